@@ -60,6 +60,7 @@ soak: servers ## all tests in their long form
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
+	@git ls-files '*_pb2.pyi' | xargs sed -i -E 's/\b_Mapping\]/_Mapping[str, object]]/g' # protoc leaves its types open
 
 clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
 	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

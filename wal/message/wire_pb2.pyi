@@ -55,7 +55,7 @@ class BroadcastHeader(_message.Message):
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     resource_keys: _containers.RepeatedCompositeFieldContainer[ResourceKey]
     ack_sync_up: bool
-    def __init__(self, broadcast_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., resource_keys: _Optional[_Iterable[_Union[ResourceKey, _Mapping]]] = ..., ack_sync_up: bool = ...) -> None: ...
+    def __init__(self, broadcast_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., resource_keys: _Optional[_Iterable[_Union[ResourceKey, _Mapping[str, object]]]] = ..., ack_sync_up: bool = ...) -> None: ...
 
 class CommitTxnHeader(_message.Message):
     __slots__ = ("vchannels",)

@@ -27,7 +27,7 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
     """An interceptor that counts the calls under way. Streams call `on_begin` to be told when they have to end."""
 
     def __init__(self) -> None:
-        self.begun = False
+        self.begun: bool = False
         """Whether the node is stopping."""
         self._callbacks: set[Callable[[], object]] = set()
         self._calls = 0

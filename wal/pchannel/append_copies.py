@@ -66,7 +66,7 @@ class AppendCopies(Submission):
         self.aborts: bool = aborts
         self.in_flight: int = size
         self.future: Answers[CopyOutcomes] = future
-        self.taken = False
+        self.taken: bool = False
 
     def select(
         self,

@@ -115,7 +115,7 @@ class KeyedSubmission(AppendsSubmission[KeyedAppend]):
 
     def __init__(self, keyed: KeyedWrites) -> None:
         super().__init__()
-        self.keyed = keyed
+        self.keyed: KeyedWrites = keyed
 
     def empty(self) -> KeyedSubmission:
         return KeyedSubmission(self.keyed)

@@ -213,7 +213,7 @@ class ThreadedLog(ReadableLog):
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
         self.shown: LogSnapshot = shown
-        self.known = shown
+        self.known: LogSnapshot = shown
         """The log as the last `refresh` or `reach` found it."""
         self._log = log
         self._pool = pool

@@ -42,7 +42,7 @@ class AppendRequest(_message.Message):
     keys: bytes
     barrier_time_ticks: bytes
     seen_time_tick: int
-    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
 
 class AppendTxnRequest(_message.Message):
     __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick")
@@ -58,7 +58,7 @@ class AppendTxnRequest(_message.Message):
     key: bytes
     barrier_time_tick: int
     seen_time_tick: int
-    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
 
 class BeginTxnRequest(_message.Message):
     __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
@@ -102,7 +102,7 @@ class CommitTxnRequest(_message.Message):
     key: bytes
     barrier_time_tick: int
     seen_time_tick: int
-    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
 
 class RollbackTxnRequest(_message.Message):
     __slots__ = ("request_id", "txn_id")
@@ -122,7 +122,7 @@ class Outcomes(_message.Message):
     failed: _containers.RepeatedCompositeFieldContainer[FailedRange]
     begun: _containers.RepeatedCompositeFieldContainer[BegunTxn]
     done: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[FailedRange, _Mapping]]] = ..., begun: _Optional[_Iterable[_Union[BegunTxn, _Mapping]]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]]] = ..., failed: _Optional[_Iterable[_Union[FailedRange, _Mapping[str, object]]]] = ..., begun: _Optional[_Iterable[_Union[BegunTxn, _Mapping[str, object]]]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FailedRange(_message.Message):
     __slots__ = ("first_request_id", "count", "error")
@@ -132,7 +132,7 @@ class FailedRange(_message.Message):
     first_request_id: int
     count: int
     error: _error_pb2.StreamingError
-    def __init__(self, first_request_id: _Optional[int] = ..., count: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+    def __init__(self, first_request_id: _Optional[int] = ..., count: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
 class BegunTxn(_message.Message):
     __slots__ = ("request_id", "context", "term", "begun_at")
@@ -144,4 +144,4 @@ class BegunTxn(_message.Message):
     context: _wire_pb2.TxnContext
     term: int
     begun_at: _pchannel_pb2.Position
-    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...

@@ -26,7 +26,7 @@ class LogDescription(_message.Message):
     pchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.LogIdentity]
     frame_bytes_max: int
     settings: LogSettings
-    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ...) -> None: ...
+    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ...) -> None: ...
 
 class LogSettings(_message.Message):
     __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
@@ -82,7 +82,7 @@ class LocateVChannelsResponse(_message.Message):
     __slots__ = ("vchannels",)
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CreateVChannelRequest(_message.Message):
     __slots__ = ("name", "pchannel")
@@ -115,7 +115,7 @@ class VChannelStates(_message.Message):
     FLOORS_FIELD_NUMBER: _ClassVar[int]
     vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
     floors: _containers.ScalarMap[str, int]
-    def __init__(self, vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ..., floors: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ..., floors: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class WatchVChannelsRequest(_message.Message):
     __slots__ = ()
@@ -127,7 +127,7 @@ class CreateChannelsRequest(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     owner: _pchannel_pb2.OwnerDescription
     count: int
-    def __init__(self, owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping[str, object]]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ChannelNames(_message.Message):
     __slots__ = ("names",)
@@ -141,13 +141,13 @@ class ChannelDescription(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     owner: _pchannel_pb2.OwnerDescription
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping[str, object]]] = ...) -> None: ...
 
 class ChannelDescriptions(_message.Message):
     __slots__ = ("channels",)
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
     channels: _containers.RepeatedCompositeFieldContainer[ChannelDescription]
-    def __init__(self, channels: _Optional[_Iterable[_Union[ChannelDescription, _Mapping]]] = ...) -> None: ...
+    def __init__(self, channels: _Optional[_Iterable[_Union[ChannelDescription, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AllocateRequest(_message.Message):
     __slots__ = ("count", "seen_time_tick")
@@ -190,7 +190,7 @@ class AppendBroadcastRequest(_message.Message):
     needs_ack: bool
     wait: bool
     seen_time_tick: int
-    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping]]] = ..., needs_ack: bool = ..., wait: bool = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., needs_ack: bool = ..., wait: bool = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
 
 class AppendBroadcastResponse(_message.Message):
     __slots__ = ("broadcast_id", "results")
@@ -198,7 +198,7 @@ class AppendBroadcastResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     broadcast_id: int
     results: _containers.RepeatedCompositeFieldContainer[_result_pb2.AppendedRange]
-    def __init__(self, broadcast_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, broadcast_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AckBroadcastRequest(_message.Message):
     __slots__ = ("broadcast_id", "vchannel")
@@ -214,7 +214,7 @@ class AwaitResourceKeyRequest(_message.Message):
     ALL_FIELD_NUMBER: _ClassVar[int]
     key: _wire_pb2.ResourceKey
     all: bool
-    def __init__(self, key: _Optional[_Union[_wire_pb2.ResourceKey, _Mapping]] = ..., all: bool = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]] = ..., all: bool = ...) -> None: ...
 
 class ListBroadcastsRequest(_message.Message):
     __slots__ = ()
@@ -224,7 +224,7 @@ class BroadcastTasks(_message.Message):
     __slots__ = ("tasks",)
     TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[BroadcastTaskState]
-    def __init__(self, tasks: _Optional[_Iterable[_Union[BroadcastTaskState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, tasks: _Optional[_Iterable[_Union[BroadcastTaskState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class BroadcastTaskState(_message.Message):
     __slots__ = ("broadcast_id", "state", "resource_keys", "missing_appends", "missing_acks", "age_s", "last_error")
@@ -242,7 +242,7 @@ class BroadcastTaskState(_message.Message):
     missing_acks: _containers.RepeatedScalarFieldContainer[str]
     age_s: float
     last_error: str
-    def __init__(self, broadcast_id: _Optional[int] = ..., state: _Optional[int] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping]]] = ..., missing_appends: _Optional[_Iterable[str]] = ..., missing_acks: _Optional[_Iterable[str]] = ..., age_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
+    def __init__(self, broadcast_id: _Optional[int] = ..., state: _Optional[int] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., missing_appends: _Optional[_Iterable[str]] = ..., missing_acks: _Optional[_Iterable[str]] = ..., age_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class AbortBroadcastRequest(_message.Message):
     __slots__ = ("broadcast_id", "reason")

@@ -46,7 +46,7 @@ class ComponentInfo(_message.Message):
     role: str
     state_code: StateCode
     extra_info: _containers.RepeatedCompositeFieldContainer[KeyValuePair]
-    def __init__(self, nodeID: _Optional[int] = ..., role: _Optional[str] = ..., state_code: _Optional[_Union[StateCode, str]] = ..., extra_info: _Optional[_Iterable[_Union[KeyValuePair, _Mapping]]] = ...) -> None: ...
+    def __init__(self, nodeID: _Optional[int] = ..., role: _Optional[str] = ..., state_code: _Optional[_Union[StateCode, str]] = ..., extra_info: _Optional[_Iterable[_Union[KeyValuePair, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ComponentStates(_message.Message):
     __slots__ = ("state", "subcomponent_states", "status")
@@ -56,7 +56,7 @@ class ComponentStates(_message.Message):
     state: ComponentInfo
     subcomponent_states: _containers.RepeatedCompositeFieldContainer[ComponentInfo]
     status: ComponentStatus
-    def __init__(self, state: _Optional[_Union[ComponentInfo, _Mapping]] = ..., subcomponent_states: _Optional[_Iterable[_Union[ComponentInfo, _Mapping]]] = ..., status: _Optional[_Union[ComponentStatus, _Mapping]] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[ComponentInfo, _Mapping[str, object]]] = ..., subcomponent_states: _Optional[_Iterable[_Union[ComponentInfo, _Mapping[str, object]]]] = ..., status: _Optional[_Union[ComponentStatus, _Mapping[str, object]]] = ...) -> None: ...
 
 class GetComponentStatesRequest(_message.Message):
     __slots__ = ()

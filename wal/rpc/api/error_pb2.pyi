@@ -75,7 +75,7 @@ class StreamingError(_message.Message):
     code: StreamingCode
     cause: str
     fields: ErrorFields
-    def __init__(self, code: _Optional[_Union[StreamingCode, str]] = ..., cause: _Optional[str] = ..., fields: _Optional[_Union[ErrorFields, _Mapping]] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[StreamingCode, str]] = ..., cause: _Optional[str] = ..., fields: _Optional[_Union[ErrorFields, _Mapping[str, object]]] = ...) -> None: ...
 
 class ErrorFields(_message.Message):
     __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk")
@@ -99,13 +99,13 @@ class ErrorFields(_message.Message):
     expected: str
     pid: int
     bulk: BulkResults
-    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping]] = ...) -> None: ...
+    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ...) -> None: ...
 
 class BulkResults(_message.Message):
     __slots__ = ("appended",)
     APPENDED_FIELD_NUMBER: _ClassVar[int]
     appended: _containers.RepeatedCompositeFieldContainer[_result_pb2.AppendedRange]
-    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping]]] = ...) -> None: ...
+    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "message", "details")
@@ -115,4 +115,4 @@ class Status(_message.Message):
     code: int
     message: str
     details: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping[str, object]]]] = ...) -> None: ...

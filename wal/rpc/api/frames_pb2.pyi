@@ -19,7 +19,7 @@ class FrameSelection(_message.Message):
     names: VChannelNames
     page_bytes: int
     tail_only: bool
-    def __init__(self, incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[VChannelNames, _Mapping]] = ..., page_bytes: _Optional[int] = ..., tail_only: bool = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., tail_only: bool = ...) -> None: ...
 
 class VChannelNames(_message.Message):
     __slots__ = ("names",)
@@ -49,7 +49,7 @@ class FrameUpdate(_message.Message):
     page: FramePage
     tail: _pchannel_pb2.TailState
     vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, page: _Optional[_Union[FramePage, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, page: _Optional[_Union[FramePage, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class FramePage(_message.Message):
     __slots__ = ("frames", "start", "next_position", "last_event", "promised_tick", "names_since")
@@ -65,7 +65,7 @@ class FramePage(_message.Message):
     last_event: _pchannel_pb2.EventPosition
     promised_tick: int
     names_since: bool
-    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., last_event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., promised_tick: _Optional[int] = ..., names_since: bool = ...) -> None: ...
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping[str, object]]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., names_since: bool = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("position", "next_position", "head", "body")
@@ -77,7 +77,7 @@ class Frame(_message.Message):
     next_position: _pchannel_pb2.Position
     head: bytes
     body: _containers.RepeatedCompositeFieldContainer[BodyPart]
-    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., head: _Optional[bytes] = ..., body: _Optional[_Iterable[_Union[BodyPart, _Mapping]]] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., head: _Optional[bytes] = ..., body: _Optional[_Iterable[_Union[BodyPart, _Mapping[str, object]]]] = ...) -> None: ...
 
 class BodyPart(_message.Message):
     __slots__ = ("start", "data")

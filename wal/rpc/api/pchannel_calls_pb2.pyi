@@ -15,7 +15,7 @@ class VChannelRequest(_message.Message):
     VCHANNEL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     vchannel: str
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., vchannel: _Optional[str] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannel: _Optional[str] = ...) -> None: ...
 
 class TickResponse(_message.Message):
     __slots__ = ("time_tick",)
@@ -27,7 +27,7 @@ class PChannelRequest(_message.Message):
     __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class TruncateRequest(_message.Message):
     __slots__ = ("pchannel", "up_to")
@@ -35,7 +35,7 @@ class TruncateRequest(_message.Message):
     UP_TO_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     up_to: _wire_pb2.MessageID
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., up_to: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., up_to: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ...) -> None: ...
 
 class Retention(_message.Message):
     __slots__ = ("pchannel", "earliest", "oldest_time_us", "bytes", "bytes_max", "age_max_s", "holders", "clock_drift_s")
@@ -55,7 +55,7 @@ class Retention(_message.Message):
     age_max_s: float
     holders: _containers.RepeatedCompositeFieldContainer[RetentionHolder]
     clock_drift_s: float
-    def __init__(self, pchannel: _Optional[str] = ..., earliest: _Optional[bytes] = ..., oldest_time_us: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_max: _Optional[int] = ..., age_max_s: _Optional[float] = ..., holders: _Optional[_Iterable[_Union[RetentionHolder, _Mapping]]] = ..., clock_drift_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[str] = ..., earliest: _Optional[bytes] = ..., oldest_time_us: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_max: _Optional[int] = ..., age_max_s: _Optional[float] = ..., holders: _Optional[_Iterable[_Union[RetentionHolder, _Mapping[str, object]]]] = ..., clock_drift_s: _Optional[float] = ...) -> None: ...
 
 class RetentionHolder(_message.Message):
     __slots__ = ("kind", "name", "vchannels", "position", "bytes")
@@ -69,7 +69,7 @@ class RetentionHolder(_message.Message):
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     position: _pchannel_pb2.Position
     bytes: int
-    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
     __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise")
@@ -103,13 +103,13 @@ class Statistics(_message.Message):
     readers: int
     durable_end: _pchannel_pb2.Position
     promise: int
-    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., promise: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., promise: _Optional[int] = ...) -> None: ...
 
 class Producers(_message.Message):
     __slots__ = ("producers",)
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     producers: _containers.RepeatedCompositeFieldContainer[Producer]
-    def __init__(self, producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ...) -> None: ...
+    def __init__(self, producers: _Optional[_Iterable[_Union[Producer, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Producer(_message.Message):
     __slots__ = ("name", "vchannels", "last_sequence")
@@ -127,7 +127,7 @@ class ForgetProducerRequest(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     name: str
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class CursorKey(_message.Message):
     __slots__ = ("name", "vchannels")
@@ -155,7 +155,7 @@ class Cursor(_message.Message):
     time_tick: int
     saved_at: float
     stale: str
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping]]] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping[str, object]]]] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ...) -> None: ...
 
 class CursorIncarnation(_message.Message):
     __slots__ = ("incarnation",)
@@ -169,13 +169,13 @@ class LoadCursorRequest(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     key: CursorKey
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., key: _Optional[_Union[CursorKey, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ...) -> None: ...
 
 class LoadCursorResponse(_message.Message):
     __slots__ = ("cursor",)
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     cursor: Cursor
-    def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping]] = ...) -> None: ...
+    def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ...) -> None: ...
 
 class SaveCursorRequest(_message.Message):
     __slots__ = ("pchannel", "cursor", "waited_s", "forward_only")
@@ -187,7 +187,7 @@ class SaveCursorRequest(_message.Message):
     cursor: Cursor
     waited_s: float
     forward_only: bool
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ..., waited_s: _Optional[float] = ..., forward_only: bool = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., waited_s: _Optional[float] = ..., forward_only: bool = ...) -> None: ...
 
 class SaveCursorResponse(_message.Message):
     __slots__ = ("saved",)
@@ -199,7 +199,7 @@ class Cursors(_message.Message):
     __slots__ = ("cursors",)
     CURSORS_FIELD_NUMBER: _ClassVar[int]
     cursors: _containers.RepeatedCompositeFieldContainer[CursorState]
-    def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CursorState(_message.Message):
     __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale")
@@ -213,7 +213,7 @@ class CursorState(_message.Message):
     time_tick: int
     lag_bytes: int
     stale: bool
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ...) -> None: ...
 
 class DeleteCursorsRequest(_message.Message):
     __slots__ = ("pchannel", "name", "vchannels")
@@ -223,7 +223,7 @@ class DeleteCursorsRequest(_message.Message):
     pchannel: _pchannel_pb2.PChannelInfo
     name: str
     vchannels: _frames_pb2.VChannelNames
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ...) -> None: ...
 
 class Moment(_message.Message):
     __slots__ = ("log", "tail", "closed", "newest_time_tick")
@@ -235,7 +235,7 @@ class Moment(_message.Message):
     tail: _pchannel_pb2.TailState
     closed: bool
     newest_time_tick: int
-    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ..., closed: bool = ..., newest_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., closed: bool = ..., newest_time_tick: _Optional[int] = ...) -> None: ...
 
 class ReadFramesRequest(_message.Message):
     __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max")
@@ -253,7 +253,7 @@ class ReadFramesRequest(_message.Message):
     names: _frames_pb2.VChannelNames
     page_bytes: int
     pages_max: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
 
 class WeighFramesRequest(_message.Message):
     __slots__ = ("pchannel", "start", "end", "names", "rows_max", "bytes_max")
@@ -269,7 +269,7 @@ class WeighFramesRequest(_message.Message):
     names: _frames_pb2.VChannelNames
     rows_max: int
     bytes_max: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class FrameWeights(_message.Message):
     __slots__ = ("weights", "next_position")
@@ -277,7 +277,7 @@ class FrameWeights(_message.Message):
     NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
     next_position: _pchannel_pb2.Position
-    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping[str, object]]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
 
 class FrameWeight(_message.Message):
     __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "bytes")
@@ -293,7 +293,7 @@ class FrameWeight(_message.Message):
     promised_tick: int
     rows: int
     bytes: int
-    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., first_tick: _Optional[int] = ..., promised_tick: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., first_tick: _Optional[int] = ..., promised_tick: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class FindTickRequest(_message.Message):
     __slots__ = ("pchannel", "time_tick", "start", "end")
@@ -305,7 +305,7 @@ class FindTickRequest(_message.Message):
     time_tick: int
     start: _pchannel_pb2.Position
     end: _pchannel_pb2.Position
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., time_tick: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
 
 class FindEventBelowRequest(_message.Message):
     __slots__ = ("pchannel", "since", "below")
@@ -315,13 +315,13 @@ class FindEventBelowRequest(_message.Message):
     pchannel: _pchannel_pb2.PChannelInfo
     since: _pchannel_pb2.EventPosition
     below: _pchannel_pb2.EventPosition
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., since: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., below: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., since: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., below: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class FindEventBelowResponse(_message.Message):
     __slots__ = ("event",)
     EVENT_FIELD_NUMBER: _ClassVar[int]
     event: _pchannel_pb2.EventPosition
-    def __init__(self, event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
+    def __init__(self, event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class ExtentRequest(_message.Message):
     __slots__ = ("pchannel", "start", "end")
@@ -331,7 +331,7 @@ class ExtentRequest(_message.Message):
     pchannel: _pchannel_pb2.PChannelInfo
     start: _pchannel_pb2.Position
     end: _pchannel_pb2.Position
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
 
 class CountBytesResponse(_message.Message):
     __slots__ = ("bytes",)

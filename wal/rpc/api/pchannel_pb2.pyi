@@ -28,7 +28,7 @@ class EventPosition(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     frame: Position
     index: int
-    def __init__(self, frame: _Optional[_Union[Position, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, frame: _Optional[_Union[Position, _Mapping[str, object]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class LogIdentity(_message.Message):
     __slots__ = ("pchannel", "incarnation", "form")
@@ -38,7 +38,7 @@ class LogIdentity(_message.Message):
     pchannel: PChannelInfo
     incarnation: int
     form: int
-    def __init__(self, pchannel: _Optional[_Union[PChannelInfo, _Mapping]] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ...) -> None: ...
 
 class TailState(_message.Message):
     __slots__ = ("durable_end", "promised_tick", "newest", "earliest", "last_truncated")
@@ -52,7 +52,7 @@ class TailState(_message.Message):
     newest: EventPosition
     earliest: EventPosition
     last_truncated: EventPosition
-    def __init__(self, durable_end: _Optional[_Union[Position, _Mapping]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping]] = ...) -> None: ...
+    def __init__(self, durable_end: _Optional[_Union[Position, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class OwnerDescription(_message.Message):
     __slots__ = ("role", "address", "description_text")
@@ -84,4 +84,4 @@ class VChannelState(_message.Message):
     incarnation: int
     state: VChannelState.State
     owner: OwnerDescription
-    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ..., owner: _Optional[_Union[OwnerDescription, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ..., owner: _Optional[_Union[OwnerDescription, _Mapping[str, object]]] = ...) -> None: ...

@@ -34,7 +34,7 @@ class PChannelMetaHistory(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     term: int
     node: StreamingNodeInfo
-    def __init__(self, term: _Optional[int] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class PChannelMeta(_message.Message):
     __slots__ = ("channel", "node", "state", "histories")
@@ -46,7 +46,7 @@ class PChannelMeta(_message.Message):
     node: StreamingNodeInfo
     state: PChannelMetaState
     histories: _containers.RepeatedCompositeFieldContainer[PChannelMetaHistory]
-    def __init__(self, channel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ..., state: _Optional[_Union[PChannelMetaState, str]] = ..., histories: _Optional[_Iterable[_Union[PChannelMetaHistory, _Mapping]]] = ...) -> None: ...
+    def __init__(self, channel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping[str, object]]] = ..., state: _Optional[_Union[PChannelMetaState, str]] = ..., histories: _Optional[_Iterable[_Union[PChannelMetaHistory, _Mapping[str, object]]]] = ...) -> None: ...
 
 class VersionPair(_message.Message):
     __slots__ = ("local",)
@@ -61,7 +61,7 @@ class AssignmentDiscoverRequest(_message.Message):
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     report_error: ReportAssignmentErrorRequest
     close: CloseAssignmentDiscoverRequest
-    def __init__(self, report_error: _Optional[_Union[ReportAssignmentErrorRequest, _Mapping]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, report_error: _Optional[_Union[ReportAssignmentErrorRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReportAssignmentErrorRequest(_message.Message):
     __slots__ = ("pchannel", "err")
@@ -69,7 +69,7 @@ class ReportAssignmentErrorRequest(_message.Message):
     ERR_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     err: _error_pb2.StreamingError
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., err: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., err: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseAssignmentDiscoverRequest(_message.Message):
     __slots__ = ()
@@ -81,7 +81,7 @@ class AssignmentDiscoverResponse(_message.Message):
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     full_assignment: FullStreamingNodeAssignmentWithVersion
     close: CloseAssignmentDiscoverResponse
-    def __init__(self, full_assignment: _Optional[_Union[FullStreamingNodeAssignmentWithVersion, _Mapping]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, full_assignment: _Optional[_Union[FullStreamingNodeAssignmentWithVersion, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class FullStreamingNodeAssignmentWithVersion(_message.Message):
     __slots__ = ("version", "assignments")
@@ -89,7 +89,7 @@ class FullStreamingNodeAssignmentWithVersion(_message.Message):
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     version: VersionPair
     assignments: _containers.RepeatedCompositeFieldContainer[StreamingNodeAssignment]
-    def __init__(self, version: _Optional[_Union[VersionPair, _Mapping]] = ..., assignments: _Optional[_Iterable[_Union[StreamingNodeAssignment, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[_Union[VersionPair, _Mapping[str, object]]] = ..., assignments: _Optional[_Iterable[_Union[StreamingNodeAssignment, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CloseAssignmentDiscoverResponse(_message.Message):
     __slots__ = ()
@@ -109,7 +109,7 @@ class StreamingNodeAssignment(_message.Message):
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
     node: StreamingNodeInfo
     channels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.PChannelInfo]
-    def __init__(self, node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ..., channels: _Optional[_Iterable[_Union[_pchannel_pb2.PChannelInfo, _Mapping]]] = ...) -> None: ...
+    def __init__(self, node: _Optional[_Union[StreamingNodeInfo, _Mapping[str, object]]] = ..., channels: _Optional[_Iterable[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]]] = ...) -> None: ...
 
 class DeliverPolicy(_message.Message):
     __slots__ = ("all", "latest", "start_from", "start_after")
@@ -121,7 +121,7 @@ class DeliverPolicy(_message.Message):
     latest: _empty_pb2.Empty
     start_from: _wire_pb2.MessageID
     start_after: _wire_pb2.MessageID
-    def __init__(self, all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., latest: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., start_from: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., start_after: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ...) -> None: ...
+    def __init__(self, all: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., latest: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., start_from: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., start_after: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ...) -> None: ...
 
 class DeliverFilter(_message.Message):
     __slots__ = ("time_tick_gt", "time_tick_gte", "vchannel", "message_types")
@@ -133,7 +133,7 @@ class DeliverFilter(_message.Message):
     time_tick_gte: DeliverFilterTimeTickGTE
     vchannel: DeliverFilterVChannel
     message_types: DeliverFilterMessageTypes
-    def __init__(self, time_tick_gt: _Optional[_Union[DeliverFilterTimeTickGT, _Mapping]] = ..., time_tick_gte: _Optional[_Union[DeliverFilterTimeTickGTE, _Mapping]] = ..., vchannel: _Optional[_Union[DeliverFilterVChannel, _Mapping]] = ..., message_types: _Optional[_Union[DeliverFilterMessageTypes, _Mapping]] = ...) -> None: ...
+    def __init__(self, time_tick_gt: _Optional[_Union[DeliverFilterTimeTickGT, _Mapping[str, object]]] = ..., time_tick_gte: _Optional[_Union[DeliverFilterTimeTickGTE, _Mapping[str, object]]] = ..., vchannel: _Optional[_Union[DeliverFilterVChannel, _Mapping[str, object]]] = ..., message_types: _Optional[_Union[DeliverFilterMessageTypes, _Mapping[str, object]]] = ...) -> None: ...
 
 class DeliverFilterTimeTickGT(_message.Message):
     __slots__ = ("time_tick",)
@@ -177,13 +177,13 @@ class ProduceRequest(_message.Message):
     keep_txn: _append_pb2.KeepTxnRequest
     commit_txn: _append_pb2.CommitTxnRequest
     rollback_txn: _append_pb2.RollbackTxnRequest
-    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerRequest(_message.Message):
     __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProduceMessageRequest(_message.Message):
     __slots__ = ("request_id", "message")
@@ -191,7 +191,7 @@ class ProduceMessageRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     message: _wire_pb2.Message
-    def __init__(self, request_id: _Optional[int] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseProducerRequest(_message.Message):
     __slots__ = ()
@@ -207,7 +207,7 @@ class ProduceResponse(_message.Message):
     produce: ProduceMessageResponse
     close: CloseProducerResponse
     outcomes: _append_pb2.Outcomes
-    def __init__(self, create: _Optional[_Union[CreateProducerResponse, _Mapping]] = ..., produce: _Optional[_Union[ProduceMessageResponse, _Mapping]] = ..., close: _Optional[_Union[CloseProducerResponse, _Mapping]] = ..., outcomes: _Optional[_Union[_append_pb2.Outcomes, _Mapping]] = ...) -> None: ...
+    def __init__(self, create: _Optional[_Union[CreateProducerResponse, _Mapping[str, object]]] = ..., produce: _Optional[_Union[ProduceMessageResponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerResponse, _Mapping[str, object]]] = ..., outcomes: _Optional[_Union[_append_pb2.Outcomes, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerResponse(_message.Message):
     __slots__ = ("producer_id", "log", "tail")
@@ -217,7 +217,7 @@ class CreateProducerResponse(_message.Message):
     producer_id: int
     log: _pchannel_pb2.LogIdentity
     tail: _pchannel_pb2.TailState
-    def __init__(self, producer_id: _Optional[int] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProduceMessageResponse(_message.Message):
     __slots__ = ("request_id", "result", "error")
@@ -227,7 +227,7 @@ class ProduceMessageResponse(_message.Message):
     request_id: int
     result: ProduceMessageResponseResult
     error: _error_pb2.StreamingError
-    def __init__(self, request_id: _Optional[int] = ..., result: _Optional[_Union[ProduceMessageResponseResult, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., result: _Optional[_Union[ProduceMessageResponseResult, _Mapping[str, object]]] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProduceMessageResponseResult(_message.Message):
     __slots__ = ("id", "time_tick", "txn_context", "extra", "last_confirmed", "duplicate")
@@ -243,7 +243,7 @@ class ProduceMessageResponseResult(_message.Message):
     extra: _any_pb2.Any
     last_confirmed: _wire_pb2.MessageID
     duplicate: bool
-    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., time_tick: _Optional[int] = ..., txn_context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping]] = ..., extra: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., last_confirmed: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., duplicate: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., txn_context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., extra: _Optional[_Union[_any_pb2.Any, _Mapping[str, object]]] = ..., last_confirmed: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., duplicate: bool = ...) -> None: ...
 
 class CloseProducerResponse(_message.Message):
     __slots__ = ()
@@ -257,7 +257,7 @@ class ConsumeRequest(_message.Message):
     close: CloseConsumerRequest
     change_names: _frames_pb2.ChangeNamesRequest
     await_tick: _frames_pb2.AwaitTickRequest
-    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping]] = ..., change_names: _Optional[_Union[_frames_pb2.ChangeNamesRequest, _Mapping]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping[str, object]]] = ..., change_names: _Optional[_Union[_frames_pb2.ChangeNamesRequest, _Mapping[str, object]]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseConsumerRequest(_message.Message):
     __slots__ = ()
@@ -273,7 +273,7 @@ class CreateConsumerRequest(_message.Message):
     deliver_policy: DeliverPolicy
     deliver_filters: _containers.RepeatedCompositeFieldContainer[DeliverFilter]
     frames: _frames_pb2.FrameSelection
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., deliver_policy: _Optional[_Union[DeliverPolicy, _Mapping]] = ..., deliver_filters: _Optional[_Iterable[_Union[DeliverFilter, _Mapping]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameSelection, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., deliver_policy: _Optional[_Union[DeliverPolicy, _Mapping[str, object]]] = ..., deliver_filters: _Optional[_Iterable[_Union[DeliverFilter, _Mapping[str, object]]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameSelection, _Mapping[str, object]]] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("create", "consume", "close", "frames")
@@ -285,7 +285,7 @@ class ConsumeResponse(_message.Message):
     consume: ConsumeMessageReponse
     close: CloseConsumerResponse
     frames: _frames_pb2.FrameUpdate
-    def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping]] = ..., frames: _Optional[_Union[_frames_pb2.FrameUpdate, _Mapping]] = ...) -> None: ...
+    def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping[str, object]]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping[str, object]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameUpdate, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateConsumerResponse(_message.Message):
     __slots__ = ("log", "tail", "vchannels")
@@ -295,7 +295,7 @@ class CreateConsumerResponse(_message.Message):
     log: _pchannel_pb2.LogIdentity
     tail: _pchannel_pb2.TailState
     vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ConsumeMessageReponse(_message.Message):
     __slots__ = ("id", "message")
@@ -303,7 +303,7 @@ class ConsumeMessageReponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     id: _wire_pb2.MessageID
     message: _wire_pb2.Message
-    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseConsumerResponse(_message.Message):
     __slots__ = ()
@@ -313,7 +313,7 @@ class StreamingNodeManagerAssignRequest(_message.Message):
     __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamingNodeManagerAssignResponse(_message.Message):
     __slots__ = ()
@@ -323,7 +323,7 @@ class StreamingNodeManagerRemoveRequest(_message.Message):
     __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamingNodeManagerRemoveResponse(_message.Message):
     __slots__ = ()
@@ -341,4 +341,4 @@ class StreamingNodeManagerCollectStatusResponse(_message.Message):
     __slots__ = ("balance_attributes",)
     BALANCE_ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     balance_attributes: StreamingNodeBalanceAttributes
-    def __init__(self, balance_attributes: _Optional[_Union[StreamingNodeBalanceAttributes, _Mapping]] = ...) -> None: ...
+    def __init__(self, balance_attributes: _Optional[_Union[StreamingNodeBalanceAttributes, _Mapping[str, object]]] = ...) -> None: ...
