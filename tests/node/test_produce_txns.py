@@ -150,6 +150,25 @@ async def test_a_key_is_judged_at_the_commit(served: Serving, client: Client) ->
     assert await stored(served, "a") == [b"1"]
 
 
+async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
+    key = key_ext("once")
+    async with serving(tmp_path) as served, connected(served.address) as connection:
+        client = Client(await opened(connection))
+        txn = await client.begin("a", key_bytes=len(key))
+        first = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
+        again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
+        assert (again.duplicate, again.message_id) == (True, first.message_id)
+        with pytest.raises(TransactionExpiredError, match="was committed"):
+            await client.commit(txn, ["a"], Message("a", b"1"), key=key_ext("other"))
+        await client.stream.write(append(1, Message("a", b"x", message_type=MessageType.DROP_PARTITION)))
+        await outcomes(client.stream, 1)
+    async with serving(tmp_path) as served, connected(served.address) as connection:
+        client = Client(await opened(connection))
+        again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
+        assert (again.duplicate, again.message_id) == (True, first.message_id)
+        assert await stored(served, "a") == [b"1", b"x"]
+
+
 @pytest.mark.parametrize("wrong", [{"names": []}, {"names": ["a", "a"]}, {"names": ["a"], "keepalive_s": -1.0}])
 async def test_a_wrong_begin_is_an_error(client: Client, wrong: dict[str, Any]) -> None:
     names = wrong.pop("names")

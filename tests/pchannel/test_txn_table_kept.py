@@ -39,3 +39,13 @@ def test_without_bodies_it_forgets_those_that_it_has() -> None:
         table.append(1, [body], counted=37, stored=37, barrier=0, now=0.0)
     txn = table.commit(1, now=0.0)
     assert (txn.bodies, txn.size, txn.stored, table.size) == ([body], 37, stored + 37, 0)
+
+
+def test_a_renewal_leaves_the_bodies_of_a_commit_that_is_under_way() -> None:
+    table = TxnTable(TxnLimits(100, 3, 150, 10_000))
+    table.begin(1, (NAME,), keepalive=10.0, now=0.0)
+    body = (NAME, Record(b"12345"))
+    table.append(1, [body], counted=37, stored=37, barrier=0, now=0.0)
+    table.keep(1, bodies=1, size=37, now=5.0)
+    txn = table.commit(1, now=12.0)
+    assert (txn.bodies, table.size) == ([body], 0)

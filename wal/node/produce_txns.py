@@ -12,7 +12,13 @@ from typing import Final
 
 from wal.engine.local.log import LocalLog
 from wal.engine.local.txn import LocalTxn
-from wal.errors import InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
+from wal.errors import (
+    ChannelNotExistError,
+    InvalidArgumentError,
+    TransactionExpiredError,
+    TruncatedError,
+    UnmatchedChannelTermError,
+)
 from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
@@ -62,7 +68,10 @@ class ProduceTxns:
             await self._opened(request.txn_id, None).rollback()
 
     async def commit(self, request: proto.CommitTxnRequest) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Commits a transaction with its bodies; returns the future of its result."""
+        """Commits a transaction with its bodies; returns the future of its result.
+
+        A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result.
+        """
         pchannel, names, key = self._pchannel, names_in(request.vchannels), key_of(request.key)
         bodies, term = bodies_in(request.bodies), request.txn.term
         if term > pchannel.log.term:
@@ -71,6 +80,9 @@ class ProduceTxns:
                 "ask AssignmentDiscover where it is"
             )
         txn_id = request.txn.context.txn_id
+        over = term < pchannel.log.term or txn_id not in pchannel.table
+        if over and key is not None and (first := self._first_result(names, key)) is not None:
+            return first
         if term < pchannel.log.term:
             txn_id = await self._begun_anew(request, names, key)
         txn = self._opened(txn_id, key)
@@ -82,6 +94,20 @@ class ProduceTxns:
         if bodies or request.barrier_time_tick:
             txn.append_many(bodies, request.barrier_time_tick)
         return txn.send_commit()
+
+    def _first_result(self, names: tuple[str, ...], key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Returns the future of the first result of this key, or None if the key is not known."""
+        keyed = self._pchannel.keyed
+        try:
+            scope = tuple(sorted(self._log.vchannels.existing(name).run_name for name in names))
+        except ChannelNotExistError:
+            return None
+        found = keyed.table.find(scope, key, now_ms=keyed.now_ms())
+        if found is None:
+            return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = asyncio.get_running_loop().create_future()
+        keyed.answer(found, future)
+        return future
 
     def _opened(self, txn_id: int, key: Key | None) -> LocalTxn:
         """Returns an open transaction; raises TransactionExpiredError if it is over."""

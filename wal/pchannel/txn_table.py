@@ -140,8 +140,8 @@ class TxnTable:
     def keep(self, txn_id: int, *, bodies: int, size: int, now: float) -> None:
         """Refreshes the lease of a transaction whose bodies are kept elsewhere until the commit, and counts them.
 
-        `size` are the bytes of its `bodies`, as the bounds count them: without any it counts nothing, and forgets the bodies it has. Raises
-        as `append` does.
+        `size` are the bytes of its `bodies`, as the bounds count them. Without any it counts nothing and forgets the bodies that are here;
+        otherwise these stay, since a commit may be about to take them. Raises as `append` does.
         """
         txn = self._live(txn_id, now)
         txn.deadline = now + txn.context.keepalive
@@ -151,9 +151,10 @@ class TxnTable:
                 f"open transactions hold {self.size} bytes and {size - txn.size} more would pass open_txn_bytes_max="
                 f"{self.limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
-        for _, record in txn.bodies:
-            txn.stored -= len(record.payload) + len(record.properties) + BODY_OVERHEAD
-        txn.bodies.clear()
+        if not bodies:
+            for _, record in txn.bodies:
+                txn.stored -= len(record.payload) + len(record.properties) + BODY_OVERHEAD
+            txn.bodies.clear()
         self.size += size - txn.size
         txn.size = size
 
