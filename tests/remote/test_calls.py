@@ -44,8 +44,6 @@ async def test_transactions_in_one_call(log: WALAccesser) -> None:
     responses = await log.append_messages(Message("a", b"1"), Message("a", b"2"), Message("b", b"3"))
     assert not any(isinstance(response, WALError) for response in responses)
     assert responses[0] == responses[1] != responses[2]
-    with pytest.raises(InvalidArgumentError, match="append_txn"):
-        await log.txn("orders")
 
 
 async def test_bulks(log: WALAccesser) -> None:

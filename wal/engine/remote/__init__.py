@@ -8,6 +8,7 @@ Files, from the bottom up:
 * outbox:          the requests of one producer, what is sent next, and what becomes of them when the connection is lost: pure
 * vchannels:       the vchannels of the log as the server shows them
 * producer:        the Produce stream of one pchannel
+* txn:             an open transaction; its bodies are kept here
 * appends:         the writing calls
 * cursors:         the cursors of the log
 * broadcasts:      the calls of the log's broadcaster

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wal.channels import VChannelInfo, check_vchannel, place
-from wal.engine.base import EngineTxn
 from wal.engine.bodies import bodies_of, check_body
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
 from wal.engine.remote.outbox import Hold, Sending
 from wal.engine.remote.producer import Producer
+from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import BulkAppendError, InvalidArgumentError, UnknownError, WALError
 from wal.message import AppendResult, ForgottenResult, Message
@@ -200,13 +200,33 @@ class RemoteAppends:
             raise failure
         return results
 
-    async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None
-    ) -> EngineTxn[AppendResult | ForgottenResult]:
-        """Raises InvalidArgumentError: so far a transaction goes over the network in one call."""
-        raise InvalidArgumentError(
-            f"log.txn() on {', '.join(map(repr, names))} is not served over the network yet: collect the messages and append them with "
-            "log.append_txn(vchannels, messages), which is one transaction in one call"
+    async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> RemoteTxn:
+        """Opens a transaction on vchannels of one pchannel."""
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
+        producer = await self._one_producer(names)
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            return proto.ProduceRequest(
+                begin_txn=append_pb2.BeginTxnRequest(
+                    request_id=number,
+                    vchannels=names,
+                    keepalive_s=keepalive_s,
+                    key_bytes=key_bytes,
+                    seen_time_tick=seen,
+                )
+            )
+
+        future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
+        producer.add(Sending(future, 0, make=make, repeatable=True))
+        return RemoteTxn(
+            producer,
+            self._in_flight,
+            self._known,
+            await future,
+            names,
+            key,
+            self._limits,
+            bytes_max=self.message_bytes_max,
         )
 
     async def producers(self) -> list[ProducerInfo]:

@@ -70,6 +70,10 @@ class Producer:
     ) -> None:
         self.pchannel: str = pchannel
         self.outbox: Outbox = Outbox()
+        self.term: int = 0
+        """The term in which the server has the pchannel, on the newest stream."""
+        self.open_txn_bytes: int = 0
+        """The bytes that the open transactions of this client on the pchannel hold."""
         self._connection = connection
         self._in_flight = in_flight
         self._seen = seen
@@ -192,6 +196,7 @@ class Producer:
         if response is None or not response.HasField("create"):
             stream.cancel()
             raise UnknownError(f"the server began a Produce stream of pchannel {self.pchannel} with {response!r}")
+        self.term = response.create.log.pchannel.term
         return stream
 
     async def _use(self, stream: ProduceStream) -> WALError | None:
