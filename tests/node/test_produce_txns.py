@@ -12,6 +12,7 @@ import pytest
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import append, opened, outcomes, stored
 from wal.errors import (
+    ChannelNotExistError,
     InvalidArgumentError,
     TransactionExpiredError,
     UnmatchedChannelTermError,
@@ -167,6 +168,20 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
         again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         assert (again.duplicate, again.message_id) == (True, first.message_id)
         assert await stored(served, "a") == [b"1", b"x"]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, recreated: bool) -> None:
+    async with serving(tmp_path) as served, connected(served.address) as connection:
+        txn = await Client(await opened(connection)).begin("a", "b")
+        await served.log.drop_vchannel("b")
+        if recreated:
+            await served.log.create_vchannel("b", None)
+    async with serving(tmp_path) as served, connected(served.address) as connection:
+        with pytest.raises(ChannelNotExistError, match="dropped"):
+            await Client(await opened(connection)).commit(txn, ["a", "b"], Message("a", b"1"))
+        assert served.log.statistics().pchannels[0].open_transactions == 0
+        assert [info.name for info in await served.log.list_vchannels()] == ["a", "b"][: 1 + recreated]
 
 
 @pytest.mark.parametrize("wrong", [{"names": []}, {"names": ["a", "a"]}, {"names": ["a"], "keepalive_s": -1.0}])

@@ -55,6 +55,7 @@ class ProduceTxns:
             context=txn_to_proto(txn.context),
             term=self._pchannel.log.term,
             begun_at=position_to_proto(begun_at),
+            incarnations=self._incarnations(names),
         )
 
     def keep(self, request: proto.KeepTxnRequest) -> None:
@@ -95,6 +96,10 @@ class ProduceTxns:
             txn.append_many(bodies, request.barrier_time_tick)
         return txn.send_commit()
 
+    def _incarnations(self, names: tuple[str, ...]) -> list[int]:
+        """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""
+        return [self._log.vchannels.existing(name).run_name[1] for name in names]
+
     def _first_result(self, names: tuple[str, ...], key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Returns the future of the first result of this key, or None if the key is not known."""
         keyed = self._pchannel.keyed
@@ -120,13 +125,19 @@ class ProduceTxns:
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
 
-        Raises TransactionExpiredError if it has to be given up. It is begun first, so that from then on an exclusive message ends it, and
-        the log is looked at up to there.
+        Raises TransactionExpiredError if it has to be given up, ChannelNotExistError if one of its vchannels was dropped. It is begun
+        first, so that from then on an exclusive message ends it, and the log is looked at up to there.
         """
         context = request.txn.context
         keepalive_s = max(context.keepalive_milliseconds, 0) / 1000
+        self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
         txn = await self._log.appends.begin_txn(names, keepalive_s, key)
         try:
+            if set(self._incarnations(names)) != set(request.txn.incarnations):
+                raise ChannelNotExistError(
+                    f"one of {', '.join(map(repr, names))} was dropped and created again after transaction {context.txn_id} began: its "
+                    "transactions are over; begin a new one"
+                )
             await self._durable_up_to(txn.context)
             await self._look(position_from_proto(request.txn.begun_at), frozenset(names), context.txn_id)
         except BaseException:

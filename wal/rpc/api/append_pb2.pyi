@@ -135,13 +135,15 @@ class FailedRange(_message.Message):
     def __init__(self, first_request_id: _Optional[int] = ..., count: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
 class BegunTxn(_message.Message):
-    __slots__ = ("request_id", "context", "term", "begun_at")
+    __slots__ = ("request_id", "context", "term", "begun_at", "incarnations")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     BEGUN_AT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     context: _wire_pb2.TxnContext
     term: int
     begun_at: _pchannel_pb2.Position
-    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
+    incarnations: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[int]] = ...) -> None: ...
