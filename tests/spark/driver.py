@@ -68,7 +68,8 @@ class Driver:
         said = self.process.stdout.readline().strip()
         if not said:
             self._errors.seek(0)
-            raise AssertionError(f"the driver ended by itself:\n{self._errors.read()[-5000:]}")
+            errors = self._errors.read()
+            raise AssertionError(f"the driver ended by itself:\n{errors[:5000]}\n…\n{errors[-5000:]}")
         return said
 
     def kill(self) -> None:
