@@ -22,9 +22,9 @@ Files:
 * writer:         the frames on their way to the log, and their backoffs
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from broadcaster.admission import BroadcasterLimits
 from broadcaster.message import (
     BroadcastAppendResult,
     BroadcasterStatistics,
@@ -33,11 +33,12 @@ from broadcaster.message import (
     Content,
     CopiesInLog,
 )
-from broadcaster.operator import AppendOperator
 from broadcaster.state import BroadcastState
 
 if TYPE_CHECKING:
+    from broadcaster.admission import BroadcasterLimits
     from broadcaster.broadcast import Broadcast
+    from broadcaster.operator import AppendOperator
 
 __distribution__ = "wal-runtime"  # `wal.installation` looks for it: there are other packages of this name
 
@@ -54,12 +55,13 @@ __all__ = [
     "CopiesInLog",
 ]
 
+_LATER: Final = {"AppendOperator": "operator", "Broadcast": "broadcast", "BroadcasterLimits": "admission"}
+"""The names that only an opened log needs, each with its file."""
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports `Broadcast` when it is first used (PEP 562): until a log is opened, the public calls need only the messages."""
-        if name == "Broadcast":
-            from broadcaster.broadcast import Broadcast
-
-            return Broadcast
-        raise AttributeError(f"module 'broadcaster' (of wal-runtime) has no attribute {name!r}")
+        """Imports a name when it is first used (PEP 562): until a log is opened, the public calls need only the messages."""
+        if name not in _LATER:
+            raise AttributeError(f"module 'broadcaster' (of wal-runtime) has no attribute {name!r}")
+        return getattr(import_module(f"broadcaster.{_LATER[name]}"), name)

@@ -66,7 +66,7 @@ def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
     assert of((*RARELY_NEEDED, *ENGINE), modules) == set()
     dependencies = loaded(DEPENDENCIES)
     own = of(("wal", "actors", "broadcaster"), modules)
-    assert len(own) <= 140  # a file a noun: 123 before the channels, `append_txn` and the shared messages came
+    assert len(own) <= 130
     assert len(modules - own - dependencies) <= 40, sorted(modules - own - dependencies)
 
 
