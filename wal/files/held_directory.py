@@ -59,12 +59,18 @@ class HeldNames:
             raise StorageError(self._lost)
         if self._within is not None:
             self._within.check()
+        found = self._difference()
+        if found is not None:
+            # The directory may have gone while its files were compared: then a second look finds that, and the error names it.
+            if self._within is not None:
+                self._within.check()
+            self._lose(*(self._difference() or found))
+
+    def _difference(self) -> tuple[Path, os.stat_result, str] | None:
+        """Returns the first name that does not lead to its file, and what is wrong with it."""
         with self._lock:
             files = list(self._files.items())
-        for path, status in files:
-            why = _difference(path, status)
-            if why:
-                self._lose(path, status, why)
+        return next(((path, status, why) for path, status in files if (why := _difference(path, status))), None)
 
     def _lose(self, path: Path, status: os.stat_result, why: str) -> None:
         # This runs outside the lock, because it may wait for another lock.
