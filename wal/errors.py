@@ -146,12 +146,15 @@ class InvalidArgumentError(WALError, ValueError):
 class KeyNotExistError(InvalidArgumentError, KeyError):
     """The KV has no value for a key that must exist; `.key` is the key."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
+    def __init__(self, key: str, text: str = "") -> None:
+        super().__init__(text or f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
         self.key = key
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError would print the repr of the text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyNotExistError, (self.key, str(self))
 
 
 class ClosedError(WALError):

@@ -118,6 +118,7 @@ def test_a_wrong_value_is_a_value_error_too() -> None:
         errors.CorruptionError("damage", path="a", offset=5, expected="b"),
         errors.ResourceAcquiredError("held", keys=("k",), holder=7),
         errors.UnknownOutcomeError("lost"),
+        errors.KeyNotExistError("k", "no k"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -37,6 +37,7 @@ MISSING: Final = (
     ("pulsar", "pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
     ("pyarrow", "arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
     ("pyspark", "spark", "import wal.spark\nwal.spark.session()"),
+    ("yaml", "params", "from wal.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
     ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
 )
 """A package, its extra, and the code that needs it."""

@@ -84,11 +84,12 @@ def check_saves(saves: object) -> dict[str, str]:
 
 def missing_keys(keys: Sequence[str]) -> KeyNotExistError:
     """Returns one error for all keys that should exist and do not; its `.key` is the first of them."""
-    error = KeyNotExistError(keys[0])
-    if len(keys) > 1:
-        listed = ", ".join(repr(key) for key in keys)
-        error.args = (f"there is no value on keys {listed}: save them first, or ask with load_with_prefix()",)
-    return error
+    if len(keys) == 1:
+        return KeyNotExistError(keys[0])
+    listed = ", ".join(repr(key) for key in keys)
+    return KeyNotExistError(
+        keys[0], f"there is no value on keys {listed}: save them first, or ask with load_with_prefix()"
+    )
 
 
 def prefix_end(prefix: str) -> str | None:

@@ -221,9 +221,7 @@ def _fields(error: WALError) -> proto.ErrorFields:
 def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALError:
     """Returns an error of this class with its attributes."""
     if kind is InvalidArgumentError and fields.key:
-        error = KeyNotExistError(fields.key)
-        error.args = (text,)
-        return error
+        return KeyNotExistError(fields.key, text)
     if kind is ResourceAcquiredError:
         keys = [ResourceKey(key.domain, key.key, shared=key.shared) for key in fields.keys]
         return ResourceAcquiredError(text, keys=keys, holder=fields.holder)
