@@ -119,6 +119,20 @@ def test_a_prepared_frame_that_was_refused_is_dropped() -> None:
     assert [payload for _, _, payload in delivered(recent, 512, selection)] == [b"first", b"second"]
 
 
+def test_room_for_a_frame_is_made_while_it_is_written() -> None:
+    maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
+    frames = [maker.data(("a", b"1")) for _ in range(4)]
+    recent = RecentFrames(0, bytes_max=3 * cost_bytes(frames[0].header))
+    for number, frame in enumerate(frames[:3]):
+        recent.add(512 * number, frame)
+        delivered(recent, 512 * number, selection)
+    assert len(recent) == 3
+    recent.prepare(frames[3])
+    assert (len(recent), recent.start) == (2, 1)
+    recent.add(1536, frames[3])
+    assert (len(recent), recent.start) == (3, 1)
+
+
 def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
     maker = FrameMaker(1)
     recent = RecentFrames(0, bytes_max=1000)

@@ -297,3 +297,16 @@ def test_handing_messages_over_copies_no_others() -> None:
     assert peak < 4096
     assert len(progress.hand_over(1 << 80)) == 4096 - 99
     assert progress.hand_over(1) == []
+
+
+def test_messages_that_are_handed_over_at_once_are_a_list_of_the_caller() -> None:
+    """Readers at the tail share the list that was built, so it must stay as it is."""
+    log = ModelLog([[("plain", [Row(("a", 3), b"1", 2, {})] * 3, ())]], durable=1)
+    reader = Reader(log, ReadOptions(("a",), All(), EventFilter()), Random(1))
+    assert reader.progress.advance(log.tail()) is Need.PAGE
+    reader.progress.take(log.page(0, reader.progress.selection.names, Random(1)))
+    assert reader.progress.advance(log.tail()) is Need.MESSAGES
+    given = reader.progress.hand_over(3)
+    assert given == reader.progress.messages
+    given.clear()
+    assert (len(reader.progress.messages), reader.progress.following) == (3, 3)

@@ -157,11 +157,13 @@ class ReadLoop:
                 try:
                     need = progress.advance(self.pchannel.tail)
                 finally:
-                    self.wake_tick_waiters()
+                    if self.tick_waiters:
+                        self.wake_tick_waiters()
                 if need is Need.MESSAGES:
                     return True
                 if need is Need.PAGE:
-                    await self._take_page(progress.at, progress.page_end)
+                    if self._unbroken or not self._take_recent():
+                        await self._take_page()
                     continue
                 if need is Need.TAIL:
                     if (waiter := self._begin_to_wait()) is not None:
@@ -185,6 +187,9 @@ class ReadLoop:
         Returns None if there is no need to wait. It is no coroutine: each idle scanner would keep the coroutine's frame.
         """
         tail, options = self.pchannel.tail, self._options
+        if not self.tick_waiters and options.until_time_tick is None:
+            self._waiter = tail.waiter(ticks=options.include_time_ticks)
+            return self._waiter
         wanted = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
         if options.until_time_tick is not None:
             wanted.append(options.until_time_tick)
@@ -193,26 +198,34 @@ class ReadLoop:
         self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
         return self._waiter
 
-    async def _take_page(self, start: int, end: int) -> None:
-        """Takes the page at `start`, from the recent frames or else from the log, unless the scanner is moved meanwhile."""
-        pchannel, names = self.pchannel, self.progress.selection.names
+    def _take_recent(self) -> bool:
+        """Takes the next page from the recent frames; returns whether they have it."""
+        pchannel, progress = self.pchannel, self.progress
+        start = progress.at
+        if start < pchannel.log.earliest[0]:
+            return False
+        page = pchannel.recent.page(start, progress.page_end, names=progress.selection.names, bytes_max=PAGE_BYTES)
+        if page is None:
+            return False
+        self._unbroken = True
+        progress.take(page, pchannel.recent.shared)
+        return True
+
+    async def _take_page(self) -> None:
+        """Takes the next page, from the recent frames or else from the log, unless the scanner is moved meanwhile."""
+        pchannel, progress = self.pchannel, self.progress
         if self._unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
             self._unbroken = False
             await asyncio.sleep(0)
-            if pchannel is not self.pchannel:
+            if pchannel is not self.pchannel or self._take_recent():
                 return
-        if start >= pchannel.log.earliest[0]:
-            page = pchannel.recent.page(start, end, names=names, bytes_max=PAGE_BYTES)
-            if page is not None:
-                self._unbroken = True
-                self.progress.take(page, pchannel.recent.shared)
-                return
+        start = progress.at
         try:
-            page = await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
+            page = await pchannel.log.read(start, names=progress.selection.names, bytes_max=PAGE_BYTES)
         except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
             raise await pchannel.overtaken(start) from error
         if pchannel is self.pchannel:  # if it was moved, then from a pchannel that held nothing for this reader
-            self.progress.take(page)
+            progress.take(page)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from wal.backends import FramePage, StoredFrame
@@ -63,6 +61,7 @@ class RecentFrames:
         if self._prepared is None and not self.shared.names.isdisjoint((recent := _Recent(frame)).names):
             self._prepared = recent
             self.shared.prepare(recent.decode())
+            self._make_room(recent.cost)  # so that `add` has nothing to free, for which the readers would wait
 
     def add_stored(self, stored: StoredFrame) -> None:
         """Adds the next durable frame as it was read, with all its runs."""
@@ -111,20 +110,25 @@ class RecentFrames:
         self._page = None
         self._frames.append(frame)
         self._size += frame.cost
-        while self._size > self._bytes_max:
+        self._make_room(0)
+
+    def _make_room(self, size: int) -> None:
+        """Drops the oldest frames until there is room for this many bytes more, or no frame is left."""
+        while self._size + size > self._bytes_max and self._frames:
             oldest = self._frames.popleft()
             self._size -= oldest.cost
             self.start = oldest.position + 1
             self.shared.forget(oldest.position)
 
-    def _from(self, start: int) -> Iterator[_Recent | _Read]:
-        """Yields the frames at or above `start`. Readers are near the end, so the search begins there."""
-        count = 0
+    def _from(self, start: int) -> list[_Recent | _Read]:
+        """Returns the frames at or above `start`. Readers are near the end, so the search begins there, and visits no frame below it."""
+        found: list[_Recent | _Read] = []
         for recent in reversed(self._frames):
             if recent.position < start:
                 break
-            count += 1
-        return islice(self._frames, len(self._frames) - count, None)
+            found.append(recent)
+        found.reverse()
+        return found
 
 
 def cost_bytes(header: FrameHeader) -> int:

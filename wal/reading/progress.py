@@ -210,8 +210,7 @@ class Progress:
     def rows(self, *, end: int | None = None) -> FrameRows | None:
         """Returns the current frame as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
 
-        Returns None if the frame has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads
-        nothing after it.
+        None if it has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads no further.
         """
         frame = self.frame
         position, header = frame.position, frame.view.header
@@ -255,8 +254,7 @@ class Progress:
         self.coming = iter(self.messages)
 
     def _origin(self, position: int) -> Origin:
-        log = self._log
-        return Origin(log.pchannel, log.incarnation, position, log.form)
+        return Origin(self._log.pchannel, self._log.incarnation, position, self._log.form)
 
     # -- ending
 
@@ -297,18 +295,21 @@ class Progress:
     def settle(self) -> None:
         """Counts the current messages as handed over, and so their frame, and with the last frame the page."""
         self.messages, self.coming = [], _NO_MORE
-        if self._frame_reached is not NOTHING:
-            self._reached = self._reached.later(self._frame_reached)
-            self._frame_reached = NOTHING
+        passed = self._frame_reached
         if not self._frames and self._page_reached is not NOTHING:
-            self._reached = self._reached.later(self._page_reached)
-            self._page_reached = NOTHING
+            passed, self._page_reached = self._page_reached, NOTHING  # nothing in the page is later
+        if passed is not NOTHING:
+            self._reached, self._frame_reached = self._reached.later(passed), NOTHING
 
     # -- what was handed over
 
     def hand_over(self, count: int) -> list[ImmutableMessage]:
         """Hands over the next `count` messages, or those that there are, and returns them."""
-        return list(islice(self.coming, min(count, len(self.messages))))
+        messages = self.messages
+        if len(messages) <= count and length_hint(self.coming) == len(messages):
+            self.coming = _NO_MORE
+            return messages.copy()  # other readers may have got the same list
+        return list(islice(self.coming, min(count, len(messages))))
 
     @property
     def following(self) -> int:
