@@ -34,6 +34,7 @@ _MODULES: Final = {
     "w8": "tailing",
     "w9": "broadcast",
     "w10": "keyed",
+    "w11": "serving",
 }
 """The module of this package that has `measure` for a workload."""
 
@@ -44,6 +45,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     engines: tuple[str, ...]
     writers: int = 1
+    clients: int = 1
+    """The processes among which the writers are divided."""
     readers: int = 0
     payload_bytes: int = 1024
     properties: int = 0
@@ -61,8 +64,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The row in a few words, unique in its workload; targets and the JSON use this name."""
         words = []
-        if self.workload in ("w1", "w5", "w6", "w9", "w10"):
+        if self.workload in ("w1", "w5", "w6", "w9", "w10") or (self.workload == "w11" and not self.readers):
             words.append(f"{self.writers:,} writer{'s' * (self.writers != 1)}")
+        if self.clients > 1:
+            words.append(f"{self.clients} clients")
         if self.readers:
             words.append(f"{self.readers} scanner{'s' * (self.readers != 1)}")
         if self.workload in ("w6", "w7", "w9"):

@@ -10,11 +10,15 @@ __all__ = [
     "APART",
     "APPEND_TXN",
     "ASYNCIO",
+    "ECHO",
+    "JETSTREAM",
     "AS_IT_COMES",
     "KEYS",
     "LOOP_FLOOR",
     "NO_KEYS",
+    "ONE_MESSAGE",
     "PRODUCER",
+    "REMOTE",
 ]
 
 LOOP_FLOOR: Final = "loop floor"
@@ -34,3 +38,11 @@ PRODUCER: Final = "wal, a producer"
 ALONE_SAME: Final = "wal alone, same frames"
 ALONE_FULL: Final = "wal alone, full frames"
 """W7: a log of the wanted vchannel alone, in frames as in the shared log, and in frames of many messages."""
+REMOTE: Final = "remote"
+"""W11: the log by a client of a server; `wal` is the same in the caller's process."""
+ONE_MESSAGE: Final = "remote, one message"
+"""A client of the contract's form, with a request for each message."""
+ECHO: Final = "gRPC echo"
+"""A bare stream of grpc.aio that sends back the bytes of those requests."""
+JETSTREAM: Final = "JetStream"
+"""nats-server, which syncs each message before its ack, by its asyncio client."""

@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,19 +35,29 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gauge:
-    """Measures from its creation to `stop`: the device of `directory`, and the lag of the loop, if there is one."""
+    """Measures from its creation to `stop`: the device of `directory`, and the lag of the loop, if there is one.
 
-    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    `cpu` returns the processor time so far, in seconds; by default that of this process.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
         self._probe = None if loop is None else _LagProbe(loop)
         self._directory = directory
         self._written = _written_bytes(directory)
-        self._cpu = time.process_time()
+        self._cpu_clock = cpu
+        self._cpu = cpu()
         self._began = time.perf_counter()
 
     def stop(self) -> Cost:
         """Stops the gauge and returns the cost."""
         seconds = time.perf_counter() - self._began
-        cpu = time.process_time() - self._cpu
+        cpu = self._cpu_clock() - self._cpu
         written = _written_bytes(self._directory)
         device = None if written is None or self._written is None else written - self._written
         lags = [] if self._probe is None else sorted(self._probe.stop())

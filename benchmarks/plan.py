@@ -24,6 +24,7 @@ WORKLOADS: Final = {
     "w8": "W8 tailing scanners",
     "w9": "W9 broadcasts, each to all vchannels",
     "w10": "W10 keyed appends",
+    "w11": "W11 a log on the network",
     "spark": "Spark reads everything, into its noop sink",
 }
 OPENING: Final = "opening"
@@ -42,6 +43,9 @@ _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
 _ONE_OF_MANY: Final = ("floor", "wal", engines.ALONE_SAME, engines.ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
 _BROADCAST: Final = ("wal", "sqlite")
+_SERVED: Final = ("wal", engines.REMOTE, engines.ONE_MESSAGE, engines.ECHO, engines.JETSTREAM)
+_FETCHED: Final = ("wal", engines.REMOTE)
+_CLIENTS: Final = (engines.REMOTE,)
 _SPARK: Final = Row(workload="spark", engines=("batch", "stream", "parquet", "pipe"), properties=4, vchannels=4)
 
 
@@ -78,6 +82,9 @@ def full() -> Plan:
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
         *[Row(workload="w10", engines=_KEYED, writers=writers) for writers in (1, 16, 256)],
+        *[Row(workload="w11", engines=_SERVED, writers=writers) for writers in (16, 256)],
+        Row(workload="w11", engines=_CLIENTS, writers=256, clients=16),
+        Row(workload="w11", engines=_FETCHED, readers=1, messages=1_000 * 256),
         replace(_SPARK, payload_bytes=100, messages=8_000 * 256),
         replace(_SPARK, payload_bytes=1024, messages=2_400 * 256),
     ]
@@ -102,6 +109,9 @@ def quick() -> Plan:
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
         Row(workload="w10", engines=_KEYED, writers=256),
+        *[Row(workload="w11", engines=_SERVED, writers=writers) for writers in (16, 256)],
+        Row(workload="w11", engines=_CLIENTS, writers=256, clients=16),
+        Row(workload="w11", engines=_FETCHED, readers=1, messages=300 * 256),
         replace(_SPARK, payload_bytes=100, messages=3_200 * 256),
         replace(_SPARK, payload_bytes=1024, messages=1_600 * 256),
     ]
@@ -122,6 +132,9 @@ def smallest() -> Plan:
         Row(workload="w8", engines=_TAIL, writers=2, readers=3),
         Row(workload="w9", engines=_BROADCAST, writers=2, vchannels=3),
         Row(workload="w10", engines=_KEYED, writers=2),
+        Row(workload="w11", engines=_SERVED, writers=2),
+        Row(workload="w11", engines=_CLIENTS, writers=4, clients=2),
+        Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
     ]
     return Plan(
         rows=tuple(rows),

@@ -29,7 +29,7 @@ from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
 from wal import Message, WALAccesser, open_wal
 
-__all__ = ["measure", "why_no_arrow"]
+__all__ = ["measure", "pages", "timed", "why_no_arrow", "write_log"]
 
 _FOLDERS: Final = {ALONE_SAME: "same", ALONE_FULL: "full"}
 PAGE_MESSAGES: Final = 1024
@@ -47,17 +47,18 @@ async def measure(cell: Cell) -> Measured:
     if cell.engine == "arrow" and (reason := why_no_arrow()):
         return Measured(skipped=reason)
     async with _passes(cell) as one_pass:
-        return await _timed(cell, one_pass)
+        return await timed(cell, one_pass)
 
 
-async def _timed(cell: Cell, one_pass: Pass) -> Measured:
-    """Makes passes until the time is over, at least one."""
+async def timed(cell: Cell, one_pass: Pass, *, cpu: Callable[[], float] = time.process_time) -> Measured:
+    """Makes passes until the time is over, at least one. `cpu` returns the processor time so far."""
     row = cell.row
     wanted = row.messages // row.vchannels
     clock = time.perf_counter
     first = await one_pass()
     latencies = array("d")
-    gauge = Gauge(cell.directory, None if cell.engine in ("floor", "sqlite", "arrow") else asyncio.get_running_loop())
+    loop = None if cell.engine in ("floor", "sqlite", "arrow") else asyncio.get_running_loop()
+    gauge = Gauge(cell.directory, loop, cpu=cpu)
     until = clock() + cell.seconds
     while not latencies or clock() < until:
         began = clock()
@@ -92,10 +93,11 @@ async def _passes(cell: Cell) -> AsyncIterator[Pass]:
     else:
         at = Path(directory) / _FOLDERS.get(cell.engine, "")
         async with open_wal(str(log_path(str(at)))) as log:
-            yield lambda: (_iterate if cell.engine == "async for" else _pages)(log)
+            yield lambda: (_iterate if cell.engine == "async for" else pages)(log)
 
 
-async def _pages(log: WALAccesser) -> Sums:
+async def pages(log: WALAccesser) -> Sums:
+    """Reads the first vchannel by pages."""
     count = length = ticks = 0
     async with log.read(vchannel_name(0), follow=False) as scanner:
         async for page in scanner.batches(PAGE_MESSAGES):
@@ -187,17 +189,18 @@ async def _prepare(row: Row, directory: str) -> None:
     if row.messages % row.frame_messages or row.frame_messages % row.vchannels:
         raise ValueError(f"{row.messages} messages in frames of {row.frame_messages} over {row.vchannels} vchannels")
     each, alone = _alone(row)
-    await _write_log(log_path(directory), row, row.frame_messages, row.messages, row.vchannels)
+    await write_log(log_path(directory), row, row.frame_messages, row.messages, row.vchannels)
     if row.vchannels > 1:
         for folder, frame_messages in (("same", each), ("full", row.frame_messages)):
             path = Path(directory) / folder
             path.mkdir()
-            await _write_log(log_path(str(path)), row, frame_messages, alone, 1)
+            await write_log(log_path(str(path)), row, frame_messages, alone, 1)
     write_raw(_raw_path(directory), make_frame(_of_one(row), 0, each), alone // each)
     await _write_table(row, directory)
 
 
-async def _write_log(path: Path, row: Row, frame_messages: int, messages: int, vchannels: int) -> None:
+async def write_log(path: Path, row: Row, frame_messages: int, messages: int, vchannels: int) -> None:
+    """Writes a log of so many messages, round all vchannels, in frames of about `frame_messages`."""
     data = payload(row)
     async with open_wal(str(path)) as log:
         group = [Message(vchannel_name(at % vchannels), data) for at in range(frame_messages)]

@@ -44,7 +44,7 @@ def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
     prepared: dict[Row, str] = {}
     try:
         for row in plan.rows:
-            if row.workload in ("w3", "w7"):
+            if row.workload in ("w3", "w7") or (row.workload == "w11" and row.readers):
                 prepared[row] = tempfile.mkdtemp(prefix=".bench-", dir=place)
                 _run(plan, row, "prepare", prepared[row], errors)
         spark = tuple(row for row in plan.rows if row.workload == "spark")

@@ -13,7 +13,21 @@ from typing import Any, Final, Literal
 import msgspec
 
 from benchmarks.cell import Measured, Row
-from benchmarks.engines import ALONE_FULL, ALONE_SAME, APART, APPEND_TXN, AS_IT_COMES, ASYNCIO, KEYS, NO_KEYS, PRODUCER
+from benchmarks.engines import (
+    ALONE_FULL,
+    ALONE_SAME,
+    APART,
+    APPEND_TXN,
+    AS_IT_COMES,
+    ASYNCIO,
+    ECHO,
+    JETSTREAM,
+    KEYS,
+    NO_KEYS,
+    ONE_MESSAGE,
+    PRODUCER,
+    REMOTE,
+)
 
 __all__ = ["TARGETS", "Judged", "Results", "Target", "judge", "metric"]
 
@@ -135,6 +149,9 @@ _W8: Final = _row("w8", writers=256, readers=100)
 _W8_ONE: Final = _row("w8", writers=256, readers=1)
 _W9: Final = {vchannels: _row("w9", writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)}
 _W10: Final = _row("w10", writers=256)
+_W11: Final = {writers: _row("w11", writers=writers) for writers in (16, 256)}
+_W11_CLIENTS: Final = _row("w11", writers=256, clients=16)
+_W11_READ: Final = _row("w11", readers=1)
 _SPARK: Final = {
     payload_bytes: _row("spark", payload_bytes=payload_bytes, properties=4) for payload_bytes in (100, 1024)
 }
@@ -196,6 +213,14 @@ TARGETS: Final = (
     ),
     _target("w10", "256 writers, keys / no keys", _W10, engine=KEYS, against=NO_KEYS, at_least=0.7),
     _target("w10", "256 writers, a producer / no keys", _W10, engine=PRODUCER, against=NO_KEYS, at_least=0.7),
+    _target("w11", "256 writers, remote / in the process", _W11[256], engine=REMOTE, against="wal", at_least=0.35),
+    _target("w11", "pages, remote / in the process", _W11_READ, engine=REMOTE, against="wal", at_least=0.5),
+    _target("w11", "one message a request / echo", _W11[256], engine=ONE_MESSAGE, against=ECHO, at_least=0.5),
+    _target("w11", "16 clients / 1 client", _W11_CLIENTS, of=_W11[256], engine=REMOTE, against=REMOTE, at_least=0.8),
+    *(
+        _target("w11", f"{writers} writers, remote / JetStream", row, engine=REMOTE, against=JETSTREAM, at_least=1.0)
+        for writers, row in _W11.items()
+    ),
     *(
         _target("spark", text, _SPARK[payload_bytes], engine=engine, against=against, at_least=at_least)
         for payload_bytes, size in ((100, "100 B"), (1024, "1 KB"))

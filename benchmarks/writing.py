@@ -34,12 +34,16 @@ Call = Callable[[int], Awaitable[object]]
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A call and the number of messages that it appends, the engine's number of syncs, and the jobs that run beside the writers."""
+    """A call and the number of messages that it appends, the engine's number of syncs, and the jobs that run beside the writers.
+
+    `syncs` is None where they are those of another process, whose processor time `cpu` includes.
+    """
 
     call: Call
     messages: int
-    syncs: Callable[[], int]
+    syncs: Callable[[], int] | None
     beside: Callable[[], Awaitable[None]] | None = None
+    cpu: Callable[[], float] = time.process_time
 
 
 async def measure(cell: Cell) -> Measured:
@@ -191,15 +195,15 @@ async def closed_loops(cell: Cell, load: Load) -> Measured:
         await _pass(tasks, cell.warm_up_s)
         while cell.row.recycling and warm < cell.row.messages:
             await _pass(tasks, TRUNCATE_EVERY_S)
-        synced = load.syncs()
-        gauge = Gauge(cell.directory, asyncio.get_running_loop())
+        synced = 0 if load.syncs is None else load.syncs()
+        gauge = Gauge(cell.directory, asyncio.get_running_loop(), cpu=load.cpu)
         measuring = True
         await _pass(tasks, cell.seconds)
         while not any(latencies):  # on a busy machine the time may be too short for a single call
             await _pass(tasks, cell.seconds)
         measuring = False
         cost = gauge.stop()
-        synced = load.syncs() - synced
+        syncs = None if load.syncs is None else load.syncs() - synced
     finally:
         stopping = True
         if beside is not None:
@@ -216,7 +220,7 @@ async def closed_loops(cell: Cell, load: Load) -> Measured:
         p50_s=percentile(ordered, 0.5),
         p99_s=percentile(ordered, 0.99),
         cpu_s=cost.cpu_s,
-        syncs=synced,
+        syncs=syncs,
         loop_lag_p99_s=cost.loop_lag_p99_s,
         device_bytes=cost.device_bytes,
         payload_bytes=messages * cell.row.payload_bytes,

@@ -1,7 +1,8 @@
 """`python -m tests.servers etcd pulsar -- COMMAND…`: runs COMMAND beside real servers, whose addresses are in its environment.
 
 Without a command the servers are installed into the cache and not started. A server that the environment already names (WAL_TEST_ETCD,
-WAL_TEST_PULSAR with WAL_TEST_PULSAR_ADMIN) is used as it is. Exits with COMMAND's code, after stopping the servers that it started.
+WAL_TEST_PULSAR with WAL_TEST_PULSAR_ADMIN, WAL_TEST_NATS) is used as it is. Exits with COMMAND's code, after stopping the servers that it
+started.
 
 A server's module has `install()`, and `started()`: a context manager that yields the variables to set.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from tests.servers.cache import MissingServerError, say
 
-SERVERS: Final = ("etcd", "pulsar")
+SERVERS: Final = ("etcd", "pulsar", "nats")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.servers.cache import MissingServerError, installed, say
+from tests.servers.golang import build, run
 from tests.servers.process import ServerProcess, free_ports
 
 __all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", "find_old_etcd", "install", "started"]
@@ -26,7 +26,6 @@ __all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", 
 VERSION: Final = "3.6.6"
 ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
 """`host:port` of an etcd that already runs; tests that kill their server still start their own."""
-_INSTALL_TIMEOUT_S: Final = 900
 
 
 class EtcdServer(ServerProcess):
@@ -140,19 +139,12 @@ def find_old_etcd() -> Path:
 
 
 def _build(folder: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
+    if shutil.which("go") is None:
         raise MissingServerError(
             f"etcd is not on PATH and there is no Go to build it with: install etcd or Go, or name a running one in {ADDRESS_VARIABLE}"
         )
     say(f"building etcd {VERSION} with Go; this takes about a minute, once")
-    with tempfile.TemporaryDirectory(prefix="wal-etcd-build-") as work:
-        for arguments in (
-            ("mod", "init", "build"),
-            ("get", f"go.etcd.io/etcd/server/v3@v{VERSION}"),
-            ("build", "-trimpath", "-o", str(folder / "etcd"), "go.etcd.io/etcd/server/v3"),
-        ):
-            _run([go, *arguments], Path(work))
+    build("go.etcd.io/etcd/server/v3", VERSION, folder / "etcd")
 
 
 def _extract(folder: Path) -> None:
@@ -162,28 +154,16 @@ def _extract(folder: Path) -> None:
     say("taking etcd 3.4 out of Debian's package etcd-server")
     with tempfile.TemporaryDirectory(prefix="wal-etcd-deb-") as work:
         try:
-            _run([apt, "download", "etcd-server"], Path(work))
+            run([apt, "download", "etcd-server"], Path(work))
         except MissingServerError:
             if os.geteuid() != 0:
                 raise
-            _run([apt, "update"], Path(work))  # a fresh container has no lists of packages
-            _run([apt, "download", "etcd-server"], Path(work))
+            run([apt, "update"], Path(work))  # a fresh container has no lists of packages
+            run([apt, "download", "etcd-server"], Path(work))
         (package,) = Path(work).glob("etcd-server_*.deb")
         if not package.name.startswith("etcd-server_3.4."):
             raise MissingServerError(f"this system's etcd-server is {package.name}, which is not 3.4")
-        _run([dpkg, "-x", str(package), str(folder)], Path(work))
-
-
-def _run(command: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env={**os.environ, "GOFLAGS": "-mod=mod"}, timeout=_INSTALL_TIMEOUT_S,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingServerError(f"{' '.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise MissingServerError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}")
+        run([dpkg, "-x", str(package), str(folder)], Path(work))
 
 
 def _healthy(address: str) -> bool:
