@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...]
     writers: int = 1
     clients: int = 1
-    """The processes among which the writers are divided."""
+    """The processes that each have so many writers."""
     readers: int = 0
     payload_bytes: int = 1024
     properties: int = 0

@@ -133,7 +133,7 @@ def smallest() -> Plan:
         Row(workload="w9", engines=_BROADCAST, writers=2, vchannels=3),
         Row(workload="w10", engines=_KEYED, writers=2),
         Row(workload="w11", engines=_SERVED, writers=2),
-        Row(workload="w11", engines=_CLIENTS, writers=4, clients=2),
+        Row(workload="w11", engines=_CLIENTS, writers=2, clients=2),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
     ]
     return Plan(

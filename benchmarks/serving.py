@@ -27,7 +27,7 @@ from benchmarks.cell import Cell, Measured, payload
 from benchmarks.process_tree import tree_cpu_s
 from benchmarks.stores import log_path, vchannel_name
 from benchmarks.writing import Load, closed_loops
-from wal import Message, WALAccesser, open_wal
+from wal import Message, open_wal
 
 __all__ = ["measure"]
 
@@ -146,7 +146,7 @@ async def _jetstream(address: str) -> AsyncIterator[Any]:
 
 
 async def _many_clients(cell: Cell, address: str) -> Measured:
-    """Runs the clients as processes, each with its part of the writers; their rates over the same seconds are added up."""
+    """Runs the clients as processes, each with all writers of the row; their rates over the same seconds are added up."""
     order = msgspec.json.encode(cell).decode()
     clients = [
         await asyncio.create_subprocess_exec(
@@ -190,21 +190,15 @@ def _pipe(stream: Any) -> Any:
 
 async def _client(address: str, cell: Cell) -> None:
     """Runs one of several clients: it is ready, it is told to go, it writes, and it says what it measured."""
-    row = cell.row
-    share = msgspec.structs.replace(cell, row=msgspec.structs.replace(row, writers=row.writers // row.clients))
     async with open_wal(f"wal://{address}") as log:
-        await _warm_up(log, share)
+        data, name = payload(cell.row), vchannel_name(0)
+        await log.append_bulk([Message(name, data)] * cell.row.writers)
         sys.stdout.buffer.write(_READY)
         sys.stdout.buffer.flush()
         await asyncio.to_thread(sys.stdin.buffer.readline)
-        data, name = payload(row), vchannel_name(0)
-        found = await closed_loops(share, Load(lambda writer: log.raw_append(Message(name, data)), 1, None))
+        found = await closed_loops(cell, Load(lambda writer: log.raw_append(Message(name, data)), 1, None))
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     sys.stdout.buffer.flush()
-
-
-async def _warm_up(log: WALAccesser, cell: Cell) -> None:
-    await log.append_bulk([Message(vchannel_name(0), payload(cell.row))] * cell.row.writers)
 
 
 def main() -> None:

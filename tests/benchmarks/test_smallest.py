@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engines import JETSTREAM
 from benchmarks.plan import WORKLOADS, full, quick, smallest
 from benchmarks.reading import why_no_arrow
 from benchmarks.targets import TARGETS
@@ -58,6 +59,8 @@ def test_the_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -
     for row in found.values():
         if row["engine"] == "arrow" and missing is not None:
             assert [one["skipped"] for one in row["rounds"]] == [missing]
+            continue
+        if row["engine"] == JETSTREAM and row["rounds"][0]["skipped"]:  # there is no Go, or no network to build it with
             continue
         assert len(row["rounds"]) == plan.rounds
         assert all(one["skipped"] is None and one["messages"] > 0 for one in row["rounds"]), row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.engine.remote.outbox import AHEAD_MIN, Hold, Outbox, Sending
 from wal.message import Message
 from wal.rpc.api import streaming_pb2 as proto
 
@@ -16,6 +16,27 @@ def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = Non
 
 def request(*, repeatable: bool = False) -> Sending:
     return Sending(None, 10, make=lambda number, seen: proto.ProduceRequest(), repeatable=repeatable)
+
+
+def test_half_goes_ahead_while_nothing_is_under_way() -> None:
+    outbox = Outbox()
+
+    def taken() -> tuple[int, int]:
+        found = outbox.take()
+        assert found is not None
+        return found[0], len(found[1])
+
+    for _ in range(256):
+        outbox.add(message(1))
+    assert [taken(), taken()] == [(1, 128), (129, 128)], "each side has a half to work on"
+    for _ in range(128):
+        outbox.add(message(1))
+    assert taken() == (257, 128), "the halves stay apart"
+    for number in range(1, 385):
+        assert outbox.answered(number) is not None
+    for _ in range(AHEAD_MIN):
+        outbox.add(message(1))
+    assert taken() == (385, AHEAD_MIN), "few messages are one request"
 
 
 class Outboxes(RuleBasedStateMachine):

@@ -21,6 +21,9 @@ REQUEST_BYTES: Final = 1024 * 1024
 """A request has about this many bytes at most, unless one message or transaction is larger (wal/rpc/api/append.proto)."""
 REQUEST_MESSAGES: Final = 4096
 """The most messages of a request: with columns of small messages, building more at once would hold up the event loop."""
+AHEAD_MIN: Final = 64
+"""While nothing is under way, half of what waits goes ahead, and at least this many messages: from then on the client and the server work
+at the same time, each on one half. A request of fewer messages costs more than that saves."""
 
 Make = Callable[[int, int], proto.ProduceRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
@@ -98,7 +101,8 @@ class Outbox:
         first = self._next
         taken: list[Sending] = []
         size = 0
-        while waiting and len(taken) < REQUEST_MESSAGES:
+        messages_max = REQUEST_MESSAGES if self.sent else min(REQUEST_MESSAGES, max(AHEAD_MIN, len(waiting) // 2))
+        while waiting and len(taken) < messages_max:
             sending = waiting[0]
             if sending.hold is not None and sending.hold.pending:
                 break
