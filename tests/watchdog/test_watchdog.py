@@ -1,0 +1,268 @@
+"""Watchdog: silence and failures are answered by one clean and one restart, for each component by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors import VirtualClock
+from wal.errors import InvalidArgumentError
+from wal.watchdog import Status, Watchdog
+from wal.watchdog.target_state import TargetState
+
+
+class Beat:
+    def __init__(self, id_: str, status: Status = Status.HEALTHY, text: str = "") -> None:
+        self.id = id_
+        self.status = status
+        self._text = text
+
+    def serialize(self) -> str:
+        return self._text
+
+
+class Component:
+    """Notes what is done to it; `clean` waits for `cleaned` if it is set, and raises `failure`."""
+
+    def __init__(self, id_: str, status: Status = Status.HEALTHY) -> None:
+        self.id = id_
+        self.told = status
+        self.done: list[str] = []
+        self.cleaned: asyncio.Event | None = None
+        self.failure: Exception | None = None
+        self.status_failure: Exception | None = None
+
+    @property
+    def status(self) -> Status:
+        if self.status_failure is not None:
+            raise self.status_failure
+        return self.told
+
+    async def clean(self) -> Status:
+        self.done.append("clean")
+        if self.cleaned is not None:
+            await self.cleaned.wait()
+        if self.failure is not None:
+            raise self.failure
+        return Status.INITIALIZING
+
+    async def restart(self) -> Status:
+        self.done.append("restart")
+        return Status.HEALTHY
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def dog(clock: VirtualClock) -> AsyncIterator[Watchdog]:
+    async with Watchdog(timeout_s=5.0, action_timeout_s=60.0, clock=clock) as dog:
+        yield dog
+    assert clock.timers == 0
+
+
+async def test_a_silent_component_is_restarted_once_an_episode(dog: Watchdog, clock: VirtualClock) -> None:
+    component = Component("importer")
+    dog.register(component)
+    for _ in range(3):
+        await clock.run(4.0)
+        dog.put_heartbeat(Beat("importer"))
+    await clock.run(4.9)
+    assert component.done == []
+    await clock.run(0.2)
+    assert component.done == ["clean", "restart"]
+    await clock.run(100.0)
+    assert component.done == ["clean", "restart"]
+    assert dog.statistics()[0].failing
+    dog.put_heartbeat(Beat("importer", Status.ABNORMAL))
+    await clock.run(100.0)
+    assert component.done == ["clean", "restart"]
+    dog.put_heartbeat(Beat("importer"))
+    await clock.run(4.9)
+    assert not dog.statistics()[0].failing
+    await clock.run(0.2)
+    assert component.done == ["clean", "restart"] * 2
+    assert dog.statistics()[0].episodes == 2
+
+
+async def test_a_component_that_never_sent_a_heartbeat(dog: Watchdog, clock: VirtualClock) -> None:
+    component = Component("importer", Status.INITIALIZING)
+    dog.register(component, timeout_s=30.0)
+    await clock.run(29.9)
+    assert component.done == []
+    await clock.run(0.2)
+    assert component.done == ["clean", "restart"]
+
+
+async def test_an_abnormal_heartbeat_needs_no_silence(dog: Watchdog, clock: VirtualClock) -> None:
+    component = Component("importer")
+    dog.register(component)
+    for _ in range(3):
+        dog.put_heartbeat(Beat("importer", Status.ABNORMAL))
+    await clock.run(0.0)
+    assert component.done == ["clean", "restart"]
+
+
+@pytest.mark.parametrize("told_by", ["heartbeat", "status"])
+async def test_a_component_that_stops_in_order_is_left_alone(dog: Watchdog, clock: VirtualClock, told_by: str) -> None:
+    component = Component("importer")
+    dog.register(component)
+    if told_by == "heartbeat":
+        dog.put_heartbeat(Beat("importer", Status.STOPPING))
+    else:
+        component.told = Status.STOPPING
+    await clock.run(100.0)
+    assert (component.done, dog.statistics()[0].status, dog.statistics()[0].episodes) == ([], Status.STOPPING, 0)
+
+
+async def test_a_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualClock) -> None:
+    slow, other = Component("slow"), Component("other")
+    slow.cleaned = asyncio.Event()
+    for component in (slow, other):
+        dog.register(component)
+    await clock.run(6.0)
+    assert (slow.done, other.done) == (["clean"], ["clean", "restart"])
+    dog.put_heartbeat(Beat("slow"))  # it was sent before the restart, and proves nothing
+    slow.cleaned.set()
+    await clock.run(0.0)
+    assert slow.done == ["clean", "restart"]
+    assert dog.statistics()[0].failing
+
+
+@pytest.mark.parametrize("what", ["clean raises", "clean is slow"])
+async def test_help_that_fails_is_not_repeated(
+    dog: Watchdog, clock: VirtualClock, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = Component("importer")
+    if what == "clean raises":
+        component.failure = OSError("no disk")
+    else:
+        component.cleaned = asyncio.Event()
+    dog.register(component)
+    await clock.run(200.0)
+    assert component.done == ["clean"]
+    (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert ("no disk" in str(error.exc_info)) if what == "clean raises" else ("within 60.0 s" in error.message)
+    component.failure = component.cleaned = None
+    dog.put_heartbeat(Beat("importer"))
+    await clock.run(6.0)
+    assert component.done == ["clean", "clean", "restart"]
+
+
+async def test_a_status_that_raises_counts_as_abnormal(
+    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = Component("importer")
+    dog.register(component)
+    component.status_failure = RuntimeError("gone")
+    await clock.run(6.0)
+    assert component.done == ["clean", "restart"]
+    assert "does not tell its status" in caplog.text
+
+
+async def test_heartbeats_are_lines_of_json_in_order(
+    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wal.watchdog")
+    dog.register(Component("a"))
+    dog.register(Component("b"))
+    for n in range(50):
+        dog.put_heartbeat(Beat("ab"[n % 2], Status.STAND_BY, f'"{n}"\n'))
+        await clock.run(0.1)
+    lines = [json.loads(record.message) for record in caplog.records]
+    assert [line["heartbeat"] for line in lines] == [f'"{n}"\n' for n in range(50)]
+    assert [line["id"] for line in lines] == ["a", "b"] * 25
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert {line["status"] for line in lines} == {"STAND_BY"}
+    assert all("\n" not in record.message for record in caplog.records)
+
+
+async def test_what_a_caller_does_wrong(dog: Watchdog, clock: VirtualClock) -> None:
+    dog.register(Component("a"))
+    with pytest.raises(InvalidArgumentError, match=r"'b' is not registered \('a'\)"):
+        dog.put_heartbeat(Beat("b"))
+    with pytest.raises(InvalidArgumentError, match="'a' is registered already"):
+        dog.register(Component("a"))
+    with pytest.raises(TypeError, match=r"is 7: it must be a wal\.watchdog\.Status"):
+        dog.put_heartbeat(Beat("a", 7))  # type: ignore[arg-type]
+    for wrong in (0, -1.0, float("nan")):
+        with pytest.raises(InvalidArgumentError, match="more than 0 seconds"):
+            dog.register(Component("c"), timeout_s=wrong)
+    await dog.unregister("a")
+    with pytest.raises(InvalidArgumentError, match=r"'a' is not registered \(none is\)"):
+        await dog.unregister("a")
+    dog.register(Component("a"))
+    assert [found.heartbeats for found in dog.statistics()] == [0]
+
+
+async def test_unregistering_finishes_the_help_that_has_begun(dog: Watchdog, clock: VirtualClock) -> None:
+    component = Component("a")
+    component.cleaned = asyncio.Event()
+    dog.register(component)
+    await clock.run(6.0)
+    leaving = asyncio.ensure_future(dog.unregister("a"))
+    await clock.run(1.0)
+    assert not leaving.done()
+    component.cleaned.set()
+    await clock.run(0.0)
+    await leaving
+    assert component.done == ["clean", "restart"]
+
+
+STEPS = st.lists(
+    st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.sampled_from(["help ends", "guard looks"])), max_size=60
+)
+
+
+@given(STEPS)
+def test_the_state_helps_once_an_episode(steps: list[Status | float | str]) -> None:
+    """Against a model that looks at the whole history at each step."""
+    now = 100.0
+    state = TargetState("a", Status.HEALTHY, timeout_s=2.0, now=now)
+    history: list[tuple[float, Status | str]] = [(now, Status.HEALTHY)]
+
+    def fails() -> bool:
+        """Whether help is due: no help since the last good heartbeat after the help before, and bad or silent now."""
+        failing = helping = False
+        heard, status = history[0][0], Status.HEALTHY
+        for at, what in history[1:]:
+            if what == "help begins":
+                failing = helping = True
+            elif what == "help ends":
+                helping, heard, status = False, at, Status.HEALTHY
+            else:
+                heard, status = at, Status(what)
+                failing = failing and (helping or status is Status.ABNORMAL)
+        return (
+            not failing
+            and status is not Status.STOPPING
+            and (status is Status.ABNORMAL or max(0.0, heard + 2.0 - now) == 0)
+        )
+
+    helping = False
+    for step in steps:
+        if isinstance(step, Status):
+            state.heartbeat(step, now)
+            history.append((now, step))
+        elif isinstance(step, float):
+            now += step
+        elif step == "help ends":
+            if helping:
+                state.end_help(Status.HEALTHY, now)
+                history.append((now, step))
+                helping = False
+        elif state.needs_help(now):
+            assert state.begin_help(state.status)
+            history.append((now, "help begins"))
+            helping = True
+        assert state.needs_help(now) == fails()
+    episodes = sum(what == "help begins" for _, what in history)
+    assert state.statistics(now).episodes == episodes

@@ -1,0 +1,115 @@
+"""Watchdog: watches components by their heartbeats.
+
+Owns a guard for each component, and the log of heartbeats. Guarantees: a component that falls silent or says that it is ABNORMAL is cleaned
+and then restarted, once in each episode of failure; one that is slow to do so holds up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from actors import ActorRef, ActorSystem, Clock, SystemClock
+from wal.errors import InvalidArgumentError
+from wal.watchdog.component import ActiveComponent, ComponentHeartbeat
+from wal.watchdog.guard import LOOK, Guard
+from wal.watchdog.status import Status
+from wal.watchdog.target_state import TargetState, TargetStatistics
+
+__all__ = ["Watchdog"]
+
+_log: Final = logging.getLogger("wal.watchdog")
+
+
+class Watchdog:
+    """Watches registered components, from `async with Watchdog(timeout_s=…)` until its end. All calls come from the loop that entered it.
+
+    `timeout_s` is the silence after which a component has failed. `action_timeout_s` is the time in which a component must be cleaned and
+    restarted; the attempt is cancelled then.
+    """
+
+    def __init__(self, *, timeout_s: float, action_timeout_s: float = 30.0, clock: Clock | None = None) -> None:
+        self._timeout_s = _positive("timeout_s", timeout_s)
+        self._action_timeout_s = _positive("action_timeout_s", action_timeout_s)
+        self._clock: Clock = clock or SystemClock()
+        self._system = ActorSystem("watchdog", clock=self._clock)
+        self._targets: dict[str, tuple[TargetState, ActorRef]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._system.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._system.stop()
+
+    def register(self, target: ActiveComponent, *, timeout_s: float | None = None) -> None:
+        """Watches a component from now on. `timeout_s` is its own timeout.
+
+        Raises InvalidArgumentError if a component of this id is registered.
+        """
+        id_, status = target.id, _checked(target.status, f"the status of component {target.id!r}")
+        if id_ in self._targets:
+            raise InvalidArgumentError(
+                f"component {id_!r} is registered already: unregister it first, or give this one another id"
+            )
+        own_timeout_s = self._timeout_s if timeout_s is None else _positive("timeout_s", timeout_s)
+        state = TargetState(id_, status, timeout_s=own_timeout_s, now=self._clock.monotonic())
+        guard = Guard(target, state, clock=self._clock, action_timeout_s=self._action_timeout_s)
+        self._targets[id_] = state, self._system.spawn(guard, name=f"guard of {id_}")
+
+    async def unregister(self, id_: str) -> None:
+        """Stops watching a component; help that has begun is finished first. Raises InvalidArgumentError if it is not registered."""
+        _, guard = self._target(id_)
+        del self._targets[id_]
+        await guard.stop()
+
+    def put_heartbeat(self, heartbeat: ComponentHeartbeat) -> None:
+        """Takes a heartbeat, and writes it to the logger `wal.watchdog` as a line of JSON, in the order of the calls.
+
+        Raises InvalidArgumentError if its component is not registered.
+        """
+        state, guard = self._target(heartbeat.id)
+        status = _checked(heartbeat.status, f"the status in a heartbeat of component {heartbeat.id!r}")
+        self._dump_heartbeat(heartbeat, status)
+        if state.heartbeat(status, self._clock.monotonic()):
+            guard.tell_control(LOOK)
+
+    def statistics(self) -> tuple[TargetStatistics, ...]:
+        """Returns what is known of each component, in the order of their registration."""
+        now = self._clock.monotonic()
+        return tuple(state.statistics(now) for state, _ in self._targets.values())
+
+    def _target(self, id_: str) -> tuple[TargetState, ActorRef]:
+        try:
+            return self._targets[id_]
+        except KeyError:
+            raise InvalidArgumentError(
+                f"component {id_!r} is not registered ({', '.join(map(repr, self._targets)) or 'none is'}): register it first"
+            ) from None
+
+    def _dump_heartbeat(self, heartbeat: ComponentHeartbeat, status: Status) -> None:
+        line = {
+            "time": datetime.fromtimestamp(self._clock.wall(), UTC).isoformat(timespec="milliseconds"),
+            "id": heartbeat.id,
+            "status": status.name,
+            "heartbeat": heartbeat.serialize(),
+        }
+        _log.info("%s", msgspec.json.encode(line).decode())
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise InvalidArgumentError(f"{name} is {value}: it must be more than 0 seconds")
+    return value
+
+
+def _checked(status: object, what: str) -> Status:
+    if not isinstance(status, Status):
+        raise TypeError(f"{what} is {status!r}: it must be a wal.watchdog.Status")
+    return status
