@@ -256,3 +256,19 @@ async def test_an_open_transaction_outlives_its_server(
             assert await stored(log, "orders") == [[b"between"], [b"1", b"2", b"3"]]
         finally:
             await again.kill()
+
+
+async def test_begins_are_answered_while_results_of_appends_are_sent(log: WALAccesser) -> None:
+    """The server sends the results that it has while a begin is under way."""
+
+    async def transactions(number: int) -> None:
+        for step in range(10):
+            async with log.txn(f"v{number}") as txn:
+                await txn.append(b"t%d" % step)
+
+    async def appends(number: int) -> None:
+        for step in range(20):
+            await log.raw_append(Message(f"v{number}", b"%d" % step))
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(kind(number) for number in range(4) for kind in (transactions, appends)))

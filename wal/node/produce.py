@@ -255,7 +255,8 @@ class _Stream:
                 case "begin_txn":
                     for vchannel in request.vchannels:
                         self._check_place(vchannel)
-                    self._begun.append(await self._txns.begin(request))
+                    begun = await self._txns.begin(request)  # the list may be another one afterwards
+                    self._begun.append(begun)
                 case "commit_txn":
                     future = await self._txns.commit(request)
                     future.add_done_callback(partial(self._settled, request.request_id, False))
