@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,26 @@ async def test_a_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> N
     assert (ended, draining.begun) == (["told", "late"], True)
     assert isinstance(draining.error(), ClosedError)
     assert await draining.wait(1.0)
+
+
+async def test_a_node_whose_end_is_cancelled_has_stopped(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its server would still run when it is garbage-collected, and the port would stay open."""
+    draining = asyncio.Event()
+
+    async def wait(_self: Draining, _timeout_s: float) -> bool:
+        draining.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(Draining, "wait", wait)
+    closing = asyncio.ensure_future(served.node.close())
+    await draining.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with connected(served.address, timeout_s=1.0) as late:
+        with pytest.raises(UnavailableError, match="no server is reachable"):
+            await late.read(NODE_STATES, ASK, "asking")
+    monkeypatch.undo()
 
 
 async def test_the_server_of_the_command_line_stops_with_0(server: Child) -> None:

@@ -65,8 +65,10 @@ class Node:
         return cls(server, access.address(port), draining, states)
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Refuses new calls, lets those under way end for up to `drain_s`, and stops. Idempotent."""
-        await self._states.stopping()
-        self._draining.begin()
-        await self._draining.wait(drain_s)
-        await self._server.stop(None)
+        """Refuses new calls, lets those under way end for up to `drain_s`, and stops. Idempotent; a cancelled call stops at once."""
+        try:
+            await self._states.stopping()
+            self._draining.begin()
+            await self._draining.wait(drain_s)
+        finally:
+            await self._server.stop(None)

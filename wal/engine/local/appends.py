@@ -7,16 +7,17 @@ up may create it. A message that is refused changes nothing. `append` is the hot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from actors import ActorError
 from wal.channels import check_vchannel
 from wal.engine.bodies import bodies_of
+from wal.engine.bulk import bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of, spans_pchannels
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
-from wal.errors import BulkAppendError, InvalidArgumentError, WALError
+from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Record
 from wal.message import (
     AppendResult,
@@ -209,30 +210,14 @@ class LocalAppends:
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; the first failure carries the results of the messages before it."""
-        futures: list[asyncio.Future[Any]] = []
-        failure: BaseException | None = None
-        for vchannel, operation, future in self._pieces(messages):
-            try:
+        pieces = self._pieces(messages)
+
+        async def sent() -> AsyncGenerator[asyncio.Future[Any], None]:
+            for vchannel, operation, future in pieces:
                 await self._tell_with_room(vchannel, operation)
-            except WALError as error:
-                failure = error
-                break
-            futures.append(future)
-            if futures[0].done() and any(future.done() and future.exception() for future in futures):
-                break
-        results: list[AppendResult] = []
-        for outcome in await asyncio.gather(*futures, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                failure = failure or outcome
-            elif isinstance(outcome, AppendResult):
-                results.append(outcome)
-            else:
-                results += outcome
-        if isinstance(failure, WALError):
-            raise BulkAppendError.of(failure, results)
-        if failure is not None:
-            raise failure
-        return results
+                yield future
+
+        return await bulk_results(sent())
 
     async def begin_txn(
         self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0

@@ -8,17 +8,18 @@ that the name would get, so that calls keep their order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wal.channels import VChannelInfo, check_vchannel, place
 from wal.engine.bodies import bodies_of, check_body
+from wal.engine.bulk import bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
 from wal.engine.remote.outbox import Hold, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
-from wal.errors import BulkAppendError, InvalidArgumentError, UnknownError, WALError
+from wal.errors import InvalidArgumentError, UnknownError, WALError
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.pchannel import (
     BODY_OVERHEAD,
@@ -177,28 +178,13 @@ class RemoteAppends:
             self._checked_size(message)
             check_client_type(message)
             check_vchannel(message.vchannel)
-        futures: list[asyncio.Future[Any]] = []
-        failure: BaseException | None = None
-        for message in listed:
-            try:
+
+        async def sent() -> AsyncGenerator[asyncio.Future[Any], None]:
+            for message in listed:
                 future = self._append(message, 0, None, 0, False)
-                futures.append(await self._waiting(message, 0, None, 0) if future is None else future)
-            except WALError as error:
-                failure = error
-                break
-            if futures[0].done() and any(future.done() and future.exception() for future in futures[-_LOOK_BACK:]):
-                break
-        results: list[AppendResult] = []
-        for outcome in await asyncio.gather(*futures, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                failure = failure or outcome
-            else:
-                results.append(outcome)
-        if isinstance(failure, WALError):
-            raise BulkAppendError.of(failure, results)
-        if failure is not None:
-            raise failure
-        return results
+                yield await self._waiting(message, 0, None, 0) if future is None else future
+
+        return await bulk_results(sent())
 
     async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> RemoteTxn:
         """Opens a transaction on vchannels of one pchannel."""
@@ -332,4 +318,3 @@ class RemoteAppends:
 
 _NO_BARRIER: Final = 0
 """The default, compared by identity: every other value, also `False` and 0.0, is checked."""
-_LOOK_BACK: Final = 64
