@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from actors import ActorError, ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
 from broadcaster.admission import BroadcasterLimits
+from broadcaster.arguments import check_append, check_id, check_key, check_reason, copy_named
 from broadcaster.broadcaster import Broadcaster
 from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, Withdraw
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
@@ -20,10 +21,8 @@ from wal.errors import ClosedError, InvalidArgumentError, StorageError, Unrecove
 from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
 
-__all__ = ["REASON_BYTES_MAX", "Broadcast"]
+__all__ = ["Broadcast"]
 
-REASON_BYTES_MAX: Final = 4_096
-"""The most UTF-8 bytes in the reason of an abort, which is the payload of a message to each vchannel."""
 INBOX_MAX: Final = 65_536
 
 T = TypeVar("T")
@@ -91,10 +90,7 @@ class Broadcast:
 
         A cancelled call no longer waits for its keys; a broadcast that has begun is completed anyway.
         """
-        if not isinstance(message, BroadcastMessage):
-            raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
-        if not isinstance(wait, bool):
-            raise TypeError(f"wait must be a bool, not {wait!r}")
+        check_append(message, wait)
         broadcaster = self._broadcaster
         limits = broadcaster.limits
         if len(message.vchannels) > limits.vchannels_max:
@@ -131,19 +127,7 @@ class Broadcast:
         The ack is durable on return; after the last one the keys are free. A repeated ack, or an ack of a finished or unknown broadcast,
         does nothing; a vchannel that is not in the broadcast raises InvalidArgumentError.
         """
-        if isinstance(broadcast, ImmutableMessage):
-            if vchannel is not None:
-                raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
-            if broadcast.broadcast is None:
-                raise InvalidArgumentError(
-                    f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies"
-                )
-            broadcast_id, vchannel = broadcast.broadcast.broadcast_id, broadcast.vchannel
-        else:
-            broadcast_id = _check_id(broadcast)
-            if not isinstance(vchannel, str):
-                raise TypeError(f"ack(broadcast_id, vchannel) takes a str for the vchannel, not {vchannel!r}")
-        acked = vchannel
+        broadcast_id, acked = copy_named(broadcast, vchannel)
         await self._ask(lambda reply: AckCall(broadcast_id, acked, reply))
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
@@ -167,22 +151,12 @@ class Broadcast:
         The reason is the payload of that message. A second abort waits for the same end. A broadcast that is unknown, or finished in
         another way, raises InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
-        _check_id(broadcast_id)
-        if not isinstance(reason, str):
-            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
-        try:
-            length = len(reason.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidArgumentError(
-                f"reason cannot be encoded as UTF-8: {error.reason}; remove the surrogate"
-            ) from error
-        if length > REASON_BYTES_MAX:
-            raise InvalidArgumentError(f"reason is {length} bytes long: at most {REASON_BYTES_MAX}")
+        check_id(broadcast_id)
+        check_reason(reason)
         await self._ask(lambda reply: AbortCall(broadcast_id, reason, reply))
 
     async def _block_until(self, key: ResourceKey, *, everywhere: bool) -> None:
-        if not isinstance(key, ResourceKey):
-            raise TypeError(f"a resource key is a ResourceKey(domain, key), not {key!r}")
+        check_key(key)
         call: WatchCall | None = None
 
         def make(reply: asyncio.Future[None]) -> WatchCall:
@@ -213,12 +187,6 @@ class Broadcast:
         failure = self._ref.failure
         if failure is not None:
             raise _failed(ActorFailedError(self._ref.name, failure)) from failure
-
-
-def _check_id(broadcast_id: object) -> int:
-    if not isinstance(broadcast_id, int) or isinstance(broadcast_id, bool):
-        raise TypeError(f"a broadcast id is an int, not {broadcast_id!r}")
-    return broadcast_id
 
 
 def _ended(error: ActorError) -> Exception:

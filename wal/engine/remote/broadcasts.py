@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from broadcaster.arguments import check_append, check_id, check_key, check_reason, copy_named
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.engine.remote.producer import SeenTick
 from wal.errors import InvalidArgumentError, NotLocalError
@@ -38,10 +39,7 @@ class RemoteBroadcasts:
 
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         """Appends a copy for each vchannel; all of them are durable when it returns."""
-        if not isinstance(message, BroadcastMessage):
-            raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
-        if not isinstance(wait, bool):
-            raise TypeError(f"wait must be a bool, not {wait!r}")
+        check_append(message, wait)
         request = broadcast_to_proto(message, wait=wait, seen_time_tick=self._seen.value)
         answer = await self._connection().write(
             APPEND_BROADCAST, request, "appending a broadcast", timeout_s=WAIT_S if wait else None
@@ -53,18 +51,8 @@ class RemoteBroadcasts:
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Acknowledges a vchannel's copy. A repeated ack does nothing, so it is sent again until it is answered."""
-        if isinstance(broadcast, ImmutableMessage):
-            if vchannel is not None:
-                raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
-            if broadcast.broadcast is None:
-                raise InvalidArgumentError(
-                    f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies"
-                )
-            broadcast_id, vchannel = broadcast.broadcast.broadcast_id, broadcast.vchannel
-        else:
-            broadcast_id = _check_id(broadcast)
-            if not isinstance(vchannel, str):
-                raise TypeError(f"ack(broadcast_id, vchannel) takes a str for the vchannel, not {vchannel!r}")
+        broadcast_id, vchannel = copy_named(broadcast, vchannel)
+        _check_range(broadcast_id)
         request = cluster_pb2.AckBroadcastRequest(broadcast_id=broadcast_id, vchannel=vchannel)
         await self._connection().read(ACK_BROADCAST, request, f"acknowledging broadcast {broadcast_id}")
 
@@ -85,15 +73,10 @@ class RemoteBroadcasts:
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
         """Aborts a broadcast. A second abort waits for the same end, so it is sent again until it is answered."""
-        _check_id(broadcast_id)
-        if not isinstance(reason, str):
-            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
-        try:
-            request = cluster_pb2.AbortBroadcastRequest(broadcast_id=broadcast_id, reason=reason)
-        except UnicodeEncodeError as error:
-            raise InvalidArgumentError(
-                f"reason cannot be encoded as UTF-8: {error.reason}; remove the surrogate"
-            ) from error
+        check_id(broadcast_id)
+        check_reason(reason)
+        _check_range(broadcast_id)
+        request = cluster_pb2.AbortBroadcastRequest(broadcast_id=broadcast_id, reason=reason)
         await self._connection().read(ABORT_BROADCAST, request, f"aborting broadcast {broadcast_id}")
 
     def statistics(self) -> BroadcasterStatistics:
@@ -103,19 +86,16 @@ class RemoteBroadcasts:
         )
 
     async def _block_until(self, key: ResourceKey, *, everywhere: bool) -> None:
-        if not isinstance(key, ResourceKey):
-            raise TypeError(f"a resource key is a ResourceKey(domain, key), not {key!r}")
+        check_key(key)
         request = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(key), all=everywhere)
         await self._connection().read(
             AWAIT_RESOURCE_KEY, request, f"waiting for the acknowledgement of {key}", timeout_s=WAIT_S
         )
 
 
-def _check_id(broadcast_id: object) -> int:
-    if not isinstance(broadcast_id, int) or isinstance(broadcast_id, bool):
-        raise TypeError(f"a broadcast id is an int, not {broadcast_id!r}")
+def _check_range(broadcast_id: int) -> None:
+    """Raises InvalidArgumentError for a number that the protocol cannot carry, and that no broadcast has."""
     if not 0 <= broadcast_id < 1 << 64:
         raise InvalidArgumentError(
             f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message"
         )
-    return broadcast_id
