@@ -14,6 +14,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from wal.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.cursors.status import LogView, resumable, shown
 from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
@@ -33,19 +35,9 @@ class Cursors(Protocol):
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""
 
-    async def save(
-        self,
-        key: CursorKey,
-        incarnations: tuple[int | None, ...],
-        at: Origin,
-        *,
-        start: tuple[int, int],
-        event: tuple[int, int] | None,
-        time_tick: int,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float,
-    ) -> None:
-        """Stores a reader's position durably. `at` names the log; `since_s` is when the caller began to wait, in monotonic time.
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
+        """Stores a reader's position durably, with the time of the save as `saved_at`. `earliest` returns the earliest event of the log as
+        this process knows it; `since_s` is when the caller began to wait, in monotonic time.
 
         Raises TruncatedError if the log no longer has the events that the reader needs, or the cursor is stale; WouldBlockError if others
         hold the cursors' lock for too long; NoSpaceError or StorageError if the position could not be stored.
@@ -101,21 +93,10 @@ class CursorService:
                 infos.append(info)
         return infos
 
-    async def save(
-        self,
-        key: CursorKey,
-        incarnations: tuple[int | None, ...],
-        at: Origin,
-        *,
-        start: tuple[int, int],
-        event: tuple[int, int] | None,
-        time_tick: int,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float,
-    ) -> None:
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
         """Stores a reader's position; see `Cursors.save` and `CursorStore.save`."""
-        cursor = Cursor(key, incarnations, at.pchannel, at.incarnation, start, event, time_tick, self.wall(), at.form)
-        await self.run(lambda: self.store.save(cursor, earliest=earliest, since_s=since_s))
+        saved = msgspec.structs.replace(cursor, saved_at=self.wall())
+        await self.run(lambda: self.store.save(saved, earliest=earliest, since_s=since_s))
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes cursors; see `Cursors.delete`."""
@@ -228,6 +209,8 @@ class CursorUse:
         earliest: Callable[[], tuple[int, int]],
     ) -> None:
         """Stores the reader's position, after the saves before this one; see `Cursors.save`."""
+        read = tuple([incarnations[name] for name in self.key.vchannels])
+        cursor = Cursor(self.key, read, at.pchannel, at.incarnation, start, event, time_tick, 0.0, at.form)
         cursors = await self._cursors()
         before = self._saving
         # The time counts from the call: when many saves wait for a thread, and for a lock that is not released, none waits longer than the
@@ -237,10 +220,7 @@ class CursorUse:
         async def save() -> None:
             if before is not None and not before.done():
                 await asyncio.wait((before,))
-            saved = tuple(incarnations[name] for name in self.key.vchannels)
-            await cursors.save(
-                self.key, saved, at, start=start, event=event, time_tick=time_tick, earliest=earliest, since_s=since_s
-            )
+            await cursors.save(cursor, earliest=earliest, since_s=since_s)
 
         self._saving = asyncio.ensure_future(save())
         self._saving.add_done_callback(_seen)

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from wal.cursors import Cursor, CursorInfo, CursorKey
-from wal.message import Origin
 from wal.pchannel import ReadablePChannel
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
@@ -30,26 +31,15 @@ class RemoteCursors:
         answer = await self._connection(pchannel).read(LOAD_CURSOR, request, f"loading {key}")
         return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
 
-    async def save(
-        self,
-        key: CursorKey,
-        incarnations: tuple[int | None, ...],
-        at: Origin,
-        *,
-        start: tuple[int, int],
-        event: tuple[int, int] | None,
-        time_tick: int,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float,
-    ) -> None:
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
-        start = min(start, (self._pchannels[at.pchannel].tail.durable_end, 0))
-        cursor = Cursor(key, incarnations, at.pchannel, at.incarnation, start, event, time_tick, time.time(), at.form)
+        start = min(cursor.start, (self._pchannels[cursor.pchannel].tail.durable_end, 0))
+        cursor = msgspec.structs.replace(cursor, start=start, saved_at=time.time())
         request = pchannel_calls_pb2.SaveCursorRequest(
-            pchannel=_named(at.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
+            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
         )
-        await self._connection(at.pchannel).read(SAVE_CURSOR, request, f"saving {key}")
+        await self._connection(cursor.pchannel).read(SAVE_CURSOR, request, f"saving {cursor.key}")
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""
