@@ -173,6 +173,7 @@ def test_the_field_numbers_are_the_contract() -> None:
         "Message.payload": (1, bytes_field, False),
         "Message.properties": (2, FieldDescriptor.TYPE_MESSAGE, True),
         "TxnContext.txn_id": (1, FieldDescriptor.TYPE_INT64, False),
+        "BeginTxnHeader.keepalive_milliseconds": (1, FieldDescriptor.TYPE_INT64, False),
         "TxnContext.keepalive_milliseconds": (2, FieldDescriptor.TYPE_INT64, False),
         "ResourceKey.domain": (1, text_field, False),
         "ResourceKey.key": (2, text_field, False),

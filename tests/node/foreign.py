@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from typing import Any, Self
 
 import grpc
@@ -20,6 +21,7 @@ class Foreign:
     def __init__(self, address: str, contract: Contract) -> None:
         self.contract = contract
         self.kind = contract.kind
+        _keep_poller()
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
     async def __aenter__(self) -> Self:
@@ -81,3 +83,9 @@ class Foreign:
 def _detail(status: bytes) -> bytes:
     """Returns the value of the first detail of a google.rpc.Status."""
     return bytes(error_pb2.Status.FromString(status).details[0].value)
+
+
+@functools.cache
+def _keep_poller() -> None:
+    """Keeps gRPC's poller to the end of the process, as wal/network/endpoints.py does: the last channel would join its thread on the loop."""
+    grpc.aio.init_grpc_aio()

@@ -14,6 +14,7 @@ from tests.node.test_produce import append, opened, outcomes, stored
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
+    InvalidTransactionStateError,
     TransactionExpiredError,
     UnmatchedChannelTermError,
     WALError,
@@ -89,7 +90,7 @@ async def test_the_commit_sends_all_bodies(served: Serving, client: Client) -> N
     assert result.txn_context.txn_id == txn.context.txn_id
     assert (await stored(served, "a"), await stored(served, "b")) == ([b"1", b"3"], [b"2"])
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0
-    with pytest.raises(TransactionExpiredError, match="was committed"):
+    with pytest.raises(InvalidTransactionStateError, match="was committed"):
         await client.commit(txn, ["a", "b"], Message("a", b"1"))
 
 
@@ -100,9 +101,9 @@ async def test_a_rollback_leaves_nothing(served: Serving, client: Client) -> Non
     await client.roll_back(txn)  # quiet: it is over
     assert served.log.statistics().pchannels[0].open_transactions == 0
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0
-    with pytest.raises(TransactionExpiredError, match="rolled back"):
+    with pytest.raises(InvalidTransactionStateError, match="rolled back"):
         await client.commit(txn, ["a"], Message("a", b"1"))
-    with pytest.raises(TransactionExpiredError, match="rolled back"):
+    with pytest.raises(InvalidTransactionStateError, match="rolled back"):
         await client.keep(txn, bodies=2, size=10)
     assert await stored(served, "a") == []
 
@@ -159,7 +160,7 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
         first = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         assert (again.duplicate, again.message_id) == (True, first.message_id)
-        with pytest.raises(TransactionExpiredError, match="was committed"):
+        with pytest.raises(InvalidTransactionStateError, match="was committed"):
             await client.commit(txn, ["a"], Message("a", b"1"), key=key_ext("other"))
         await client.stream.write(append(1, Message("a", b"x", message_type=MessageType.DROP_PARTITION)))
         await outcomes(client.stream, 1)

@@ -7,7 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
+from wal.errors import (
+    ChannelNotExistError,
+    InvalidArgumentError,
+    InvalidTransactionStateError,
+    TransactionExpiredError,
+    WALError,
+    WouldBlockError,
+)
 from wal.frame import Record, RunName
 from wal.pchannel.txn_table import (
     BODY_OVERHEAD,
@@ -61,7 +68,12 @@ class TxnMachine(RuleBasedStateMachine):
 
     def refused(self, txn_id: int, error: WALError) -> None:
         reason = self.over[txn_id]
-        assert isinstance(error, ChannelNotExistError if reason == "dropped" else TransactionExpiredError)
+        kinds = {
+            "dropped": ChannelNotExistError,
+            "committed": InvalidTransactionStateError,
+            "rolled back": InvalidTransactionStateError,
+        }
+        assert isinstance(error, kinds.get(reason, TransactionExpiredError))
         assert reason in str(error)
 
     @rule(target=txns, names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True), keepalive=st.integers(1, 6))
@@ -203,7 +215,7 @@ def test_the_number_of_remembered_reasons_is_bounded() -> None:
     for txn_id in range(5000):
         table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)
         table.rollback(txn_id)
-    with pytest.raises(TransactionExpiredError, match="rolled back"):
+    with pytest.raises(InvalidTransactionStateError, match="rolled back"):
         table.commit(4999, now=0.0)
     with pytest.raises(TransactionExpiredError, match="not open here"):
         table.commit(0, now=0.0)

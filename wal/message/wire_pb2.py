@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16wal/message/wire.proto\x12\x0bwal.message\"\x17\n\tMessageID\x12\n\n\x02id\x18\x01 \x01(\x0c\"\x87\x01\n\x07Message\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x38\n\nproperties\x18\x02 \x03(\x0b\x32$.wal.message.Message.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\nTxnContext\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\x12\x1e\n\x16keepalive_milliseconds\x18\x02 \x01(\x03\":\n\x0bResourceKey\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06shared\x18\x03 \x01(\x08\"\x80\x01\n\x0f\x42roadcastHeader\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12/\n\rresource_keys\x18\x03 \x03(\x0b\x32\x18.wal.message.ResourceKey\x12\x13\n\x0b\x61\x63k_sync_up\x18\x04 \x01(\x08\"$\n\x0f\x43ommitTxnHeader\x12\x11\n\tvchannels\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16wal/message/wire.proto\x12\x0bwal.message\"\x17\n\tMessageID\x12\n\n\x02id\x18\x01 \x01(\x0c\"\x87\x01\n\x07Message\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x38\n\nproperties\x18\x02 \x03(\x0b\x32$.wal.message.Message.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\nTxnContext\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\x12\x1e\n\x16keepalive_milliseconds\x18\x02 \x01(\x03\":\n\x0bResourceKey\x12\x0e\n\x06\x64omain\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06shared\x18\x03 \x01(\x08\"\x80\x01\n\x0f\x42roadcastHeader\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12/\n\rresource_keys\x18\x03 \x03(\x0b\x32\x18.wal.message.ResourceKey\x12\x13\n\x0b\x61\x63k_sync_up\x18\x04 \x01(\x08\"0\n\x0e\x42\x65ginTxnHeader\x12\x1e\n\x16keepalive_milliseconds\x18\x01 \x01(\x03\"$\n\x0f\x43ommitTxnHeader\x12\x11\n\tvchannels\x18\x01 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,6 +45,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESOURCEKEY']._serialized_end=322
   _globals['_BROADCASTHEADER']._serialized_start=325
   _globals['_BROADCASTHEADER']._serialized_end=453
-  _globals['_COMMITTXNHEADER']._serialized_start=455
-  _globals['_COMMITTXNHEADER']._serialized_end=491
+  _globals['_BEGINTXNHEADER']._serialized_start=455
+  _globals['_BEGINTXNHEADER']._serialized_end=503
+  _globals['_COMMITTXNHEADER']._serialized_start=505
+  _globals['_COMMITTXNHEADER']._serialized_end=541
 # @@protoc_insertion_point(module_scope)

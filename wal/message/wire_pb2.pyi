@@ -57,6 +57,12 @@ class BroadcastHeader(_message.Message):
     ack_sync_up: bool
     def __init__(self, broadcast_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., resource_keys: _Optional[_Iterable[_Union[ResourceKey, _Mapping[str, object]]]] = ..., ack_sync_up: bool = ...) -> None: ...
 
+class BeginTxnHeader(_message.Message):
+    __slots__ = ("keepalive_milliseconds",)
+    KEEPALIVE_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    keepalive_milliseconds: int
+    def __init__(self, keepalive_milliseconds: _Optional[int] = ...) -> None: ...
+
 class CommitTxnHeader(_message.Message):
     __slots__ = ("vchannels",)
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]

@@ -10,6 +10,7 @@ Files, from the bottom up:
 * tails:             the end of a hosted pchannel's log, as clients see it
 * discovery:         AssignmentDiscover: which pchannels are on which node
 * produce_txns:      transactions whose bodies a client keeps until the commit
+* message_txns:      transactions whose messages come one by one, in the contract's form
 * produce:           Produce: the streams on which clients append
 * frame_feed:        one Consume stream in the form of frames
 * message_feed:      one Consume stream in the contract's form, message by message

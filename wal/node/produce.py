@@ -27,9 +27,11 @@ from wal.errors import (
 )
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
+from wal.message.wire_pb2 import Message as Wire
 from wal.network import Method
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
+from wal.node.message_txns import MessageTxns
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
 from wal.node.tails import identity_of, tail_of
 from wal.pchannel import Key, PChannel
@@ -43,6 +45,7 @@ from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import Outcome, outcomes_to_proto
 from wal.rpc.results import result_to_proto
 from wal.rpc.serving import Handler
+from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 
 __all__ = ["ProduceService"]
 
@@ -87,6 +90,7 @@ class _Stream:
         self._log = log
         self._appends = log.appends
         self._txns = ProduceTxns(log, pchannel)
+        self._message_txns = MessageTxns(log, pchannel)
         self._begun: list[append_pb2.BegunTxn] = []
         self._done: list[int] = []
         """The requests that succeeded and have no result."""
@@ -221,6 +225,10 @@ class _Stream:
         """Appends a message in the contract's form, which has no key and no barrier."""
         self._unanswered += 1
         try:
+            if is_of_txn(request.message):
+                future = await self._of_txn(request.message)
+                future.add_done_callback(partial(self._settled, request.request_id, True))
+                return
             message = message_from_wire(request.message)
             if (refusal := self._begin(0)) is not None:
                 raise refusal
@@ -229,6 +237,14 @@ class _Stream:
             self._told(request.request_id, error, single=True)
         else:
             future.add_done_callback(partial(self._settled, request.request_id, True))
+
+    async def _of_txn(self, wire: Wire) -> asyncio.Future[Result]:
+        """Executes a message of a transaction in the contract's form."""
+        given = txn_message_from_wire(wire)
+        if (refusal := self._begin(0)) is not None:
+            raise refusal
+        self._check_place(given.message.vchannel)
+        return await self._message_txns.execute(given)
 
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1

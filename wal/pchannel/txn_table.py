@@ -16,7 +16,13 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
+from wal.errors import (
+    InvalidArgumentError,
+    InvalidTransactionStateError,
+    TransactionExpiredError,
+    WALError,
+    WouldBlockError,
+)
 from wal.frame import Record, RunName
 from wal.message import TxnContext
 
@@ -109,9 +115,9 @@ class TxnTable:
     ) -> int:
         """Adds bodies, all or none, and refreshes the lease; returns how many bodies the transaction has.
 
-        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. Raises TransactionExpiredError if the transaction is
-        over; InvalidArgumentError if it would get too large, WouldBlockError if all open transactions together would: both leave it open,
-        with only its lease refreshed.
+        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. Raises the reason if the transaction is over: an
+        InvalidTransactionStateError after a commit or a rollback, a TransactionExpiredError otherwise; InvalidArgumentError if it would
+        get too large, WouldBlockError if all open transactions together would: both leave it open, with only its lease refreshed.
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
@@ -159,20 +165,24 @@ class TxnTable:
         txn.size = size
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Returns the open transaction; raises TransactionExpiredError if it is over."""
+        """Returns the open transaction; raises the reason if it is over."""
         return self._live(txn_id, now)
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Takes the transaction out: from here on it cannot expire. Raises TransactionExpiredError if it is over."""
+        """Takes the transaction out: from here on it cannot expire. Raises the reason if it is over."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
-        self._remember(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was committed: begin a new one"))
+        self._remember(
+            txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was committed: begin a new one")
+        )
         return txn
 
     def rollback(self, txn_id: int) -> None:
         """Forgets the transaction; does nothing if it is over already."""
         if txn_id in self._open:
-            self._end(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was rolled back: begin a new one"))
+            self._end(
+                txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was rolled back: begin a new one")
+            )
 
     def expire(self, now: float) -> list[int]:
         """Ends every transaction whose lease has run out; returns their ids."""

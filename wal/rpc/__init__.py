@@ -11,6 +11,7 @@ Files, from the bottom up:
 * codes:        errors as messages and statuses of gRPC, and back
 * outcomes:     results and errors of requests on a Produce stream as one message, and back
 * columns:      messages to append as columns, and back
+* txn_messages: messages that begin, fill and end transactions in the contract's form
 * frame_pages:  pages of frames, or of wanted blocks, as messages, and back
 * selection:    deliver policies and filters as messages, and back
 * cursor_state: cursors as messages, and back

@@ -1,0 +1,75 @@
+"""MessageTxns: the transactions of a Produce stream in the contract's form, whose messages come one after the other.
+
+The bodies wait on the node until the commit, and end with it. An answer before the commit carries the transaction alone: nothing of it is
+in the log yet, so there is no id and no tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from wal.engine.bodies import check_body
+from wal.engine.local.log import LocalLog
+from wal.engine.local.txn import LocalTxn
+from wal.errors import InvalidArgumentError
+from wal.message import AppendResult, ForgottenResult, Message, MessageType
+from wal.pchannel import PChannel
+from wal.rpc.txn_messages import TxnMessage
+
+__all__ = ["MessageTxns"]
+
+_DAY_S: Final = 24 * 60 * 60
+"""The longest keepalive: the bodies of a client that is gone are held for as long."""
+Result = AppendResult | ForgottenResult
+
+
+class MessageTxns:
+    """The transactions on `pchannel`."""
+
+    def __init__(self, log: LocalLog, pchannel: PChannel) -> None:
+        self._log = log
+        self._pchannel = pchannel
+
+    async def execute(self, given: TxnMessage) -> asyncio.Future[Result]:
+        """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
+
+        Raises TransactionExpiredError if the transaction expired, was failed, or is not known here, InvalidTransactionStateError if it was
+        committed or rolled back, InvalidArgumentError for a message that it cannot have: that leaves it open.
+        """
+        message = given.message
+        match message.message_type:
+            case MessageType.BEGIN_TXN:
+                return self._answer(await self._begin(message, given.keepalive_s))
+            case MessageType.COMMIT_TXN:
+                return self._opened(given).send_commit()
+            case MessageType.ROLLBACK_TXN:
+                txn = self._opened(given)
+                await txn.rollback()
+            case _:
+                txn = self._opened(given)
+                txn.append(message, 0)
+        return self._answer(txn)
+
+    async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
+        if not (keepalive_s == 0 or 0.001 <= keepalive_s <= _DAY_S):
+            raise InvalidArgumentError(
+                f"keepalive_milliseconds={keepalive_s * 1000:.0f} is out of range: 0 for the log's own, or 1 to {_DAY_S * 1000}; "
+                "every body renews it"
+            )
+        return await self._log.appends.begin_txn((message.vchannel,), keepalive_s, None)
+
+    def _opened(self, given: TxnMessage) -> LocalTxn:
+        """Returns the open transaction of a message."""
+        log, pchannel = self._log, self._pchannel
+        found = pchannel.table.get(given.txn_id, now=pchannel.lease_now())
+        names = tuple([name for name, _ in found.names])
+        check_body(given.message, names)
+        loop = asyncio.get_running_loop()
+        return LocalTxn(log.vchannels, loop, found.context, names, None, bytes_max=log.settings.message_bytes_max)
+
+    @staticmethod
+    def _answer(txn: LocalTxn) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_result(AppendResult(None, None, None, txn.context))
+        return future
