@@ -43,6 +43,15 @@ class Foreign:
             response_deserializer=self.kind(found.output_type.name).FromString,
         )(metadata=metadata)
 
+    async def ask(self, service: str, method: str) -> Any:
+        """Returns the answer to a call of the contract whose request is empty."""
+        found = self.contract.file.services_by_name[service].methods_by_name[method]
+        return await self._channel.unary_unary(
+            f"/{PACKAGE}.{service}/{method}",
+            request_serializer=self.kind(found.input_type.name).SerializeToString,
+            response_deserializer=self.kind(found.output_type.name).FromString,
+        )(self.kind(found.input_type.name)())
+
     def discover(self) -> Any:
         return self.open("StreamingCoordAssignmentService", "AssignmentDiscover")
 
@@ -87,5 +96,15 @@ def _detail(status: bytes) -> bytes:
 
 @functools.cache
 def _keep_poller() -> None:
-    """Keeps gRPC's poller to the end of the process, as wal/network/endpoints.py does: the last channel would join its thread on the loop."""
+    """Keeps gRPC's poller to the end of the process, as wal/network does: the last channel would join its thread on the loop."""
     grpc.aio.init_grpc_aio()
+
+
+def varint(number: int) -> bytes:
+    """Returns a number as protobuf writes it."""
+    number &= (1 << 64) - 1
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*written, number])

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tests.node.foreign import Foreign
+from tests.node.foreign import Foreign, varint
 from tests.node.servers import Serving, serving
 from tests.node.test_produce import stored
 from tests.rpc.contract import Contract
@@ -24,16 +24,6 @@ WRONG_STATE = StreamingCode.INVALID_TRANSACTION_STATE
 INVALID = StreamingCode.INVAILD_ARGUMENT
 TXN_CONTEXT = 3
 """The field of a result that has the transaction, in later versions of the contract."""
-
-
-def varint(number: int) -> bytes:
-    """Returns a number as protobuf writes it."""
-    number &= (1 << 64) - 1
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*written, number])
 
 
 def begin_header(keepalive_ms: int) -> str:

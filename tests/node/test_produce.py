@@ -223,6 +223,21 @@ async def test_a_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, co
     assert isinstance((await outcomes(stream, 1))[3], AppendResult)
 
 
+async def test_a_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
+    stream = await opened(connection)
+    message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)
+    await stream.write(proto.ProduceRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
+    txn = append_pb2.AppendTxnRequest(
+        request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far
+    )
+    await stream.write(proto.ProduceRequest(append_txn=txn))
+    found = await outcomes(stream, 3)
+    for number in (1, 3):
+        assert isinstance(found[number], InvalidArgumentError)
+        assert "ahead of this clock, and 60.0 s are allowed" in str(found[number])
+    assert await stored(served, "orders") == [b"x"]
+
+
 async def test_a_whole_transaction_is_one_event(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3", message_type=MessageType.DELETE)]

@@ -56,6 +56,7 @@ class MessageFeed:
                     f"vchannel {name!r} is on pchannel {place}, and this consumer reads {pchannel.channel}: create one for {place}"
                 )
         options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
+        self._writing = asyncio.Lock()
         self._scanner = Scanner(options, attach=log.attach if vchannels else self._attach_whole)
 
     async def run(self) -> None:
@@ -67,6 +68,10 @@ class MessageFeed:
                 sender = asyncio.get_running_loop().create_task(self._send(), name=f"feed {self._pchannel.channel}")
                 try:
                     await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+                    if reader.done() and not sender.done() and reader.exception() is None:
+                        # gRPC takes one write at a time, and one that is cancelled goes on: the answer to the close comes after it.
+                        async with self._writing:
+                            sender.cancel()
                 finally:
                     sender.cancel()
                     await asyncio.wait((sender,))
@@ -93,7 +98,8 @@ class MessageFeed:
         for message_id, wire in parts:
             shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
             response = proto.ConsumeMessageReponse(id=shown, message=wire)
-            await self._context.write(proto.ConsumeResponse(consume=response))
+            async with self._writing:
+                await self._context.write(proto.ConsumeResponse(consume=response))
 
     async def _read(self) -> None:
         """Returns when the client closes the stream. Raises for any other request."""

@@ -213,6 +213,8 @@ class _Stream:
                 continue
             message, barrier, key = append
             try:
+                if barrier:
+                    self._log.oracle.check_ahead(barrier)
                 future = self._append_nowait(message, barrier, key)
                 if future is None:
                     future = await self._send(message, barrier, key)
@@ -251,6 +253,7 @@ class _Stream:
         try:
             names, key = names_in(request.vchannels), key_of(request.key)
             bodies = bodies_in(request.bodies)
+            self._log.oracle.check_ahead(request.barrier_time_tick)
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             for name in names:
@@ -267,6 +270,8 @@ class _Stream:
         try:
             if (refusal := self._begin(getattr(request, "seen_time_tick", 0))) is not None:
                 raise refusal
+            if name == "commit_txn":
+                self._log.oracle.check_ahead(request.barrier_time_tick)
             match name:
                 case "begin_txn":
                     for vchannel in request.vchannels:

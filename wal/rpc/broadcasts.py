@@ -45,7 +45,9 @@ def broadcast_from_proto(request: proto.AppendBroadcastRequest) -> BroadcastMess
     try:
         kind = MessageType(request.message_type)
     except ValueError:
-        raise InvalidArgumentError(f"message type {request.message_type} is not one that this version knows") from None
+        raise InvalidArgumentError(
+            f"message type {request.message_type} is not one that this version knows: {sorted(map(int, MessageType))}"
+        ) from None
     return BroadcastMessage(
         vchannels=tuple(request.vchannels),
         payload=request.payload,
@@ -98,7 +100,9 @@ def task_from_proto(task: proto.BroadcastTaskState) -> BroadcastTask:
     try:
         state = BroadcastState(task.state)
     except ValueError:
-        raise InvalidArgumentError(f"broadcast state {task.state} is not one that this version knows") from None
+        raise InvalidArgumentError(
+            f"broadcast state {task.state} is not one that this version knows: {sorted(map(int, BroadcastState))}"
+        ) from None
     return BroadcastTask(
         task.broadcast_id,
         state,

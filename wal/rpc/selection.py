@@ -111,4 +111,6 @@ def _type(number: int) -> MessageType:
     try:
         return MessageType(number)
     except ValueError:
-        raise InvalidArgumentError(f"message type {number} is not one that this version knows") from None
+        raise InvalidArgumentError(
+            f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}"
+        ) from None

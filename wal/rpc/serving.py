@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from wal.errors import StorageError, WALError
+from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.network import PING_S, Method, TlsFiles, ping_options
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
@@ -77,20 +78,18 @@ async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None 
 def _handler(
     method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool
 ) -> grpc.RpcMethodHandler:
-    serializers = {
-        "request_deserializer": method.request.FromString,
-        "response_serializer": method.response.SerializeToString,
-    }
+    # Requests are parsed here, since gRPC ends a call with INTERNAL for one that cannot be.
+    parse, serializer = _parser(method), method.response.SerializeToString
 
-    async def answer(request: Any, context: Any) -> Any:
+    async def answer(request: bytes, context: Any) -> Any:
         try:
-            return await handler(request, context)
+            return await handler(parse(request), context)
         except Exception as error:
             await _end(method, context, error)
 
-    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def answers(request: bytes, context: Any) -> AsyncIterator[Any]:
         try:
-            async with contextlib.aclosing(handler(request, context)) as responses:
+            async with contextlib.aclosing(handler(parse(request), context)) as responses:
                 async for response in responses:
                     yield response
         except Exception as error:
@@ -98,15 +97,46 @@ def _handler(
 
     async def converse(_requests: object, context: Any) -> None:
         try:
-            await handler(context)
+            await handler(_Conversation(context, parse))
         except Exception as error:
             await _end(method, context, error)
 
     if many_requests:
-        return grpc.stream_stream_rpc_method_handler(converse, **serializers)
+        return grpc.stream_stream_rpc_method_handler(converse, response_serializer=serializer)
     if many_responses:
-        return grpc.unary_stream_rpc_method_handler(answers, **serializers)
-    return grpc.unary_unary_rpc_method_handler(answer, **serializers)
+        return grpc.unary_stream_rpc_method_handler(answers, response_serializer=serializer)
+    return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serializer)
+
+
+class _Conversation:
+    """What a handler of a stream reads and writes, of the context of its call."""
+
+    def __init__(self, context: Any, parse: Callable[[bytes], Any]) -> None:
+        self.invocation_metadata = context.invocation_metadata
+        self.write = context.write
+        self._read = context.read
+        self._parse = parse
+
+    async def read(self) -> Any:
+        """Returns the next request, or EOF. Raises InvalidArgumentError for one that cannot be parsed."""
+        data = await self._read()
+        return data if data is grpc.aio.EOF else self._parse(data)
+
+
+def _parser(method: Method[Any, Any]) -> Callable[[bytes], Any]:
+    """Returns what parses the requests of a method. It raises InvalidArgumentError for bytes that are none."""
+    from_string = method.request.FromString
+
+    def parse(data: bytes) -> Any:
+        try:
+            return from_string(data)
+        except DecodeError as error:
+            raise InvalidArgumentError(
+                f"a request of {method.path} has {len(data)} bytes that cannot be parsed ({error}): send the message "
+                f"{method.request.DESCRIPTOR.name}"
+            ) from error
+
+    return parse
 
 
 async def _end(method: Method[Any, Any], context: Any, error: Exception) -> None:

@@ -129,10 +129,14 @@ class TimestampOracle:
         return (await self.get_timestamp())[0]
 
     def observe(self, tick: int) -> None:
-        """Makes every later tick larger than `tick`, which comes from outside.
+        """Makes every later tick larger than `tick`, which comes from outside. Raises as `check_ahead` does."""
+        self.check_ahead(tick)
+        self._table.observe(tick)
 
-        Raises InvalidArgumentError when it is more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because one
-        wrong clock on another machine would advance this one for good.
+    def check_ahead(self, tick: int) -> None:
+        """Raises InvalidArgumentError for a tick more than `observe_ahead_max_s` ahead of the wall clock and of the last tick.
+
+        One wrong clock on another machine would advance this one for good, and what waits for such a tick would wait for as long.
         """
         check_int("tick", tick, 0, TICK_MAX)
         ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)
@@ -141,7 +145,6 @@ class TimestampOracle:
                 f"the tick {tick} is {ahead_ms / 1000} s ahead of this clock, and {self._observe_ahead_ms / 1000} s are allowed: "
                 f"set the clock it comes from, or raise observe_ahead_max_s"
             )
-        self._table.observe(tick)
 
     async def start(self) -> None:
         """Takes over the key and saves a first limit; then ticks can be taken. Idempotent; it can be retried after a failure."""

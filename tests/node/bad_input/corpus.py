@@ -1,0 +1,245 @@
+"""A valid request for every call that a server has. What the calls change is on vchannels, cursors and channels of their own."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from wal.message import Message, MessageID
+from wal.message.wire_pb2 import BeginTxnHeader, ResourceKey, TxnContext
+from wal.message.wire_pb2 import Message as Wire
+from wal.message.wire_pb2 import MessageID as WireID
+from wal.network import Method
+from wal.pchannel import ProducerKey, key_ext
+from wal.rpc import methods as m
+from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as streaming
+from wal.rpc.columns import columns_of, request_of
+from wal.rpc.positions import event_to_proto, position_to_proto
+
+NAMES: Final = ("fuzz-a", "fuzz-b", "fuzz-c")
+FIELDS: Final = ("produce", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "close")
+
+
+class World:
+    """What a client knows of the log: its pchannel, some ids in it, and its newest tick."""
+
+    def __init__(self, log: pchannel_pb2.LogIdentity) -> None:
+        self.log = log
+        self.info = pchannel_pb2.PChannelInfo(name=log.pchannel.name, term=log.pchannel.term)
+        self.old: MessageID
+        """What is truncated, with everything before it."""
+        self.kept: MessageID
+        """The beginning of the extents that are read."""
+        self.newest: MessageID
+        self.tick = 0
+        self.txns: list[append_pb2.BegunTxn] = []
+        """Some transactions that were begun; most are over."""
+
+
+def unary(method: Method[Any, Any], world: World, tag: bytes, chance: Random) -> Any:
+    """Returns a valid request of a call that has one request. `tag` is in every payload that it writes."""
+    return _UNARY[method](world, tag, chance)
+
+
+def methods() -> list[Method[Any, Any]]:
+    """Returns the calls that have one request."""
+    return list(_UNARY)
+
+
+def discover(world: World, chance: Random) -> list[Any]:
+    """Returns the requests of a stream of AssignmentDiscover."""
+    error = error_pb2.StreamingError(code=error_pb2.STREAMING_CODE_CHANNEL_FENCED, cause="fenced")
+    report = streaming.ReportAssignmentErrorRequest(pchannel=world.info, err=error)
+    requests = [streaming.AssignmentDiscoverRequest(report_error=report)] * chance.randint(0, 2)
+    return [*requests, streaming.AssignmentDiscoverRequest(close=streaming.CloseAssignmentDiscoverRequest())]
+
+
+def producer(world: World) -> Any:
+    """Returns the message that creates a producer."""
+    return streaming.CreateProducerRequest(pchannel=world.info)
+
+
+def produced(world: World, tag: bytes, chance: Random) -> list[Any]:
+    """Returns the requests of a Produce stream, up to its close."""
+    requests = []
+    for number in range(chance.randint(1, 4)):
+        name = chance.choice(FIELDS[:-1])
+        requests.append(_produce(name, world, 100 * number, tag, chance))
+    return [*requests, _produce("close", world, 0, tag, chance)]
+
+
+def consumer(world: World, chance: Random) -> Any:
+    """Returns the message that creates a consumer: of messages or of frames."""
+    request = streaming.CreateConsumerRequest(pchannel=world.info)
+    if chance.random() < 0.5:
+        names = frames_pb2.VChannelNames(names=chance.sample(NAMES, 2)) if chance.random() < 0.5 else None
+        request.frames.CopyFrom(
+            frames_pb2.FrameSelection(
+                incarnation=world.log.incarnation,
+                start=position_to_proto(world.newest.position),
+                names=names,
+                page_bytes=chance.choice((0, 1000)),
+                tail_only=chance.random() < 0.2,
+            )
+        )
+        return request
+    start = WireID(id=bytes(world.newest))
+    policy = streaming.DeliverPolicy
+    request.deliver_policy.CopyFrom(
+        chance.choice((policy(latest=Empty()), policy(start_from=start), policy(start_after=start)))
+    )
+    filters = [
+        streaming.DeliverFilter(time_tick_gt=streaming.DeliverFilterTimeTickGT(time_tick=world.tick)),
+        streaming.DeliverFilter(time_tick_gte=streaming.DeliverFilterTimeTickGTE(time_tick=world.tick)),
+        streaming.DeliverFilter(vchannel=streaming.DeliverFilterVChannel(vchannel=chance.choice(NAMES))),
+        streaming.DeliverFilter(message_types=streaming.DeliverFilterMessageTypes(types=[2, 3])),
+    ]
+    request.deliver_filters.extend(chance.sample(filters, chance.randint(0, 3)))
+    return request
+
+
+def consumed(created: Any, world: World, chance: Random) -> list[Any]:
+    """Returns the requests of a Consume stream, up to its close."""
+    requests: list[Any] = []
+    if created.HasField("frames") and chance.random() < 0.7:
+        change = frames_pb2.ChangeNamesRequest(added=["fuzz-c"], removed=["fuzz-a"])
+        if created.frames.HasField("names"):
+            requests.append(streaming.ConsumeRequest(change_names=change))
+        requests.append(streaming.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=world.tick)))
+    return [*requests, streaming.ConsumeRequest(close=streaming.CloseConsumerRequest())]
+
+
+def _messages(tag: bytes, chance: Random) -> list[Message]:
+    return [
+        Message(chance.choice(NAMES), tag, properties={"who": "me"} if chance.random() < 0.3 else {})
+        for _ in range(chance.randint(1, 3))
+    ]
+
+
+def _wire(tag: bytes, **properties: str) -> Wire:
+    return Wire(payload=tag, properties={"_v": "2", "_t": "2", "_vc": "fuzz-a", **properties})
+
+
+def _contract_form(world: World, tag: bytes, chance: Random) -> Wire:
+    """Returns a message in the contract's form: mostly a plain one, else one of a transaction."""
+    context = world.txns[-1].context if world.txns else TxnContext(txn_id=1)
+    txn = base64.b64encode(context.SerializeToString()).decode()
+    header = base64.b64encode(BeginTxnHeader(keepalive_milliseconds=200).SerializeToString()).decode()
+    return chance.choice(
+        (
+            _wire(tag, who="me"),
+            _wire(tag, _t="3"),
+            _wire(b"", _t="900", _h=header),
+            _wire(tag, _tx=txn),
+            _wire(b"", _t="901", _tx=txn),
+            _wire(b"", _t="902", _tx=txn),
+        )
+    )
+
+
+def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -> Any:
+    txn = world.txns[-1] if world.txns else append_pb2.BegunTxn()
+    bodies = columns_of([Message("fuzz-a", tag), Message("fuzz-b", tag)])
+    match name:
+        case "produce":
+            wire = _contract_form(world, tag, chance)
+            request: Any = streaming.ProduceMessageRequest(request_id=number, message=wire)
+        case "append":
+            keys = (None, None, tag.decode(), ProducerKey("fuzz", int(tag.rpartition(b"-")[2])))
+            appends = [(message, 0, chance.choice(keys)) for message in _messages(tag, chance)]
+            request = request_of(number, appends, seen_time_tick=world.tick)
+        case "append_txn":
+            request = append_pb2.AppendTxnRequest(
+                request_id=number, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, seen_time_tick=world.tick
+            )
+        case "begin_txn":
+            request = append_pb2.BeginTxnRequest(request_id=number, vchannels=["fuzz-a", "fuzz-b"], keepalive_s=0.2)
+        case "keep_txn":
+            request = append_pb2.KeepTxnRequest(request_id=number, txn_id=txn.context.txn_id, bodies=2, bytes=200)
+        case "commit_txn":
+            request = append_pb2.CommitTxnRequest(
+                request_id=number, txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, key=key_ext(tag.decode())
+            )
+        case "rollback_txn":
+            request = append_pb2.RollbackTxnRequest(request_id=number, txn_id=txn.context.txn_id)
+        case _:
+            request = streaming.CloseProducerRequest()
+    return streaming.ProduceRequest(**{name: request})
+
+
+def _cursor(world: World) -> pchannel_calls_pb2.Cursor:
+    key = pchannel_calls_pb2.CursorKey(name="fuzz", vchannels=["fuzz-a"])
+    at = event_to_proto((world.newest.position, 0))
+    incarnation = pchannel_calls_pb2.CursorIncarnation(incarnation=1)
+    return pchannel_calls_pb2.Cursor(
+        key=key, incarnations=[incarnation], log=world.log, start=at, event=at, time_tick=world.tick
+    )
+
+
+def _extent(world: World) -> dict[str, Any]:
+    return {
+        "pchannel": world.info,
+        "start": position_to_proto(world.kept.position),
+        "end": position_to_proto(world.newest.position),
+    }
+
+
+def _broadcast(_world: World, tag: bytes, chance: Random) -> Any:
+    keys = [ResourceKey(domain="fuzz", key=tag.decode())] if chance.random() < 0.5 else []
+    return cluster_pb2.AppendBroadcastRequest(
+        vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=5, resource_keys=keys
+    )
+
+
+Make = Callable[[World, bytes, Random], Any]
+_CALLS = pchannel_calls_pb2
+_UNARY: Final[dict[Method[Any, Any], Make]] = {
+    m.COORDINATOR_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
+    m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
+    m.DESCRIBE_LOG: lambda w, t, c: cluster_pb2.DescribeLogRequest(),
+    m.LOCATE_VCHANNELS: lambda w, t, c: cluster_pb2.LocateVChannelsRequest(names=NAMES, together=True),
+    m.CREATE_VCHANNEL: lambda w, t, c: cluster_pb2.CreateVChannelRequest(name="fuzz-new", pchannel=w.info.name),
+    m.DROP_VCHANNEL: lambda w, t, c: cluster_pb2.DropVChannelRequest(name="fuzz-new"),
+    m.LIST_VCHANNELS: lambda w, t, c: cluster_pb2.ListVChannelsRequest(),
+    m.WATCH_VCHANNELS: lambda w, t, c: cluster_pb2.WatchVChannelsRequest(),
+    m.CREATE_CHANNELS: lambda w, t, c: cluster_pb2.CreateChannelsRequest(
+        owner=pchannel_pb2.OwnerDescription(role="fuzz", address="here", description_text="for the test"), count=1
+    ),
+    m.DESTORY_CHANNELS: lambda w, t, c: cluster_pb2.ChannelNames(names=["fuzz-no-channel"]),
+    m.DESCRIBE_CHANNELS: lambda w, t, c: cluster_pb2.ChannelNames(),
+    m.ALLOCATE_TIME_TICKS: lambda w, t, c: cluster_pb2.AllocateRequest(count=3, seen_time_tick=w.tick),
+    m.ALLOCATE_IDS: lambda w, t, c: cluster_pb2.AllocateRequest(count=3),
+    m.APPEND_BROADCAST: _broadcast,
+    m.ACK_BROADCAST: lambda w, t, c: cluster_pb2.AckBroadcastRequest(broadcast_id=c.randint(1, 50), vchannel="fuzz-a"),
+    m.AWAIT_RESOURCE_KEY: lambda w, t, c: cluster_pb2.AwaitResourceKeyRequest(key=ResourceKey(domain="fuzz", key="x")),
+    m.LIST_BROADCASTS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
+    m.ABORT_BROADCAST: lambda w, t, c: cluster_pb2.AbortBroadcastRequest(broadcast_id=c.randint(1, 50), reason="fuzz"),
+    m.GET_BROADCAST_STATISTICS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
+    m.GET_LATEST_TICK: lambda w, t, c: _CALLS.VChannelRequest(pchannel=w.info, vchannel="fuzz-a"),
+    m.TRUNCATE: lambda w, t, c: _CALLS.TruncateRequest(pchannel=w.info, up_to=WireID(id=bytes(w.old))),
+    m.GET_RETENTION: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
+    m.GET_STATISTICS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
+    m.LIST_PRODUCERS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
+    m.FORGET_PRODUCER: lambda w, t, c: _CALLS.ForgetProducerRequest(pchannel=w.info, name="fuzz"),
+    m.LOAD_CURSOR: lambda w, t, c: _CALLS.LoadCursorRequest(pchannel=w.info, key=_cursor(w).key),
+    m.SAVE_CURSOR: lambda w, t, c: _CALLS.SaveCursorRequest(pchannel=w.info, cursor=_cursor(w), waited_s=0.01),
+    m.LIST_CURSORS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
+    m.DELETE_CURSORS: lambda w, t, c: _CALLS.DeleteCursorsRequest(pchannel=w.info, name="fuzz"),
+    m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
+    m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(
+        **_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2
+    ),
+    m.WEIGH_FRAMES: lambda w, t, c: _CALLS.WeighFramesRequest(
+        **_extent(w), names=frames_pb2.VChannelNames(names=NAMES), rows_max=c.choice((None, 10))
+    ),
+    m.FIND_TICK: lambda w, t, c: _CALLS.FindTickRequest(**_extent(w), time_tick=w.tick),
+    m.FIND_EVENT_BELOW: lambda w, t, c: _CALLS.FindEventBelowRequest(
+        pchannel=w.info, since=event_to_proto((w.kept.position, 0)), below=event_to_proto((w.newest.position, 0))
+    ),
+    m.COUNT_BYTES: lambda w, t, c: _CALLS.ExtentRequest(**_extent(w)),
+}
