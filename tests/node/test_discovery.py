@@ -6,7 +6,9 @@ import grpc
 import grpc.aio
 
 from tests.node.foreign import Foreign
-from tests.node.servers import Serving
+from tests.node.servers import Serving, serving
+from tests.rpc.contract import Contract
+from wal.node.access import Access
 
 
 async def test_all_pchannels_are_on_the_one_node(served: Serving, foreign: Foreign) -> None:
@@ -23,6 +25,13 @@ async def test_all_pchannels_are_on_the_one_node(served: Serving, foreign: Forei
     assert (await call.read()).WhichOneof("response") == "close"
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_clients_are_told_the_address_that_is_advertised(contract: Contract) -> None:
+    access = Access(listen="127.0.0.1:0", advertise="log.example:8810")
+    async with serving(access=access) as served, Foreign(served.address, contract) as foreign:
+        (assignment,) = (await foreign.discover().read()).full_assignment.assignments
+        assert assignment.node.address == "log.example:8810"
 
 
 async def test_a_reported_error_is_answered_only_if_the_client_has_an_old_assignment(foreign: Foreign) -> None:

@@ -89,9 +89,23 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
             ({"tokens": [token]}, "no TLS"),
         ):
             with pytest.raises(InvalidArgumentError, match=f"there is {missing}"):
-                Access(listen=listen, **given)  # type: ignore[arg-type]
-        Access(listen=listen, tls=tls, tokens=[token])
-        Access(listen=listen, insecure=True)
+                Access(listen=listen, advertise="log.example:8810", **given)  # type: ignore[arg-type]
+        Access(listen=listen, tls=tls, tokens=[token], advertise="log.example:8810")
+        Access(listen=listen, insecure=True, advertise="log.example:8810")
+
+
+def test_clients_are_told_an_address_that_they_can_reach() -> None:
+    for listen in ("0.0.0.0:8810", "[::]:8810"):
+        with pytest.raises(InvalidArgumentError, match=r"is every interface.*give it with --advertise"):
+            Access(listen=listen, insecure=True)
+        for wrong in ("0.0.0.0:8810", "[::]:1", "log.example:0"):
+            with pytest.raises(InvalidArgumentError, match="cannot be connected to"):
+                Access(listen=listen, insecure=True, advertise=wrong)
+        with pytest.raises(InvalidArgumentError, match=r"advertise='log\.example' is no address"):
+            Access(listen=listen, insecure=True, advertise="log.example")
+    told = Access(listen="0.0.0.0:0", insecure=True, advertise="log.example:7")
+    assert (told.address(5), told.advertised(5)) == ("0.0.0.0:5", "log.example:7")
+    assert Access(listen="127.0.0.1:0").advertised(5) == "127.0.0.1:5"
 
 
 async def test_a_port_in_use_is_an_error_and_leaves_nothing_open(served: Serving) -> None:

@@ -23,12 +23,14 @@ __all__ = ["access_from", "add_options", "settings_from"]
 _FILES: Final = ("tls_certificate", "tls_key", "tls_ca")
 _SERVER: Final[Mapping[str, str]] = {
     "listen": "HOST:PORT to listen at; port 0 is a free one (default 127.0.0.1:8810)",
+    "advertise": "HOST:PORT at which clients reach the server, if that is not where it listens",
     "tls_certificate": "the server's certificate (PEM); clients then need TLS",
     "tls_key": "the key of that certificate (PEM)",
     "tls_ca": "the authority (PEM) whose certificate every client has to show",
     "token_file": "a file with the tokens that clients may show, one a line",
     "insecure": "listens beyond loopback without TLS or without a token",
 }
+_ADDRESSES: Final = ("listen", "advertise")
 _SECRET: Final = "token"
 """The one option of the server that has no flag."""
 _NO_FLAGS: Final = frozenset(("pulsar_token", "token"))
@@ -46,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if name == "insecure":
             server.add_argument("--insecure", action="store_const", const=True, help=text)
         else:
-            server.add_argument(_flag(name), metavar="HOST:PORT" if name == "listen" else "FILE", help=text)
+            server.add_argument(_flag(name), metavar="HOST:PORT" if name in _ADDRESSES else "FILE", help=text)
     log = parser.add_argument_group(
         "log", "The settings of the log: docs/reference/settings.md. Also in the file, and as WAL_… variables."
     )
@@ -89,9 +91,8 @@ def access_from(arguments: argparse.Namespace) -> Access:
     tls = None if certificate is None and key is None else TlsFiles(ca=ca, certificate=certificate, key=key)
     tokens = _tokens(given.get("token_file"), given.get(_SECRET))
     insecure = bool(given.get("insecure", False))
-    if "listen" in given:
-        return Access(listen=given["listen"], tls=tls, tokens=tokens, insecure=insecure)
-    return Access(tls=tls, tokens=tokens, insecure=insecure)
+    addresses = {name: given[name] for name in _ADDRESSES if name in given}
+    return Access(tls=tls, tokens=tokens, insecure=insecure, **addresses)
 
 
 def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:

@@ -55,6 +55,7 @@ class Discovery:
             # Terms rise at each start of the process, so the version of a later one is larger.
             version=proto.VersionPair(**{"global": max((info.term for info in channels), default=0)}, local=1),
             assignments=[proto.StreamingNodeAssignment(node=self._node, channels=channels)],
+            answered_by=self._node,
         )
         return proto.AssignmentDiscoverResponse(full_assignment=full)
 

@@ -55,7 +55,7 @@ class Node:
         )
         try:
             port = await listen(server, access.listen, tls=access.tls)
-            handlers = all_handlers(log, hosted, draining, states, address=access.address(port))
+            handlers = all_handlers(log, hosted, draining, states, address=access.advertised(port))
             add_handlers(server, handlers)
             await states.serve_health(server, handlers)
             await server.start()

@@ -14,6 +14,7 @@ Files, from the bottom up:
 * broadcasts:      the calls of the log's broadcaster
 * remote_log:      the log of one pchannel, for its readers
 * remote_pchannel: a pchannel for the scanners of this process, and the stream that says how far it reaches
+* nodes:           which server has which pchannel, and the connections to these servers
 * directory:       where the vchannels are, and the calls that create and drop them
 * log:             the engine
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
@@ -19,6 +20,7 @@ from wal.engine.remote.appends import RemoteAppends
 from wal.engine.remote.broadcasts import RemoteBroadcasts
 from wal.engine.remote.cursors import RemoteCursors
 from wal.engine.remote.directory import RemoteDirectory
+from wal.engine.remote.nodes import Nodes
 from wal.engine.remote.producer import Producer, SeenTick
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.engine.remote.remote_pchannel import RemotePChannel
@@ -82,6 +84,7 @@ class RemoteLog:
         self._read_only = read_only
         self._wait_s = wait_s
         self._connection: Connection
+        self._nodes: Nodes
         self._directory: RemoteDirectory
         self._spawned = 0
 
@@ -94,10 +97,8 @@ class RemoteLog:
 
     async def open(self) -> None:
         """Connects to a server and learns what the log has. Raises UnavailableError if none answers; a failure undoes what was done."""
-        servers = self._servers
-        tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
-        token = None if self._given.token is None else Secret.of(self._given.token)
-        self._connection = await Connection.open(servers.addresses, tls=tls, token=token, timeout_s=TIMEOUT_S)
+        self._connection = await self._connected(*self._servers.addresses)
+        self._nodes = Nodes(self._connection, self._connected)
         try:
             await self._open()
         except BaseException:
@@ -111,11 +112,13 @@ class RemoteLog:
             await self.appends.close()
         await asyncio.gather(*(producer.close() for producer in self.producers.values()))
         self._connection.stop()
+        self._nodes.stop()
         if hasattr(self, "_directory"):
             await self._directory.close()
         cause = _closed()
         await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
         await self.system.stop()
+        await self._nodes.close()
         await self._connection.close()
         self.released = True
 
@@ -133,12 +136,15 @@ class RemoteLog:
         self.settings = self._checked(settings_from_proto(description.settings))
         self.name = description.wal_name
         self.frame_bytes_max = description.frame_bytes_max
+        await self._nodes.start(timeout_s)
         await self.system.start()
         for pchannel in await asyncio.gather(
             *(self._open_pchannel(identity.pchannel.name) for identity in description.pchannels)
         ):
             self.pchannels[pchannel.channel] = pchannel
-            self.producers[pchannel.channel] = Producer(pchannel.channel, self._coordinator, self.in_flight, self.seen)
+            self.producers[pchannel.channel] = Producer(
+                pchannel.channel, partial(self._node, pchannel.channel), self.in_flight, self.seen
+            )
         self.cursors = RemoteCursors(self.pchannels, self._node)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place)
         await self._directory.start(timeout_s)
@@ -163,7 +169,7 @@ class RemoteLog:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
         moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
         snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
-        log = RemoteReadableLog(identity_from_proto(moment.log), snapshot, self._coordinator)
+        log = RemoteReadableLog(identity_from_proto(moment.log), snapshot, partial(self._node, name))
         log.show(snapshot, last_truncated)
         return RemotePChannel(log)
 
@@ -186,8 +192,15 @@ class RemoteLog:
         return self._connection
 
     def _node(self, pchannel: str) -> Connection:
-        """Returns the connection to the server that has this pchannel: as long as there is one server, that one."""
-        return self._connection
+        """Returns the connection to the server that has this pchannel."""
+        return self._nodes.connection(pchannel)
+
+    async def _connected(self, *addresses: str) -> Connection:
+        """Returns a connection to one of these addresses, with this client's certificate and token."""
+        servers, token = self._servers, self._given.token
+        tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
+        secret = None if token is None else Secret.of(token)
+        return await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
 
     # -- vchannels
 

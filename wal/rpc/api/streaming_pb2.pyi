@@ -84,12 +84,14 @@ class AssignmentDiscoverResponse(_message.Message):
     def __init__(self, full_assignment: _Optional[_Union[FullStreamingNodeAssignmentWithVersion, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class FullStreamingNodeAssignmentWithVersion(_message.Message):
-    __slots__ = ("version", "assignments")
+    __slots__ = ("version", "assignments", "answered_by")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_BY_FIELD_NUMBER: _ClassVar[int]
     version: VersionPair
     assignments: _containers.RepeatedCompositeFieldContainer[StreamingNodeAssignment]
-    def __init__(self, version: _Optional[_Union[VersionPair, _Mapping[str, object]]] = ..., assignments: _Optional[_Iterable[_Union[StreamingNodeAssignment, _Mapping[str, object]]]] = ...) -> None: ...
+    answered_by: StreamingNodeInfo
+    def __init__(self, version: _Optional[_Union[VersionPair, _Mapping[str, object]]] = ..., assignments: _Optional[_Iterable[_Union[StreamingNodeAssignment, _Mapping[str, object]]]] = ..., answered_by: _Optional[_Union[StreamingNodeInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseAssignmentDiscoverResponse(_message.Message):
     __slots__ = ()

@@ -1,0 +1,163 @@
+"""Where a client finds a pchannel: at the server that has it, which may be another one than that which it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.node.servers import Serving, connected, serving
+from tests.rpc.server import until
+from wal import Message, open_wal
+from wal.engine.remote.nodes import Nodes
+from wal.errors import UnavailableError
+from wal.node.draining import Draining
+from wal.node.hosted import Hosted
+from wal.node.services import all_handlers
+from wal.node.states import States
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE
+from wal.rpc.serving import add_handlers, listen, server_options
+
+
+class Coordinator:
+    """A server without pchannels: it says where they are. `tell` changes that."""
+
+    def __init__(self) -> None:
+        self.told: list[proto.AssignmentDiscoverResponse] = []
+        self.streams = 0
+        self._changed = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    def tell(self, version: int, places: dict[str, str], *, own: int = 0) -> None:
+        """`places`: the address of the server of each pchannel; the server's id is the number of its address, from 1 on."""
+        full = proto.FullStreamingNodeAssignmentWithVersion(version=proto.VersionPair(**{"global": version}))
+        for number, address in enumerate(dict.fromkeys(places.values()), 1):
+            node = proto.StreamingNodeInfo(server_id=number, address=address)
+            channels = [PChannelInfo(name=name, term=1) for name, at in places.items() if at == address]
+            full.assignments.add(node=node, channels=channels)
+        if own:
+            full.answered_by.server_id = own
+        self.told.append(proto.AssignmentDiscoverResponse(full_assignment=full))
+        self._changed.set()
+
+    def end(self) -> None:
+        """Ends the stream that is open, as a server that is stopped does."""
+        self._ending.set()
+        self._changed.set()
+
+    async def discover(self, context: Any) -> None:
+        self.streams += 1
+        sent = max(0, len(self.told) - 1)
+        while not self._ending.is_set():
+            for response in self.told[sent:]:
+                await context.write(response)
+            sent = len(self.told)
+            self._changed.clear()
+            await self._changed.wait()
+        self._ending.clear()
+
+
+@contextlib.asynccontextmanager
+async def server(handlers: dict[Any, Any]) -> AsyncIterator[str]:
+    """Serves these handlers; yields the address."""
+    one = grpc.aio.server(options=server_options())
+    add_handlers(one, handlers)
+    port = await listen(one, "127.0.0.1:0")
+    await one.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await one.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def followed(coordinator: Coordinator) -> AsyncIterator[Nodes]:
+    async def states(_request: object, _context: object) -> Any:
+        return NODE_STATES.response()
+
+    async def connect(address: str) -> Connection:
+        return await Connection.open([address])
+
+    handlers = {ASSIGNMENT_DISCOVER: coordinator.discover, NODE_STATES: states}
+    async with server(handlers) as address, connected(address) as connection:
+        nodes = Nodes(connection, connect)
+        try:
+            await nodes.start(10.0)
+            yield nodes
+        finally:
+            await nodes.close()
+
+
+async def test_a_pchannel_is_found_at_the_server_that_has_it_and_where_it_moves() -> None:
+    coordinator = Coordinator()
+    coordinator.tell(1, {"p": "here:1", "q": "there:2"})
+    async with followed(coordinator) as nodes:
+        assert [nodes.connection(name).where for name in ("p", "q")] == ["here:1", "there:2"]
+        at_q = nodes.connection("q")
+        coordinator.tell(2, {"p": "there:2", "q": "there:2"})
+        await until(lambda: nodes.connection("p").where == "there:2")
+        assert nodes.connection("p") is nodes.connection("q") is at_q
+        coordinator.tell(1, {"p": "here:1"})  # late, and older
+        coordinator.tell(3, {"p": "third:3"})
+        await until(lambda: nodes.connection("p").where == "third:3")
+        assert nodes.connection("q").where.startswith("127.0.0.1:")  # nobody has it: the coordinator says why
+
+
+async def test_a_server_that_answers_is_reached_as_it_was_reached() -> None:
+    coordinator = Coordinator()
+    coordinator.tell(1, {"p": "a-name-of-its-own:8810", "q": "there:2"}, own=1)
+    async with followed(coordinator) as nodes:
+        assert nodes.connection("p").where.startswith("127.0.0.1:")
+        assert nodes.connection("q").where == "there:2"
+
+
+async def test_the_assignments_are_followed_again_when_the_stream_ends() -> None:
+    coordinator = Coordinator()
+    coordinator.tell(1, {"p": "here:1"})
+    async with followed(coordinator) as nodes:
+        coordinator.end()
+        await until(lambda: coordinator.streams == 2)
+        coordinator.tell(2, {"p": "there:2"})
+        await until(lambda: nodes.connection("p").where == "there:2")
+
+
+async def test_a_server_that_says_nothing_is_an_error() -> None:
+    coordinator = Coordinator()
+    async with server({ASSIGNMENT_DISCOVER: coordinator.discover}) as address, connected(address) as connection:
+        nodes = Nodes(connection, lambda _address: Connection.open(["none:1"]))
+        with pytest.raises(UnavailableError, match=r"did not say within 0\.2 s which server has which pchannel"):
+            await nodes.start(0.2)
+        await nodes.close()
+
+
+async def test_a_log_whose_pchannels_are_on_another_server() -> None:
+    async with serving(pchannels=2) as node:
+        coordinator = Coordinator()
+        coordinator.tell(1, dict.fromkeys(node.log.pchannels, node.address))
+        handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        async with server(handlers) as address, open_wal(f"wal://{address}") as log:
+            for number in range(10):
+                await log.raw_append(Message(f"v{number}", b"%d" % number))
+            async with log.txn(vchannel="v0") as txn:
+                await txn.append(b"body")
+            async with log.read("v0", cursor="mine", follow=False) as scanner:
+                assert [body.payload async for message in scanner for body in message.bodies()] == [b"0", b"body"]
+                await scanner.save()
+            assert [info.name for info in await log.cursors()] == ["mine"]
+            assert len(await log.retention()) == 2
+    assert coordinator.streams == 1
+
+
+def _without_pchannels(node: Serving) -> dict[Any, Any]:
+    """Returns the handlers of a coordinator of the log: what belongs to one pchannel is not served there."""
+    hosted = Hosted({})
+    handlers = all_handlers(node.log, hosted, Draining(), States(9), address="nowhere:1")
+    del handlers[PRODUCE], handlers[CONSUME]
+    return {method: handler for method, handler in handlers.items() if "PChannelService" not in method.path}
