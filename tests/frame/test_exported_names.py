@@ -22,6 +22,7 @@ def test_exported_names() -> None:
         "FrameView",
         "HEADER_BYTES",
         "KEYED",
+        "Payloads",
         "RECOVERED",
         "Record",
         "RecordColumns",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Unpack, overload
 
 from wal.accesser.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
@@ -62,7 +63,10 @@ class TxnCalls:
         if not names:
             raise InvalidArgumentError("append_txn([], …) names no vchannel: name at least one")
         bodies = body_list(messages)
-        engine = await self._lifecycle.ready()
+        lifecycle = self._lifecycle
+        engine = lifecycle.engine
+        if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            engine = await lifecycle.ready()
         return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key)
 
     @overload

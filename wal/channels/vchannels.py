@@ -70,7 +70,7 @@ def check_vchannel(name: object) -> str:
         ) from error
     if length > VCHANNEL_NAME_BYTES_MAX:
         raise InvalidArgumentError(f"vchannel {name[:40]!r}… is {length} bytes long: at most {VCHANNEL_NAME_BYTES_MAX}")
-    if any(character < " " or character == "\x7f" for character in name):
+    if not name.isprintable() and any(character < " " or character == "\x7f" for character in name):
         raise InvalidArgumentError(f"vchannel {name!r} holds control characters: name it without them")
     return name
 

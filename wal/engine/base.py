@@ -15,7 +15,7 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -198,9 +198,9 @@ class Appends(Protocol):
     ) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room in flight."""
 
-    async def append_txn(
+    def append_txn(
         self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
-    ) -> AppendResult | ForgottenResult:
+    ) -> Awaitable[AppendResult | ForgottenResult]:
         """Appends a whole transaction on vchannels of one pchannel when there is room in flight.
 
         `bytes` are an INSERT on its only vchannel. Raises TypeError or InvalidArgumentError for a message that cannot be in it,

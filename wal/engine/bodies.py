@@ -12,11 +12,11 @@ import msgspec
 
 from wal.engine.checks import check_body_type, check_size
 from wal.errors import InvalidArgumentError
-from wal.frame import Record
+from wal.frame import Payloads, Record
 from wal.message import Message, encode_properties
 from wal.pchannel import BODY_OVERHEAD
 
-__all__ = ["Bodies", "bodies_of", "check_body"]
+__all__ = ["Bodies", "bodies_of", "check_body", "plain_bodies"]
 
 
 class Bodies(msgspec.Struct, gc=False):
@@ -36,11 +36,9 @@ def bodies_of(messages: Sequence[Message | bytes], names: tuple[str, ...], *, by
 
     Raises TypeError or InvalidArgumentError for the first message that cannot be in it; `bytes_max` is the setting `message_bytes_max`.
     """
-    if len(names) == 1 and _BYTES.issuperset(map(type, messages)):
-        lengths = list(map(len, messages))  # type: ignore[arg-type]
-        if not lengths or max(lengths) <= bytes_max:
-            size = sum(lengths) + BODY_OVERHEAD * len(lengths)
-            return Bodies(list(map(Record, messages)), [names[0]] * len(lengths), size, size)  # type: ignore[arg-type]
+    if (plain := plain_bodies(messages, names, bytes_max=bytes_max)) is not None:
+        size = sum(plain.lengths) + BODY_OVERHEAD * len(plain)
+        return Bodies(list(map(Record, plain.payloads)), [names[0]] * len(plain), size, size)
     records: list[Record] = []
     vchannels: list[str] = []
     counted = stored = 0
@@ -56,6 +54,15 @@ def bodies_of(messages: Sequence[Message | bytes], names: tuple[str, ...], *, by
         counted += size + BODY_OVERHEAD
         stored += len(message.payload) + len(properties) + BODY_OVERHEAD
     return Bodies(records, vchannels, counted, stored)
+
+
+def plain_bodies(messages: Sequence[Message | bytes], names: tuple[str, ...], *, bytes_max: int) -> Payloads | None:
+    """Returns the bodies as payloads if all of them are `bytes`, none is over `bytes_max`, and there is only one vchannel; else None."""
+    if len(names) == 1 and _BYTES.issuperset(map(type, messages)):
+        lengths = list(map(len, messages))  # type: ignore[arg-type]
+        if not lengths or max(lengths) <= bytes_max:
+            return Payloads(list(messages), lengths)  # type: ignore[arg-type]
+    return None
 
 
 def check_body(given: object, names: Collection[str]) -> Message:

@@ -15,7 +15,7 @@ Files:
 """
 
 from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart
-from wal.frame.draft import CopyNames, FrameDraft, Record, RunName
+from wal.frame.draft import CopyNames, FrameDraft, Payloads, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
 from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
 from wal.frame.layout import (
@@ -54,6 +54,7 @@ __all__ = [
     "FrameDraft",
     "FrameHeader",
     "FrameView",
+    "Payloads",
     "Record",
     "RecordColumns",
     "RunKind",

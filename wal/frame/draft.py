@@ -25,7 +25,7 @@ from wal.frame.layout import (
     SystemRecord,
 )
 
-__all__ = ["CopyNames", "FrameDraft", "Record", "Run", "RunName"]
+__all__ = ["CopyNames", "FrameDraft", "Payloads", "PlainTxn", "Record", "Run", "RunName"]
 
 RunName = tuple[str, int]
 """A vchannel in a frame: its name and the number of its incarnation."""
@@ -39,6 +39,25 @@ class Record(msgspec.Struct, gc=False):
     flags: int = 0
     properties: bytes = b""
     ext: bytes = b""
+
+
+class Payloads(msgspec.Struct, gc=False):
+    """The bodies of a transaction if all of them are INSERTs without properties: their payloads, and the length of each."""
+
+    payloads: list[bytes]
+    lengths: list[int]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+
+class PlainTxn(msgspec.Struct, gc=False):
+    """A transaction over one vchannel in a draft that has nothing else: its first index, its bodies, and the ext of its commit."""
+
+    name: RunName
+    first: int
+    bodies: Payloads
+    ext: bytes
 
 
 class CopyNames:
@@ -83,13 +102,15 @@ class FrameDraft:
 
     The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
     indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
-    the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy.
+    the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy. `plain` are
+    the transactions of a draft without runs: it has either of them, and what cannot be plain makes runs of all.
     """
 
-    __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "runs")
+    __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "plain", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.plain: list[PlainTxn] = []
         self.indices: int = 0
         self.by_name: dict[RunName, Run] = {}
         self.in_order: bool = True
@@ -103,6 +124,8 @@ class FrameDraft:
         """
         if keyed:
             self.compatible |= KEYED
+        if self.plain:
+            self._make_runs()
         first = self.indices
         self.indices = end = first + len(records)
         run = self.by_name.get(name)
@@ -143,6 +166,8 @@ class FrameDraft:
         self.has_flags = True
         if key:
             self.compatible |= KEYED
+        if self.plain:
+            self._make_runs()
         self.in_order = False
         for name, record in bodies:
             run = self.by_name.get(name) or self._new_run(name)
@@ -160,26 +185,23 @@ class FrameDraft:
         return commit
 
     def commit_one(
-        self, name: RunName, records: list[Record], *, txn_id: int, keepalive_ms: int, key: bytes = b""
+        self, name: RunName, bodies: list[Record] | Payloads, *, txn_id: int, keepalive_ms: int, key: bytes = b""
     ) -> int:
         """Adds a transaction over one vchannel, the usual case, as `commit` does; returns the index of the commit."""
         self.has_flags = True
         if key:
             self.compatible |= KEYED
-        run = self.by_name.get(name) or self._new_run(name)
-        if run is not self.runs[-1]:
-            self.in_order = False
-        for record in records:
-            record.flags = FLAG_BODY
-        count = len(records)
-        ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=count)
+        count = len(bodies)
+        ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=count) + key
         first = self.indices
-        commit = first + count
-        run.records += records
-        run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext + key))
-        run.indices += range(first, commit + 1)
-        self.indices = commit + 1
-        return commit
+        self.indices = first + count + 1
+        if bodies.__class__ is Payloads and not self.runs:
+            self.plain.append(PlainTxn(name, first, bodies, ext))
+        else:
+            if self.plain:
+                self._make_runs()
+            self._add_txn(name, first, bodies, ext)
+        return first + count
 
     def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
         """Adds one payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
@@ -187,6 +209,8 @@ class FrameDraft:
         No name, or a duplicate name, raises InvalidArgumentError; the draft is unchanged then.
         """
         copies = names if isinstance(names, CopyNames) else CopyNames(names)
+        if self.plain:
+            self._make_runs()
         self.in_order = False
         self.has_flags = True
         self.compatible |= BROADCAST
@@ -217,12 +241,31 @@ class FrameDraft:
         self.compatible |= KEYED
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
+    def _make_runs(self) -> None:
+        """Makes runs of the plain transactions, since something else joins them."""
+        plain, self.plain = self.plain, []
+        for txn in plain:
+            self._add_txn(txn.name, txn.first, txn.bodies, txn.ext)
+
+    def _add_txn(self, name: RunName, first: int, bodies: list[Record] | Payloads, ext: bytes) -> None:
+        run = self.by_name.get(name) or self._new_run(name)
+        if run is not self.runs[-1]:
+            self.in_order = False
+        records = list(map(Record, bodies.payloads)) if isinstance(bodies, Payloads) else bodies
+        for record in records:
+            record.flags = FLAG_BODY
+        run.records += records
+        run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext))
+        run.indices += range(first, first + len(records) + 1)
+
     def _new_run(self, name: RunName) -> Run:
         run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], [], [])
         self.runs.append(run)
         return run
 
     def _special(self, kind: RunKind, record: Record, index: int) -> None:
+        if self.plain:
+            self._make_runs()
         self.in_order = False
         run = next((run for run in self.runs if run.kind is kind), None)
         if run is None:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import google_crc32c
 import msgspec
 
-from wal.frame.draft import FrameDraft, Record, Run
+from wal.frame.draft import FrameDraft, PlainTxn, Record, Run, RunName
 from wal.frame.encode_copies import copy_columns, copy_vchannels, only_copies
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
@@ -25,6 +25,8 @@ from wal.frame.layout import (
     COLUMN_TYPE,
     CRC,
     DEFAULT_TYPE,
+    FLAG_BODY,
+    FLAG_COMMIT,
     FrameHeader,
     RunKind,
 )
@@ -62,7 +64,9 @@ def encode_frame(
 
     `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) requires one.
     """
-    if draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
+    if draft.plain:
+        tables = _only_txns(draft.plain)
+    elif draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
         tables = _one(draft.runs[0]) or _many(draft)
     else:
         tables = (draft.compatible & BROADCAST and only_copies(draft.runs)) or _many(draft)
@@ -197,6 +201,71 @@ def _many(draft: FrameDraft) -> Tables:
     )
 
 
+def _only_txns(txns: list[PlainTxn]) -> Tables:
+    """Returns the tables of a frame of plain transactions, at least one, which are in the order of their indices.
+
+    They are built transaction by transaction, never body by body, from the payloads and lengths that the callers gave.
+    """
+    runs: dict[RunName, list[PlainTxn]] = {}
+    for txn in txns:
+        runs.setdefault(txn.name, []).append(txn)
+    if len(runs) > 1:
+        txns = list(chain.from_iterable(runs.values()))
+    rows: list[int] = []
+    starts = [0]
+    parts: list[bytes] = []
+    part_lens: list[int] = []
+    payload_lens: list[int] = []
+    flags: list[bytes] = []
+    ext_lens: list[bytes] = []
+    for run in runs.values():
+        first, in_run = len(payload_lens), len(part_lens)
+        for txn in run:
+            bodies = txn.bodies
+            count = len(bodies.lengths)
+            parts += bodies.payloads
+            part_lens += bodies.lengths
+            payload_lens += bodies.lengths
+            payload_lens.append(0)
+            flags.append(_BODY * count + _COMMIT)
+            ext_lens.append(_NO_EXT * count + len(txn.ext).to_bytes(4, "little"))
+        exts = [txn.ext for txn in run]
+        parts += exts
+        part_lens += map(len, exts)
+        rows.append(len(payload_lens) - first)
+        starts.append(starts[-1] + sum(part_lens[in_run:]))
+    body_len = starts.pop()
+    blocks, block_ends = cut_blocks(parts, list(accumulate(part_lens, initial=0)))
+    records = len(payload_lens)
+    incompatible = COLUMN_FLAGS | COLUMN_EXT
+    indices: list[int] = []
+    if any(first.first > second.first for first, second in pairwise(txns)):
+        incompatible |= COLUMN_INDEX
+        indices = [index for txn in txns for index in range(txn.first, txn.first + len(txn.bodies.lengths) + 1)]
+    encoded = [name.encode() for name, _ in runs]
+    joined = b"".join(encoded)
+    number = len(runs)
+    packed = b"".join(
+        (
+            _KIND * number,
+            pack(
+                f"<{number}H{3 * number + len(indices) + records}I",
+                *map(len, encoded),
+                *[incarnation for _, incarnation in runs],
+                *rows,
+                *starts,
+                *indices,
+                *payload_lens,
+            ),
+            *flags,
+            *ext_lens,
+            pack(f"<{2 * len(blocks)}I", *block_ends, *map(google_crc32c.value, blocks)),
+            joined,
+        )
+    )
+    return Tables(packed, blocks, incompatible, number, records, body_len, len(joined), tuple(runs), False)
+
+
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
     """Returns the kinds of the runs, the lengths of their names in UTF-8, and the names."""
     names = [run.name for run in runs]
@@ -221,3 +290,8 @@ def _by_run(fields: list[list[T]], starts: list[int]) -> list[T]:
 _ONE: Final = {lengths: Struct(f"<BHIII{lengths}III") for lengths in (1, 2, 3)}
 """The tables of a frame of one record, but its name: the row of the run, the lengths of the record's parts, the row of the only block."""
 _VCHANNEL: Final = int(RunKind.VCHANNEL)
+_KIND: Final = bytes((_VCHANNEL,))
+_BODY: Final = bytes((FLAG_BODY,))
+_COMMIT: Final = bytes((FLAG_COMMIT,))
+_NO_EXT: Final = bytes(4)
+"""The length of an ext that a row does not have."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from wal.errors import WALError
-from wal.frame import Record, RunName
+from wal.frame import Payloads, Record, RunName
 from wal.message import AppendResult, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim, Key
 from wal.pchannel.tick_supply import Holder
@@ -127,12 +127,12 @@ class Bulk(msgspec.Struct, gc=False):
 class Atomic(msgspec.Struct, gc=False):
     """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
 
-    `records` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
+    `bodies` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
     in the frame.
     """
 
     vchannels: tuple[VChannelMember, ...]
-    records: list[Record]
+    bodies: list[Record] | Payloads
     names: list[RunName] | None
     size: int
     barrier: int

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wal.errors import UnavailableError, WouldBlockError
-from wal.frame import FrameDraft, Record, RunName
+from wal.frame import FrameDraft, Payloads, Record, RunName
 from wal.message import AppendResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
@@ -99,17 +99,17 @@ class BulkSubmission(Submission):
 class TxnSubmission(Submission):
     """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key.
 
-    `records` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
+    `bodies` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
     so that it spans no other message while it waits for a barrier.
     """
 
-    __slots__ = ("claim", "context", "future", "keyed", "names", "owners", "records", "whole")
+    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names", "owners", "whole")
 
     def __init__(
         self,
         context: TxnContext,
         names: tuple[RunName, ...],
-        records: list[Record],
+        bodies: list[Record] | Payloads,
         owners: list[RunName] | None,
         *,
         size: int,
@@ -118,12 +118,12 @@ class TxnSubmission(Submission):
     ) -> None:
         self.context: TxnContext = context
         self.names: tuple[RunName, ...] = names
-        self.records: list[Record] = records
+        self.bodies: list[Record] | Payloads = bodies
         self.owners: list[RunName] | None = owners
         self.future: Settles[AppendResult] = future
         self.claim: Claim | None = None
         self.keyed: KeyedWrites | None = None
-        self.count: int = len(records) + len(names)
+        self.count: int = len(bodies) + len(names)
         self.size = self.in_flight = size
         self.whole: bool = whole
 
@@ -139,10 +139,11 @@ class TxnSubmission(Submission):
         key = b"" if self.claim is None else key_ext(self.claim.key)
         if self.owners is None:
             self.first: int = draft.commit_one(
-                self.names[0], self.records, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key
+                self.names[0], self.bodies, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key
             )
         else:
-            bodies = list(zip(self.owners, self.records, strict=True))
+            assert not isinstance(self.bodies, Payloads)
+            bodies = list(zip(self.owners, self.bodies, strict=True))
             self.first = draft.commit(bodies, names=self.names, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:

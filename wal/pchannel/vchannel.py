@@ -35,11 +35,7 @@ from wal.pchannel.operations import (
     fail_future,
 )
 from wal.pchannel.pchannel import PChannel
-from wal.pchannel.submissions import (
-    BulkSubmission,
-    ForgetSubmission,
-    TxnSubmission,
-)
+from wal.pchannel.submissions import BulkSubmission, ForgetSubmission, TxnSubmission
 
 __all__ = ["VChannel"]
 
@@ -214,17 +210,19 @@ class VChannel(Member):
 
     def _atomic(self, operation: Atomic) -> None:
         pchannel = self.pchannel
-        for vchannel in operation.vchannels:
-            if vchannel.closed is not None:
-                raise vchannel.closed()
+        names: tuple[RunName, ...] = self.scope
+        if operation.names is not None:  # several vchannels; this one is open
+            for vchannel in operation.vchannels:
+                if vchannel.closed is not None:
+                    raise vchannel.closed()
+            names = tuple([vchannel.run_name for vchannel in operation.vchannels])
         if (txn_id := self._ticks.take()) is None:
             self._ticks.hold(self, [operation])
             return
-        names, barrier = tuple([vchannel.run_name for vchannel in operation.vchannels]), operation.barrier
+        barrier = operation.barrier
         context = TxnContext(txn_id, pchannel.keepalive)
-        records, owners = operation.records, operation.names
         submission = TxnSubmission(
-            context, names, records, owners, size=operation.size, future=operation.future, whole=True
+            context, names, operation.bodies, operation.names, size=operation.size, future=operation.future, whole=True
         )
         if operation.key is not None:
             scope, keyed = tuple(sorted(names)), pchannel.keyed

@@ -7,32 +7,28 @@ up may create it. A message that is refused changes nothing. `append` is the hot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Final
 
 from actors import ActorError
 from wal.channels import check_vchannel
-from wal.engine.bodies import bodies_of
 from wal.engine.bulk import bulk_results
-from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of, spans_pchannels
-from wal.engine.local.txn import LocalTxn
+from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of
+from wal.engine.local.txn_appends import TxnAppends
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
-from wal.errors import InvalidArgumentError, WALError
+from wal.errors import InvalidArgumentError
 from wal.frame import Record
 from wal.message import (
     AppendResult,
     ForgottenResult,
     Message,
     MessageType,
-    TxnContext,
     encode_properties,
     type_properties,
 )
 from wal.pchannel import (
     BODY_OVERHEAD,
     Append,
-    Atomic,
-    Begin,
     Bulk,
     ForgetProducer,
     InFlight,
@@ -41,12 +37,9 @@ from wal.pchannel import (
     OrderedAppend,
     PChannel,
     ProducerInfo,
-    TxnLimits,
     VChannel,
     check_key,
-    check_txn_size,
     key_ext,
-    names_size,
 )
 from wal.settings import Settings
 from wal.ticks import check_tick
@@ -58,22 +51,13 @@ BULK_RECORDS: Final = 1024
 """`append_bulk` sends about this many bytes at a time, in pieces of at most this many messages."""
 
 
-class LocalAppends:
+class LocalAppends(TxnAppends):
     """The writing calls of a local log; see `wal.engine.base.Appends`."""
 
     def __init__(
         self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
     ) -> None:
-        loop = asyncio.get_running_loop()
-        # Bound once: `get_running_loop` costs a system call in Python 3.11.
-        self._create_future = loop.create_future
-        self._loop = loop
-        self._vchannels = vchannels
-        self._routes = vchannels.routes
-        self._pchannels = pchannels
-        self._in_flight = in_flight
-        self._settings = settings
-        self.message_bytes_max: int = settings.message_bytes_max
+        super().__init__(vchannels, pchannels, in_flight, settings)
 
     def append(
         self, message: Message, barrier_time_tick: int, *, taken: bool = False
@@ -185,29 +169,6 @@ class LocalAppends:
         assert future is not None
         return future
 
-    async def append_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
-    ) -> AppendResult | ForgottenResult:
-        """Appends a whole transaction, in one operation."""
-        return await (await self.send_txn(names, messages, barrier_time_tick, key))
-
-    async def send_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
-    ) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Sends a whole transaction when there is room for it; returns the future of its result."""
-        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
-        barrier = _barrier(barrier_time_tick)
-        size = bodies.stored + names_size(names, key_bytes=self._key_bytes(key))
-        check_txn_size(len(bodies.records), bodies.counted, size, self._txn_limits())
-        vchannels = self._on_one_pchannel(names)
-        owners = None
-        if len(names) > 1:
-            run_names = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
-            owners = [run_names[name] for name in bodies.vchannels]
-        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        await self._tell_with_room(vchannels[0], Atomic(vchannels, bodies.records, owners, size, barrier, future, key))
-        return future
-
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; the first failure carries the results of the messages before it."""
         pieces = self._pieces(messages)
@@ -218,14 +179,6 @@ class LocalAppends:
                 yield future
 
         return await bulk_results(sent())
-
-    async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0
-    ) -> LocalTxn:
-        """Opens a transaction on vchannels of one pchannel; `key_bytes`: the size of a key that only its commit will have."""
-        future: asyncio.Future[TxnContext] = self._create_future()
-        tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
-        return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
@@ -248,29 +201,6 @@ class LocalAppends:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-
-    def _key_bytes(self, key: Key | None) -> int:
-        return 0 if key is None else len(kept_key_ext(key, self._settings))
-
-    def _txn_limits(self) -> TxnLimits:
-        return next(iter(self._pchannels.values())).table.limits  # those of every pchannel of the log
-
-    def _on_one_pchannel(self, names: tuple[str, ...]) -> tuple[VChannel, ...]:
-        """Returns the actors of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
-        routes = tuple([self._vchannels.route(name) for name in names])
-        pchannel = routes[0].pchannel
-        if len(routes) > 1 and any(route.pchannel is not pchannel for route in routes):
-            raise spans_pchannels({route.channel: route.pchannel.channel for route in routes})
-        return routes
-
-    async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
-        """Waits for room for an operation, takes it, and tells the vchannel."""
-        await self._in_flight.take(operation.size)
-        try:
-            tell(vchannel, operation)
-        except WALError:
-            self._in_flight.release(operation.size)
-            raise
 
     def _pieces(self, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
         """Returns consecutive messages of one vchannel in pieces of bounded size; an exclusive message is a piece of its own."""
