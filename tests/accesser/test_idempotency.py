@@ -653,8 +653,8 @@ async def test_those_that_share_a_result_take_room_until_it_is_there(location: s
         for future in shared[::2]:
             future.cancel()
         await turns(2)
-        shared.append(log.append_nowait(Message("orders", bytes(1000)), idempotency_key="k"))
-    for future in (first, *shared[1::2]):
+        last = log.append_nowait(Message("orders", bytes(1000)), idempotency_key="k")
+    for future in (first, *shared[1::2], last):
         with pytest.raises(ClosedError):
             await future
 

@@ -26,7 +26,7 @@ def properties_column(pa: Any, stored: Any, rows: int, *, parsed_min: int = PARS
     The kernels parse the maps if at least `parsed_min` of them differ.
     """
     if stored is None:
-        return _maps(pa, [0] * (rows + 1), [], [])
+        return _empty(pa, rows)
     coded = stored.dictionary_encode()
     different = coded.dictionary
     maps = _parsed(pa, different) if len(different) >= parsed_min else None
@@ -62,7 +62,7 @@ def _parsed(pa: Any, stored: Any) -> Any:
     for head in heads.unique().to_pylist():
         alike = pc.indices_nonzero(pc.equal(heads, pa.scalar(head, pa.binary())))
         if not head:
-            part = _maps(pa, [0] * (len(alike) + 1), [], [])
+            part = _empty(pa, len(alike))
         elif 0x81 <= head[0] <= 0x8F:
             part = _parsed_alike(pa, stored.take(alike), head[0] & 0x0F)
         else:
@@ -128,6 +128,11 @@ def _steps(pa: Any, first: int, step: int, count: int) -> Any:
 
 def _cells(numbers: Any) -> memoryview:
     return memoryview(numbers.buffers()[1]).cast("B")[: 4 * len(numbers)].cast("i")
+
+
+def _empty(pa: Any, count: int) -> Any:
+    texts = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), texts, texts)
 
 
 def _maps(pa: Any, offsets: list[int], keys: list[str], values: list[str]) -> Any:
