@@ -42,8 +42,8 @@ from wal.kv import SqliteKV
 from wal.message import BroadcastHeader, ResourceKey
 from wal.pchannel import CopyTable, IdempotencyTable, RecoveryState
 from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, encode_copies
-from wal.pchannel.idempotency.scopes import Scope
-from wal.pchannel.idempotency.state import Kept, KeptKey, KeptProducer, encode_state
+from wal.pchannel.idempotency.scopes import Kept, KeyRun, Scope
+from wal.pchannel.idempotency.state import KeptProducer, encode_state
 
 HERE: Final = Path("vchannels")
 DEEP: Final = 100_000
@@ -134,7 +134,10 @@ def test_a_cursor() -> None:
 
 def test_the_state_in_a_checkpoint() -> None:
     scope = Scope((("a", 1), ("b", 2)))
-    keys = [KeptKey(scope, f"key {number}", Kept(4096 * number, 0, 10 + number)) for number in range(3)]
+    keys = [
+        KeyRun(scope, [f"key {number}", "x"], 4096 * number, 0, 10 + 2 * number, *[7, 8][number:])
+        for number in range(3)
+    ]
     producers = [KeptProducer(scope, "p", 9, (8, 9), (Kept(1, 0, 5), Kept(2, 1, 6, 7, 8)))]
     header = BroadcastHeader(77, ("a", "b"), (ResourceKey("d", "k"),))
     copies = [ListedBroadcast(header, (CopiesPart(4096, 0, 10, (("a", 1), ("b", 2)), False),))]
@@ -162,7 +165,7 @@ def test_the_state_in_a_checkpoint() -> None:
 
 def test_columns_of_different_lengths_are_no_shorter_state() -> None:
     scope = Scope((("a", 1),))
-    pieces = list(encode_state([KeptKey(scope, f"{number}", Kept(1, 2, 3)) for number in range(3)], []))
+    pieces = list(encode_state([KeyRun(scope, [f"{number}"], 1, 2, 3 + number) for number in range(3)], []))
     content = msgspec.msgpack.decode(pieces[1][4:])
     content[3] = content[3][:2]
     data = msgspec.msgpack.encode(content)

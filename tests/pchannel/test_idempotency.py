@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
@@ -14,7 +15,7 @@ from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
 from wal.pchannel.idempotency import Claim, IdempotencyTable
 from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.idempotency.producers import FORGOTTEN, RESULTS_KEPT
-from wal.pchannel.idempotency.state import Kept
+from wal.pchannel.idempotency.scopes import Kept
 
 START_MS: Final = 1_700_000_000_000
 WINDOW_COUNT: Final = 6
@@ -207,6 +208,63 @@ class Machine(RuleBasedStateMachine):
         self.frames.append((self.position, view_of(draft, first_tick)))
         self.now_ms += 1
 
+    @rule(names=st.sampled_from(SCOPES), keys=st.lists(st.sampled_from("wxyzé"), min_size=1, max_size=4))
+    def call_run(self, names: tuple[RunName, ...], keys: list[str]) -> None:
+        self.take_run(names, keys)
+
+    @rule(
+        names=st.sampled_from(SCOPES[:2]),
+        name=st.sampled_from("pq"),
+        sequences=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    )
+    def call_run_of_producer(self, names: tuple[RunName, ...], name: str, sequences: list[int]) -> None:
+        self.take_run(names, [ProducerKey(name, sequence) for sequence in sequences])
+
+    def take_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> None:
+        """Claims several keys at once, which must do what one call for each of them would have done, or nothing."""
+        if not self.live(names):
+            return
+        claims = self.table.claim_run(names, keys)
+        if claims is None:
+            return
+        new = [(names, key) for key in keys]
+        assert len(set(new)) == len(new)
+        assert not any((claim.scope.names, claim.key) in new for claim in self.pending if not claim.doomed)
+        assert [self.remembered(names, key) for key in keys] == [None] * len(keys)
+        assert [(claim.scope.names, claim.key, claim.barrier) for claim in claims] == [(*place, 0) for place in new]
+        if isinstance(keys[0], ProducerKey):
+            pending = self.pending_of(names, keys[0].producer)
+            sequences = [claim.key.sequence for claim in (*pending, *claims) if isinstance(claim.key, ProducerKey)]
+            assert sequences == sorted(sequences)
+            assert (names, keys[0].producer) not in self.gaps
+            assert not any(claim.barrier for claim in pending[-1:])
+        self.pending += claims
+
+    @precondition(lambda self: self.pending)
+    @rule()
+    def run_is_durable(self) -> None:
+        """Settles the oldest pending claims of one vchannel and one kind of key at once."""
+        oldest = self.pending[0]
+        if len(oldest.scope.names) > 1:
+            return
+        run = list(
+            itertools.takewhile(
+                lambda claim: claim.scope is oldest.scope and type(claim.key) is type(oldest.key), self.pending
+            )
+        )
+        draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.scope.names[0]
+        self.position += 512
+        draft.append(("other", 9), [Record(b"plain")])
+        index = draft.append(name, [Record(b"", ext=key_ext(claim.key)) for claim in run], keyed=True)
+        self.table.durable_run(run, self.position, index, first_tick + index)
+        for at, claim in enumerate(run, index):
+            self.events.append((oldest.scope.names, claim.key, Kept(self.position, at, first_tick + at)))
+            if not self.live(oldest.scope.names):
+                self.left_out.add(len(self.events) - 1)
+        del self.pending[: len(run)]
+        self.frames.append((self.position, view_of(draft, first_tick)))
+        self.now_ms += 1
+
     @precondition(lambda self: self.pending)
     @rule()
     def oldest_fails(self) -> None:
@@ -305,7 +363,7 @@ class Machine(RuleBasedStateMachine):
     def everything_is_remembered(self) -> None:
         pending = {(claim.scope.names, claim.key) for claim in self.pending}
         for names in filter(self.live, SCOPES):
-            for key in "xyzé":
+            for key in "wxyzé":
                 if (names, key) not in pending:
                     assert self.table.find(names, key, now_ms=self.now_ms) == self.remembered(names, key)
 
@@ -323,9 +381,13 @@ TestMachine = Machine.TestCase
 
 def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, position: int) -> Kept:
     """Makes the key durable at this position."""
-    kept = Kept(position, 0, START_MS << 18)
+    kept = Kept(position, 0, (START_MS << 18) + next(_LATER))
     table.durable(table.claim(names, key), kept)
     return kept
+
+
+_LATER: Final = itertools.count()
+"""Ticks ascend in a pchannel."""
 
 
 def test_the_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() -> None:
@@ -403,7 +465,62 @@ def test_scopes_in_which_nothing_is_known_are_forgotten() -> None:
     assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table._pending)) == (0, 0, 0)
 
 
+def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
+    table, names = new_table(), SCOPES[0]
+    claims = table.claim_run(names, ["a", "b", "c"])
+    assert claims is not None
+    assert [table.find(names, key, now_ms=START_MS) for key in "abc"] == claims
+    for keys in (["d", "b"], ["d", "d"]):
+        assert table.claim_run(names, keys) is None
+        assert table.find(names, "d", now_ms=START_MS) is None
+    assert table.claim_run(SCOPES[1], ["a", "b"]) is not None
+    table.durable_run(claims, 7, 2, START_MS << 18)
+    assert table.find(names, "c", now_ms=START_MS) == Kept(7, 4, (START_MS << 18) + 2)
+    assert table.claim_run(names, ["d", "c"]) is None
+    assert table.claim_run(names, [ProducerKey("p", 1)]) is None, "the producer is not known, and may be one too many"
+    table.claim(names, ProducerKey("p", 1))
+    claims = table.claim_run(names, [ProducerKey("p", 2), ProducerKey("p", 5)])
+    assert claims is not None
+    for sequences in ((5, 6), (4, 6), (7, 6), (6, 6)):
+        assert table.claim_run(names, [ProducerKey("p", sequence) for sequence in sequences]) is None
+    assert table.claim_run(names, [ProducerKey("p", 6), ProducerKey("q", 7)]) is None
+    assert table.failed(claims[0]) == claims[1:]
+    assert table.claim_run(names, [ProducerKey("p", 6)]) is None, "the failed sequences come first"
+
+
+def test_a_run_that_leaves_the_window_in_parts() -> None:
+    """The window and a snapshot of it hold the newest keys exactly, wherever a run began."""
+    for newer in range(7):
+        table = new_table(window_count=7)
+        for position, keys in enumerate(("abcde", "f"[:newer], "ghijk"[: max(newer - 1, 0)])):
+            if keys:
+                claims = table.claim_run(SCOPES[0], list(keys))
+                assert claims is not None
+                table.durable_run(claims, position, 1, (START_MS + position) << 18)
+        again = new_table(window_count=7)
+        again.restore(b"".join(table.snapshot()))
+        known = "abcdefghijk"[: 5 + newer][-7:]
+        for one in (table, again):
+            found = {key for key in "abcdefghijk" if one.find(SCOPES[0], key, now_ms=START_MS)}
+            assert found == set(known)
+            assert len(one) == len(known)
+        assert again.find(SCOPES[0], "e", now_ms=START_MS) == Kept(0, 5, (START_MS << 18) + 4)
+
+
 def test_a_snapshot_consists_of_small_pieces() -> None:
+    table = new_table(window_count=5000, producers_max=200)
+    claims = table.claim_run(SCOPES[0], [f"{number:040d}" for number in range(5000)])
+    assert claims is not None
+    table.durable_run(claims, 1, 0, START_MS << 18)
+    pieces = list(table.snapshot())
+    assert max(map(len, pieces)) < 100_000
+    again = new_table(window_count=5000, producers_max=200)
+    again.restore(b"".join(pieces))
+    assert again.find(SCOPES[0], f"{4999:040d}", now_ms=START_MS) == Kept(1, 4999, (START_MS << 18) + 4999)
+    assert list(again.snapshot()) == pieces
+
+
+def test_a_snapshot_of_many_scopes_consists_of_small_pieces() -> None:
     table = new_table(window_count=5000, producers_max=200)
     for number in range(5000):
         kept_of(table, ((f"v{number % 100}", 1),), f"{number:040d}", number)

@@ -46,6 +46,8 @@ class ExtTag(enum.IntEnum):
 _TAG: Final = struct.Struct("<HI")
 _TXN: Final = struct.Struct("<QQII")
 _SEQUENCE: Final = struct.Struct("<Q")
+_PRODUCER: Final = struct.Struct("<HIQ")
+"""A tag, a length and a sequence."""
 _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
@@ -106,9 +108,10 @@ def encode_key(key: str, *, sequence: int | None = None) -> bytes:
     """Returns the ext of an idempotency key, or with a `sequence` that of a producer's key; it may follow the ext of a COMMIT row."""
     if sequence is None:
         value = key.encode()
-        return _TAG.pack(_IDEMPOTENCY_KEY, len(value)) + value
-    value = _SEQUENCE.pack(sequence) + key.encode()
-    return _TAG.pack(_PRODUCER_KEY, len(value)) + value
+        length = len(value)
+        return (_KEY_TAGS[length] if length < len(_KEY_TAGS) else _TAG.pack(_IDEMPOTENCY_KEY, length)) + value
+    value = key.encode()
+    return _PRODUCER.pack(_PRODUCER_KEY, _SEQUENCE.size + len(value), sequence) + value
 
 
 def decode_key(ext: bytes) -> tuple[str, int | None] | None:
@@ -141,3 +144,5 @@ def decode_key(ext: bytes) -> tuple[str, int | None] | None:
 _BROADCAST: Final = int(ExtTag.BROADCAST)
 _IDEMPOTENCY_KEY: Final = int(ExtTag.IDEMPOTENCY_KEY)
 _PRODUCER_KEY: Final = int(ExtTag.PRODUCER_KEY)
+_KEY_TAGS: Final = tuple([_TAG.pack(_IDEMPOTENCY_KEY, length) for length in range(256)])
+"""The tag and the length of each key that a log takes."""

@@ -63,6 +63,7 @@ from wal.pchannel.operations import (
     KeyedAppend,
     KeyedCommit,
     OrderedAppend,
+    ProducerAppend,
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel
@@ -101,6 +102,7 @@ __all__ = [
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",
+    "ProducerAppend",
     "ProducerInfo",
     "ProducerKey",
     "ReadOnlyPChannel",

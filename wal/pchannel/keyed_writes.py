@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from wal.errors import ClosedError, InvalidRequestSeqError
+from wal.frame import RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
-from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, ProducerKey
+from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, Key, ProducerKey
 from wal.pchannel.operations import KeyedAppend, Settles, fail_future
 
 __all__ = ["KeyedWrites"]
@@ -40,6 +42,27 @@ class KeyedWrites:
         self._alive = alive
         self._withdraw = withdraw
 
+    def claim(
+        self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult], *, barrier: int
+    ) -> Claim | None:
+        """Claims a key if it is new; otherwise returns None, and the caller has the answer of a duplicate, now or later."""
+        if (found := self.table.find(scope, key, now_ms=self.now_ms())) is None:
+            return self.table.claim(scope, key, barrier=barrier)
+        self.answer(found, future)
+        return None
+
+    def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
+        """Claims the keys of appends with one kind of key at once, if all are new and no append waits for a barrier or is exclusive.
+
+        Returns whether it has; otherwise none is claimed.
+        """
+        keys = [append.key for append in appends if not append.barrier and not append.exclusive]
+        if len(keys) != len(appends) or (claims := self.table.claim_run(scope, keys)) is None:
+            return False
+        for append, claim in zip(appends, claims, strict=True):
+            append.claim = claim
+        return True
+
     def answer(self, found: Kept | Claim, future: Settles[AppendResult | ForgottenResult]) -> None:
         """Answers the caller of a duplicate, for which the table found this: with the first result, now or once it is durable."""
         if isinstance(found, Claim):
@@ -50,21 +73,21 @@ class KeyedWrites:
             future.set_result(self._again(found))
 
     def appended(self, appends: list[KeyedAppend], origin: Origin, index: int, first_tick: int) -> None:
-        """Gives appends that are durable, from this index of their frame on, their results, and remembers these."""
+        """Gives appends that are durable, from this index of their frame on, their results, and remembers these.
+
+        All of them are for one vchannel and have one kind of key.
+        """
         pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-        durable = self.table.durable
-        for append in appends:
+        claims = cast("list[Claim]", [append.claim for append in appends])
+        self.table.durable_run(claims, position, index, first_tick + index)
+        for append, claim in zip(appends, claims, strict=True):
             message_id = MessageID(pchannel, incarnation, position, index, form)
-            tick = first_tick + index
             try:
-                append.future.set_result(AppendResult(message_id, tick, message_id))
+                append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
             except asyncio.InvalidStateError:
                 pass  # its caller was cancelled
-            claim = append.claim
-            assert claim is not None
-            durable(claim, Kept(position, index, tick))
             if claim.sharers:
-                self._share(claim, AppendResult(message_id, tick, message_id, None, None, True))
+                self._share(claim, AppendResult(message_id, first_tick + index, message_id, None, None, True))
             index += 1
 
     def durable(self, claim: Claim, result: AppendResult) -> None:

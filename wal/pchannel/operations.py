@@ -30,6 +30,7 @@ __all__ = [
     "KeyedAppend",
     "KeyedCommit",
     "OrderedAppend",
+    "ProducerAppend",
     "Rollback",
     "Settles",
     "VChannelMember",
@@ -114,6 +115,10 @@ class KeyedAppend(OrderedAppend, gc=False):
     future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
     key: Key = ""
     claim: Claim | None = None
+
+
+class ProducerAppend(KeyedAppend, gc=False):
+    """A message whose key is a `ProducerKey`; other keyed messages have a plain one."""
 
 
 class Bulk(msgspec.Struct, gc=False):

@@ -31,6 +31,7 @@ from wal.pchannel.operations import (
     KeyedAppend,
     KeyedCommit,
     OrderedAppend,
+    ProducerAppend,
     Rollback,
     fail_future,
 )
@@ -59,7 +60,8 @@ class VChannel(Member):
 
     def receive(self, batch: list[Any]) -> None:
         """Takes operations in the order of their calls."""
-        if self.closed is None and not self._ticks.held and _PLAIN_ONLY.issuperset(map(type, batch)):
+        kinds = set(map(type, batch))
+        if kinds == _PLAIN_ONLY and self.closed is None and not self._ticks.held:
             self._frames.submit_plain(self.run_name, batch)
             return
         start, end = 0, len(batch)
@@ -72,11 +74,11 @@ class VChannel(Member):
                 break
             self._handled_to = start
             kind = batch[start].__class__
-            stop = start + 1
-            if kind is Append or kind is KeyedAppend:
+            stop = start + 1 if len(kinds) > 1 or kind not in _RUNS else end
+            if kind in _RUNS:
                 while stop < end and batch[stop].__class__ is kind:
                     stop += 1
-                (self._plain if kind is Append else self._keyed)(batch[start:stop])
+                _RUNS[kind](self, batch[start:stop])
             else:
                 try:
                     _HANDLERS[kind](self, batch[start])
@@ -164,21 +166,22 @@ class VChannel(Member):
             self._submit(operation)
 
     def _keyed(self, operations: list[KeyedAppend]) -> None:
-        """Claims the keys of consecutive appends, and submits those whose keys are new."""
+        """Claims the keys of consecutive appends with one kind of key, and submits those whose keys are new."""
         pchannel, keyed, scope = self.pchannel, self.pchannel.keyed, self.scope
-        table, now_ms = keyed.table, keyed.now_ms()
+        if keyed.claim_run(scope, operations):
+            self._submit_keyed(operations)
+            return
         ready: list[KeyedAppend] = []
         for at, operation in enumerate(operations, self._handled_to):
             try:
-                found = table.find(scope, operation.key, now_ms=now_ms)
-                if found is not None:
-                    keyed.answer(found, operation.future)
-                    self._share_room(operation)
-                    continue
-                operation.claim = claim = table.claim(scope, operation.key, barrier=operation.barrier)
+                claim = keyed.claim(scope, operation.key, operation.future, barrier=operation.barrier)
             except WALError as error:
                 self.refuse([operation], error)
                 continue
+            if claim is None:
+                self._share_room(operation)
+                continue
+            operation.claim = claim
             if claim.barrier or operation.exclusive:
                 self._submit_keyed(ready)
                 ready = []
@@ -226,13 +229,10 @@ class VChannel(Member):
         )
         if operation.key is not None:
             scope, keyed = tuple(sorted(names)), pchannel.keyed
-            found = keyed.table.find(scope, operation.key, now_ms=keyed.now_ms())
-            if found is not None:
-                keyed.answer(found, operation.future)
+            if (claim := keyed.claim(scope, operation.key, operation.future, barrier=barrier)) is None:
                 self._share_room(operation)
                 return
-            submission.claim, submission.keyed = keyed.table.claim(scope, operation.key, barrier=barrier), keyed
-            barrier = submission.claim.barrier
+            submission.claim, submission.keyed, barrier = claim, keyed, claim.barrier
         if pchannel.passed(barrier, self, submission):
             self._submit(submission)
 
@@ -246,8 +246,7 @@ class VChannel(Member):
             if vchannel.closed is not None:
                 raise vchannel.closed()
             names.append(vchannel.run_name)
-        txn_id = self._ticks.take()
-        if txn_id is None:
+        if (txn_id := self._ticks.take()) is None:
             self._ticks.hold(self, [operation])
             return
         context = pchannel.table.begin(
@@ -276,12 +275,9 @@ class VChannel(Member):
         try:
             txn = pchannel.table.get(operation.txn_id, now=now)
             scope = tuple(sorted(txn.names))
-            found = keyed.table.find(scope, operation.key, now_ms=keyed.now_ms())
-            if found is not None:
-                keyed.answer(found, operation.future)
+            if (claim := keyed.claim(scope, operation.key, operation.future, barrier=txn.barrier)) is None:
                 pchannel.table.commit(operation.txn_id, now=now)  # the transaction is over; its bodies are not written
                 return
-            claim = keyed.table.claim(scope, operation.key, barrier=txn.barrier)
         except WALError as error:
             if not isinstance(error, WouldBlockError):  # otherwise it stays open and can be committed later
                 pchannel.table.rollback(operation.txn_id)
@@ -334,6 +330,11 @@ def _resolve(operation: Rollback | Drop) -> None:
 
 
 _PLAIN_ONLY = frozenset((Append,))
+_RUNS: dict[type, Callable[[VChannel, list[Any]], None]] = {
+    Append: VChannel._plain,
+    KeyedAppend: VChannel._keyed,
+    ProducerAppend: VChannel._keyed,
+}
 _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     OrderedAppend: VChannel._ordered,
     Bulk: VChannel._bulk,

@@ -36,7 +36,9 @@ from wal.pchannel import (
     KeyedAppend,
     OrderedAppend,
     PChannel,
+    ProducerAppend,
     ProducerInfo,
+    ProducerKey,
     VChannel,
     check_key,
     key_ext,
@@ -58,6 +60,7 @@ class LocalAppends(TxnAppends):
         self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
     ) -> None:
         super().__init__(vchannels, pchannels, in_flight, settings)
+        self._keeps_keys = settings.idempotency_window_count > 0 < settings.idempotency_window_s
 
     def append(
         self, message: Message, barrier_time_tick: int, *, taken: bool = False
@@ -109,7 +112,7 @@ class LocalAppends(TxnAppends):
             check_client_type(message)
             kind = int(message.message_type)
             exclusive = type_properties(kind).exclusive
-        ext = kept_key_ext(key, self._settings)
+        ext = key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
         size += len(ext) + BODY_OVERHEAD
         if barrier_time_tick is not _NO_BARRIER:
             barrier = _barrier(barrier_time_tick)
@@ -119,7 +122,8 @@ class LocalAppends(TxnAppends):
             if in_flight.queued or (total + size > in_flight.bytes_max and total):
                 return None
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        append = KeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+        keyed = ProducerAppend if isinstance(key, ProducerKey) else KeyedAppend
+        append = keyed(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
         try:
             vchannel.tell(vchannel, append)

@@ -2,16 +2,15 @@
 
 Files:
 
-* table      IdempotencyTable: the keys that were seen, and the first result of each; the window of plain keys
+* table      IdempotencyTable: the keys that were seen, and the first result of each
 * producers  Producers: the last sequence of each producer, and the gaps that failed sequences leave
-* scopes     the vchannels that keys belong to, and claims: the keys that are pending
+* scopes     the vchannels that keys belong to, claims (the keys that are pending), and the window of plain keys, as runs
 * keys       keys as callers give them, and as the frames of a log carry them
 * state      the remembered keys in a recovery checkpoint
 """
 
 from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
-from wal.pchannel.idempotency.scopes import Claim
-from wal.pchannel.idempotency.state import Kept
+from wal.pchannel.idempotency.scopes import Claim, Kept
 from wal.pchannel.idempotency.table import IdempotencyTable
 
 __all__ = [

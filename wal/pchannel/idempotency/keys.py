@@ -46,6 +46,10 @@ class ProducerKey(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
     def __post_init__(self) -> None:
+        name, sequence = self.producer, self.sequence
+        usual = name.__class__ is str and name.isascii() and 0 < len(name) <= KEY_BYTES_MAX
+        if usual and sequence.__class__ is int and 0 <= sequence < SEQUENCE_END:
+            return
         _check_text("producer", self.producer)
         if not isinstance(self.sequence, int) or isinstance(self.sequence, bool):
             raise TypeError(f"the sequence of producer {self.producer!r} must be an int, not {self.sequence!r}")
@@ -77,11 +81,10 @@ def check_key(key: object) -> Key:
 
 def key_ext(key: Key) -> bytes:
     """Returns the key as records carry it. Raises as `check_key` does."""
-    if isinstance(key, ProducerKey):  # it was checked when it was made
-        return encode_key(key.producer, sequence=key.sequence)
-    if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= KEY_BYTES_MAX:
-        check_key(key)
-    return encode_key(key)
+    if key.__class__ is str and key.isascii() and 0 < len(key) <= KEY_BYTES_MAX:
+        return encode_key(key)
+    key = check_key(key)
+    return encode_key(key.producer, sequence=key.sequence) if isinstance(key, ProducerKey) else encode_key(key)
 
 
 def _check_text(what: str, text: object) -> str:

@@ -10,13 +10,16 @@ gaps until each is appended again, in order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
+from operator import lt
 from typing import Final, cast
 
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import RunName
 from wal.pchannel.idempotency.keys import ProducerInfo, ProducerKey
-from wal.pchannel.idempotency.scopes import Claim, Scope, Scopes
-from wal.pchannel.idempotency.state import Kept, KeptProducer
+from wal.pchannel.idempotency.scopes import Claim, Kept, Scope, Scopes
+from wal.pchannel.idempotency.state import KeptProducer
 
 __all__ = ["FORGOTTEN", "RESULTS_KEPT", "Producers"]
 
@@ -99,11 +102,45 @@ class Producers:
                 del self._gaps[names, key.producer]
         return claim
 
+    def claim_run(self, names: tuple[RunName, ...], keys: Sequence[ProducerKey]) -> list[Claim] | None:
+        """Takes keys that need no barrier; returns None, and takes none, unless a known producer continues with them in ascending order."""
+        scope, name = self._scopes.get(names), keys[0].producer
+        producer = None if scope is None else self._producers.get((scope, name))
+        if producer is None or name in self._forgetting or (names, name) in self._gaps:
+            return None
+        newest = producer.newest
+        if newest is not None and newest.barrier:
+            return None
+        sequences = [key.sequence for key in keys if key.producer == name]
+        last = producer.last if newest is None else cast("ProducerKey", newest.key).sequence
+        if len(sequences) != len(keys) or last >= sequences[0] or not all(map(lt, sequences, sequences[1:])):
+            return None
+        claims = list(map(Claim, repeat(producer.scope), keys, repeat(0)))
+        producer.pending.update(zip(sequences, claims, strict=True))
+        return claims
+
+    def durable_run(self, scope: Scope, claims: list[Claim], position: int, index: int, tick: int) -> None:
+        """Remembers claimed sequences that are in the log, one event after the other from this index and tick on."""
+        keys = cast("list[ProducerKey]", [claim.key for claim in claims])
+        producer = self._producers.get((scope, keys[0].producer))
+        sequences = [key.sequence for key in keys if producer is not None and key.producer == producer.name]
+        if producer is None or len(sequences) != len(keys) or sequences[0] <= producer.last:
+            for offset, key in enumerate(keys):
+                kept = Kept(position, index + offset, tick + offset)
+                self.durable(scope, key.producer, key.sequence, kept)
+            return
+        for sequence in sequences:
+            producer.pending.pop(sequence, None)
+        first = max(len(keys) - RESULTS_KEPT, 0)
+        results = [Kept(position, index + offset, tick + offset) for offset in range(first, len(keys))]
+        producer.keep(sequences[first:], results)
+
     def durable(self, scope: Scope, name: str, sequence: int, kept: Kept) -> None:
         """Remembers a sequence that is in the log, with its result."""
         producer = self._producers.get((scope, name)) or self._add(scope, name)
         producer.pending.pop(sequence, None)
-        producer.keep(sequence, kept)
+        if sequence > producer.last:
+            producer.keep([sequence], [kept])
 
     def failed(self, claim: Claim, *, final: bool) -> list[Claim]:
         """Forgets a claim that was not written, and dooms the later ones of its producer; returns those, ascending.
@@ -228,10 +265,8 @@ class _Producer:
         """The last claim in `pending`."""
         return self.pending[next(reversed(self.pending))] if self.pending else None
 
-    def keep(self, sequence: int, kept: Kept) -> None:
-        """Remembers a durable sequence. The results are tuples, so that a snapshot can share them."""
-        if sequence <= self.last:
-            return
-        self.last = sequence
-        self.sequences = (*self.sequences[1 - RESULTS_KEPT :], sequence)
-        self.results = (*self.results[1 - RESULTS_KEPT :], kept)
+    def keep(self, sequences: list[int], results: list[Kept]) -> None:
+        """Remembers durable sequences above the last one, ascending. The results are tuples, so that a snapshot can share them."""
+        self.last = sequences[-1]
+        self.sequences = (*self.sequences, *sequences)[-RESULTS_KEPT:]
+        self.results = (*self.results, *results)[-RESULTS_KEPT:]

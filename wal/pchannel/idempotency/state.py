@@ -2,20 +2,21 @@
 
 Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
-    1 keys      [1, scopes, scope of each, key of each, position, index, tick, txn_id, keepalive_ms of each]
+    1 keys      [1, scopes, of each run: scope, number of keys, position, index, tick, txn_id, keepalive_ms; the keys of all runs one
+                after the other]
     2 producers [2, scopes, scope of each, name of each, last sequence of each, results of each, then of all results one after the
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
 
 The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
-each a list of [name, incarnation]; scopes are numbered in the order they appear. Pieces are cut so that encoding one takes well below a
-millisecond.
+each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is that of the window: keys of one scope whose
+indices and ticks follow each other. Pieces are cut so that encoding one takes well below a millisecond.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -23,33 +24,17 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import Natural, PackedPosition, packed, unpacked
-from wal.pchannel.idempotency.scopes import Scope
+from wal.pchannel.idempotency.scopes import Kept, KeyRun, Scope
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
-__all__ = ["Kept", "KeptKey", "KeptProducer", "decode_state", "encode_state"]
+__all__ = ["KeptProducer", "decode_state", "encode_state"]
 
 PIECE_ROWS: Final = 512
 """A piece is cut at this many keys, or results of producers, …"""
+RUN_KEYS: Final = 256
+"""A run of more keys than this is stored as several."""
 PIECE_NAMES: Final = 1024
 """… or earlier, when the scopes that it has to name have this many vchannels."""
-
-
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The first result of a key, complete enough to return it again. `txn_id` is 0 for a plain message."""
-
-    position: int
-    index: int
-    tick: int
-    txn_id: int = 0
-    keepalive_ms: int = 0
-
-
-class KeptKey(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A plain key in the window."""
-
-    scope: Scope
-    key: str
-    kept: Kept
 
 
 class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -62,18 +47,23 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
     results: tuple[Kept, ...]
 
 
-def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
+def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
     """Yields the pieces, without the rows of scopes that are not live. The rows must not change during the iteration."""
     yield encode_header()
     numbers: dict[Scope, int] = {}
-    for group, scopes in _groups(keys, numbers, lambda key: 1):
+    for runs, scopes in _groups(_short(keys), numbers, lambda run: len(run.keys)):
         yield encode_piece(
             PieceKind.KEYS,
             [
                 scopes,
-                [numbers[key.scope] for key in group],
-                [key.key for key in group],
-                *_columns([key.kept for key in group]),
+                [numbers[run.scope] for run in runs],
+                [len(run.keys) for run in runs],
+                [packed(run.position) for run in runs],
+                [run.index for run in runs],
+                [run.tick for run in runs],
+                [run.txn_id for run in runs],
+                [run.keepalive_ms for run in runs],
+                list(chain.from_iterable([run.keys for run in runs])),
             ],
         )
     for group, scopes in _groups(producers, numbers, lambda producer: len(producer.results)):
@@ -93,7 +83,7 @@ def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> 
 
 def decode_state(
     blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
-) -> tuple[list[KeptKey], list[KeptProducer]]:
+) -> tuple[list[KeyRun], list[KeptProducer]]:
     """Returns the rows of a blob, in the order they were given; `scope_of` returns the scope of these vchannels.
 
     Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
@@ -106,8 +96,8 @@ def decode_state(
         ) from error
 
 
-def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeptKey], list[KeptProducer]]:
-    keys: list[KeptKey] = []
+def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer]]:
+    keys: list[KeyRun] = []
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
     for kind, data in split_pieces(blob):
@@ -117,8 +107,7 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
         scopes += [scope_of(tuple(names)) for names in piece.scopes]
         of_each = [scopes[number] for number in piece.of_each]
         if isinstance(piece, _Keys):
-            _same_length(of_each, piece.names, *piece.columns())
-            keys += map(KeptKey, of_each, piece.names, _kept(piece))
+            keys += _runs(piece, of_each)
             continue
         _same_length(piece.sequences, *piece.columns())
         if sum(piece.counts) != len(piece.sequences):
@@ -128,11 +117,35 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
             KeptProducer(scope, name, last, tuple(islice(one_by_one, count)), tuple(islice(results, count)))
             for scope, name, last, count in zip(of_each, piece.names, piece.lasts, piece.counts, strict=True)
         ]
+    for before, run in pairwise(keys):
+        if run.tick < before.tick + len(before.keys):
+            raise ValueError(f"the keys of tick {run.tick} come after those of tick {before.tick}")
     return keys, producers
 
 
+def _runs(piece: _Keys, of_each: list[Scope]) -> Iterator[KeyRun]:
+    """Returns the runs of a piece, each of at least one key."""
+    positions, *others = piece.columns()
+    _same_length(of_each, piece.counts, positions, *others)
+    if sum(piece.counts) != len(piece.names) or not all(piece.counts):
+        raise ValueError(f"runs have {sum(piece.counts)} keys, but there are {len(piece.names)}, or one has none")
+    one_by_one = iter(piece.names)
+    keys = (list(islice(one_by_one, count)) for count in piece.counts)
+    return map(KeyRun, of_each, keys, map(unpacked, positions), *others)
+
+
+def _short(runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
+    """Yields the runs in parts of at most RUN_KEYS keys."""
+    for run in runs:
+        if len(run.keys) <= RUN_KEYS:
+            yield run
+        else:
+            for start in range(0, len(run.keys), RUN_KEYS):
+                yield run.part(start, start + RUN_KEYS)
+
+
 def _groups(
-    rows: Sequence[Any], numbers: dict[Scope, int], weigh: Callable[[Any], int]
+    rows: Iterable[Any], numbers: dict[Scope, int], weigh: Callable[[Any], int]
 ) -> Iterator[tuple[list[Any], list[list[RunName]]]]:
     """Yields the rows of each piece, and the scopes that it is the first to name; they get their numbers here."""
     group: list[Any] = []
@@ -158,12 +171,13 @@ class _Keys(msgspec.Struct, array_like=True, gc=False):
     kind: int
     scopes: list[list[tuple[str, Natural]]]
     of_each: list[Natural]
-    names: list[str]
+    counts: list[Natural]
     positions: list[PackedPosition]
     indices: list[Natural]
     ticks: list[Natural]
     txn_ids: list[Natural]
     keepalives_ms: list[Natural]
+    names: list[str]
 
     def columns(self) -> tuple[list[Any], ...]:
         return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
@@ -192,7 +206,7 @@ def _same_length(*columns: Sequence[Any]) -> None:
         raise ValueError(f"the columns of a piece have {', '.join(map(str, map(len, columns)))} entries")
 
 
-def _kept(piece: _Keys | _Producers) -> Iterator[Kept]:
+def _kept(piece: _Producers) -> Iterator[Kept]:
     positions, *others = piece.columns()
     return map(Kept, map(unpacked, positions), *others)
 

@@ -5,29 +5,23 @@ reads a clock.
 
     (unknown) --claim--> pending --durable--> remembered        pending --failed--> unknown again (nothing was written)
 
-Plain keys have a window over all vchannels, bounded by count and by age. Only durable keys are in it. A key whose vchannel was dropped
-stays until its turn to leave, so the window always holds the last `window_count` keyed events. `Producers` remembers the keys with a
-sequence.
+Plain keys have a window over all vchannels, bounded by count and by age; only durable keys are in it. `Producers` remembers the keys with
+a sequence. Keys of one kind that follow each other are taken and settled as a run, with a few calls for all of them.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from operator import attrgetter
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import cast
 
 from wal.frame import FrameView, RunName
 from wal.pchannel.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.pchannel.idempotency.producers import Producers
-from wal.pchannel.idempotency.scopes import Claim, Scope, Scopes
-from wal.pchannel.idempotency.state import Kept, KeptKey, decode_state, encode_state
+from wal.pchannel.idempotency.scopes import Claim, Kept, KeyRun, KeyWindow, Scope, Scopes
+from wal.pchannel.idempotency.state import decode_state, encode_state
 
 __all__ = ["IdempotencyTable"]
-
-_LOGICAL_BITS: Final = 18
-_EVICTED_A_CALL: Final = 64
-"""The number of aged keys that are removed at a time, so that the first append after a long pause does not pay for all of them."""
 
 
 class IdempotencyTable:
@@ -37,16 +31,12 @@ class IdempotencyTable:
         self.keyed_since_checkpoint: int = 0
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
-        self._window_count = window_count
-        self._window_ms = window_s * 1000
-        self._pending: dict[tuple[Scope, str], Claim] = {}
-        self._window: dict[tuple[Scope, str], KeptKey] = {}
-        self._order: deque[KeptKey] = deque()
-        """The keys in the window, and those that a later append with the same key has replaced there."""
+        self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000)
+        self._pending: dict[Scope, dict[str, Claim]] = {}  # of plain keys; not in the scopes, since claims name these
 
     def __len__(self) -> int:
         """Returns how many plain keys it holds."""
-        return len(self._order)
+        return len(self._window)
 
     # -- an operation's turn, and its outcome
 
@@ -57,32 +47,65 @@ class IdempotencyTable:
         scope = self.scopes.get(names)
         if scope is None:
             return None
-        place = (scope, key)
-        claim = self._pending.get(place)
-        if claim is not None:
+        pending = self._pending.get(scope)
+        if pending is not None and (claim := pending.get(key)) is not None:
             return claim
-        entry = self._window.get(place)
-        if entry is None or now_ms - (entry.kept.tick >> _LOGICAL_BITS) > self._window_ms:
-            return None
-        return entry.kept
+        return self._window.find(scope, key, now_ms=now_ms)
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
         """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
         if isinstance(key, ProducerKey):
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
-        claim = self._pending[scope, key] = Claim(scope, key, barrier)
+        claim = self._pending.setdefault(scope, {})[key] = Claim(scope, key, barrier)
         return claim
+
+    def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
+        """Takes keys of one kind that need no barrier; returns None, and takes none, unless all are new and none is there twice.
+
+        See also `Producers.claim_run`.
+        """
+        if isinstance(keys[0], ProducerKey):
+            return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
+        keys = cast("Sequence[str]", keys)
+        scope, count = self.scopes.get(names), len(keys)
+        pending = None if scope is None else self._pending.get(scope)
+        if scope is not None and not (
+            scope.window.keys().isdisjoint(keys) and (pending is None or pending.keys().isdisjoint(keys))
+        ):
+            return None
+        if count > 1 and len(set(keys)) != count:
+            return None
+        scope = self.scopes.use(names, count)
+        claims = list(map(Claim, repeat(scope), keys, repeat(0)))
+        if pending is None:
+            pending = self._pending[scope] = {}
+        pending.update(zip(keys, claims, strict=True))
+        return claims
+
+    def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
+        """Remembers claims of one vchannel and one kind of key, whose events follow each other from this index and tick on."""
+        scope = claims[0].scope
+        self.keyed_since_checkpoint += len(claims)
+        if isinstance(claims[0].key, ProducerKey):
+            if scope.live:
+                self.producers.durable_run(scope, claims, position, index, tick)
+            return
+        keys = [cast("str", claim.key) for claim in claims]
+        self._settle(scope, keys)
+        if scope.live:
+            self._window.add(KeyRun(scope, keys, position, index, tick))  # the claims' uses become the window's
+        else:
+            self.scopes.release(scope, len(keys))
 
     def durable(self, claim: Claim, kept: Kept) -> None:
         """Remembers the claimed key and its result: its event is in the log."""
         scope, key = claim.scope, claim.key
         self.keyed_since_checkpoint += 1
         if isinstance(key, str):
-            place = (scope, key)
-            del self._pending[place]
-            if scope.live and self._window_count:
-                self._remember(place, kept)  # the claim's use of the scope becomes the window's
+            self._settle(scope, [key])
+            if scope.live:
+                self._window.add(_run_of(scope, key, kept))  # the claim's use of the scope becomes the window's
             else:
                 self.scopes.release(scope)
         elif scope.live:
@@ -95,7 +118,8 @@ class IdempotencyTable:
         """
         if isinstance(claim.key, ProducerKey):
             return self.producers.failed(claim, final=final)
-        if self._pending.pop((claim.scope, claim.key), None) is not None:
+        if self._pending.get(claim.scope, {}).get(claim.key) is claim:
+            self._settle(claim.scope, [claim.key])
             self.scopes.release(claim.scope)
         return []
 
@@ -126,12 +150,11 @@ class IdempotencyTable:
                 continue
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
-            if event.sequence is None and self._window_count:
-                self._remember((scope, event.text), kept)
-                continue
-            if event.sequence is not None:
+            if event.sequence is None:
+                self._window.add(_run_of(scope, event.text, kept))
+            else:
                 self.producers.durable(scope, event.text, event.sequence, kept)
-            self.scopes.release(scope)
+                self.scopes.release(scope)
         count = len(events) + len(forgotten)
         self.keyed_since_checkpoint += count
         return count
@@ -141,7 +164,7 @@ class IdempotencyTable:
 
         Changes between two pieces are not in it.
         """
-        return encode_state(list(self._order), self.producers.rows())
+        return encode_state(self._window.runs(), self.producers.rows())
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
         """Sets an empty table to the state of a snapshot, without the scopes that are not `live` any more.
@@ -155,40 +178,23 @@ class IdempotencyTable:
             return scope
 
         scopes: list[Scope] = []
-        keys, producers = decode_state(blob, scope_of)
-        keys = [entry for entry in keys if entry.scope.live]
-        keys = keys[-self._window_count :] if self._window_count else []
-        self._order.extend(keys)
-        self._window.update(zip(map(_SCOPE_AND_KEY, keys), keys, strict=True))
-        for entry in keys:
-            entry.scope.uses += 1
+        runs, producers = decode_state(blob, scope_of)
+        self._window.restore(run for run in runs if run.scope.live)
         for row in producers:
             if row.scope.live:
                 self.producers.restore(row)
         for scope in scopes:
             self.scopes.release(scope)
 
-    # -- the window
-
-    def _remember(self, place: tuple[Scope, str], kept: Kept) -> None:
-        """Adds the key, with a use of its scope, to the window as its newest, and removes what is over the bounds."""
-        order = self._order
-        entry = self._window[place] = KeptKey(place[0], place[1], kept)
-        order.append(entry)
-        if len(order) > self._window_count:
-            self._evict()
-        oldest = (kept.tick >> _LOGICAL_BITS) - self._window_ms
-        evicted = 0
-        while order[0].kept.tick >> _LOGICAL_BITS < oldest and evicted < _EVICTED_A_CALL:
-            self._evict()
-            evicted += 1
-
-    def _evict(self) -> None:
-        entry = self._order.popleft()
-        place = (entry.scope, entry.key)
-        if self._window.get(place) is entry:
-            del self._window[place]
-        self.scopes.release(entry.scope)
+    def _settle(self, scope: Scope, keys: list[str]) -> None:
+        """Forgets claims that are pending."""
+        pending = self._pending[scope]
+        if len(pending) == len(keys):
+            del self._pending[scope]
+        else:
+            for key in keys:
+                del pending[key]
 
 
-_SCOPE_AND_KEY: Final[Callable[[KeptKey], tuple[Scope, str]]] = attrgetter("scope", "key")
+def _run_of(scope: Scope, key: str, kept: Kept) -> KeyRun:
+    return KeyRun(scope, [key], kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms)
