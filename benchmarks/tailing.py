@@ -2,7 +2,8 @@
 
 Writer and readers share a process and a loop. With SQLite each reader has its position (a rowid) and is woken by an event after each commit
 of a group; it then selects the new rows on a connection for reading, on the loop, which costs less than using a thread. In W4 each message
-carries the time of its call; in W8 every scanner is checked to have got every message.
+carries the time of its call. In W8 every scanner sums the ticks and the lengths of the payloads of all messages, as in W3, and is checked
+to have got every message.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import struct
 import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -31,15 +32,21 @@ CALLED: Final = struct.Struct("<d")
 """The time at which the append of a message was called, at the beginning of its payload."""
 SELECT_MAX: Final = 4096
 
-Take = Callable[[int, bytes], None]
-"""Takes a message: its tick (for SQLite: rowid) and payload."""
+Page = list[Any]
+"""What a reader gets at once: messages, or rows of SQLite (rowid and payload)."""
+Take = Callable[[Page], None]
 
 
 class Side(msgspec.Struct, frozen=True):
-    """An engine: appends a payload; reads for ever, passing all messages to a taker, after reporting that it has begun."""
+    """An engine: appends a payload; reads for ever, passing all pages to a taker, after reporting that it has begun.
+
+    `payloads` are those of a page; `sums` returns the sum of its ticks (for SQLite: rowids) and that of the lengths of its payloads.
+    """
 
     append: Callable[[bytes], Awaitable[object]]
     read: Callable[[Take, asyncio.Event], Awaitable[None]]
+    payloads: Callable[[Page], list[bytes]]
+    sums: Callable[[Page], tuple[int, int]]
     syncs: Callable[[], int]
 
 
@@ -60,10 +67,11 @@ async def _latency(cell: Cell, side: Side) -> Measured:
     all_taken = asyncio.Event()
     appended: int | None = None
 
-    def take(_tick: int, data: bytes) -> None:
+    def take(page: Page) -> None:
         nonlocal taken
-        latencies.append(clock() - CALLED.unpack_from(data)[0])
-        taken += 1
+        for data in side.payloads(page):
+            latencies.append(clock() - CALLED.unpack_from(data)[0])
+        taken += len(page)
         if taken == appended:
             all_taken.set()
 
@@ -94,7 +102,7 @@ async def _fan_out(cell: Cell, side: Side) -> Measured:
     """Measures deliveries per second, with many writers and readers, until every reader has everything."""
     clock, row = time.perf_counter, cell.row
     data = payload(row)
-    counters = [_Counter() for _ in range(row.readers)]
+    counters = [_Counter(side) for _ in range(row.readers)]
     appends = array("d")
     stopping = False
 
@@ -147,17 +155,19 @@ def _measured(cell: Cell, cost: Cost, messages: int, syncs: int, latencies: arra
 class _Counter:
     """The messages that one reader got; a caller can wait for them."""
 
-    __slots__ = ("_reached", "_wanted", "count", "length", "ticks")
+    __slots__ = ("_reached", "_sums", "_wanted", "count", "length", "ticks")
 
-    def __init__(self) -> None:
+    def __init__(self, side: Side) -> None:
+        self._sums = side.sums
         self.count = self.ticks = self.length = 0
         self._wanted = -1
         self._reached = asyncio.Event()
 
-    def take(self, tick: int, data: bytes) -> None:
-        self.count += 1
-        self.ticks += tick
-        self.length += len(data)
+    def take(self, page: Page) -> None:
+        ticks, length = self._sums(page)
+        self.count += len(page)
+        self.ticks += ticks
+        self.length += length
         if self.count == self._wanted:
             self._reached.set()
 
@@ -196,6 +206,22 @@ async def _reading(side: Side, takers: list[Take]) -> AsyncIterator[Watched]:
         await asyncio.wait(readers)
 
 
+def _sums_of_messages(page: Page) -> tuple[int, int]:
+    ticks = length = 0
+    for message in page:
+        length += len(message.payload)
+        ticks += message.time_tick
+    return ticks, length
+
+
+def _sums_of_rows(rows: Page) -> tuple[int, int]:
+    ids = length = 0
+    for rowid, data in rows:
+        length += len(data)
+        ids += rowid
+    return ids, length
+
+
 @contextlib.asynccontextmanager
 async def _wal(cell: Cell) -> AsyncIterator[Side]:
     name = vchannel_name(0)
@@ -205,13 +231,14 @@ async def _wal(cell: Cell) -> AsyncIterator[Side]:
             async with log.read(name, deliver_policy=Latest()) as scanner:
                 begun.set()
                 async for page in scanner.batches():
-                    for message in page:
-                        take(message.time_tick, message.payload)
+                    take(page)
 
         await log.create_vchannel(name)
         yield Side(
             lambda data: log.raw_append(Message(name, data)),
             read,
+            lambda page: [message.payload for message in page],
+            _sums_of_messages,
             lambda: sum(pchannel.frames for pchannel in log.statistics().pchannels),
         )
 
@@ -232,12 +259,17 @@ async def _sqlite(cell: Cell) -> AsyncIterator[Side]:
                 rows = connection.execute(
                     "SELECT id, payload FROM log WHERE id > ? ORDER BY id LIMIT ?", (newest, SELECT_MAX)
                 ).fetchall()
-                for rowid, data in rows:
-                    take(rowid, data)
+                take(rows)
                 newest = rows[-1][0]
 
         try:
-            yield Side(lambda data: group.append(name, data), read, lambda: group.commits)
+            yield Side(
+                lambda data: group.append(name, data),
+                read,
+                lambda rows: [data for _, data in rows],
+                _sums_of_rows,
+                lambda: group.commits,
+            )
         finally:
             connection.close()
 
