@@ -1,19 +1,21 @@
 """FrameCalls: the calls of PChannelService that read frames of the past and answer questions about them.
 
-A page of frames is sent when the client has room for it, so a slow client costs one page of memory and holds up nobody else.
+A page of frames is sent when the client has room for it, so a slow client costs one page of memory and holds up nobody else. A read of many
+pages ends when the node stops: its client reads on from another node, or from this one when it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from wal.backends import StoredFrame
 from wal.channels import check_vchannel
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import LogPosition
 from wal.network import Method
+from wal.node.draining import Draining
 from wal.node.frame_search import event_below, position_after, weigh, weigh_pieces
 from wal.node.hosted import Hosted
 from wal.node.tails import identity_of, tail_of
@@ -21,8 +23,8 @@ from wal.pchannel import PChannel
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import EventPosition, Position
-from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
+from wal.rpc.encoded_page import READ_PAGES, EncodedPage, frame_pieces
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.rpc.positions import (
     event_from_proto,
     event_to_proto,
@@ -45,8 +47,9 @@ _FRAMES_A_TURN: Final = 128
 class FrameCalls:
     """Serves the frames of the pchannels that are `hosted` here."""
 
-    def __init__(self, hosted: Hosted) -> None:
+    def __init__(self, hosted: Hosted, draining: Draining) -> None:
         self._hosted = hosted
+        self._draining = draining
         self._newest: dict[str, tuple[LogPosition, int, int]] = {}
         """By pchannel: its newest event when it was last asked for, the incarnation of the log, and the event's tick."""
 
@@ -54,7 +57,7 @@ class FrameCalls:
         """Returns the handlers of these calls."""
         return {
             GET_MOMENT: self._moment,
-            READ_FRAMES: self._read,
+            READ_PAGES: self._read,
             WEIGH_FRAMES: self._weigh,
             FIND_TICK: self._find_tick,
             FIND_EVENT_BELOW: self._find_event_below,
@@ -67,7 +70,7 @@ class FrameCalls:
         moment.newest_time_tick = await self._newest_tick(pchannel)
         return moment
 
-    async def _read(self, request: proto.ReadFramesRequest, _context: object) -> AsyncIterator[frames_pb2.FramePage]:
+    async def _read(self, request: proto.ReadFramesRequest, _context: object) -> AsyncIterator[EncodedPage]:
         pchannel = self._hosted.find(request.pchannel)
         log = pchannel.log
         if request.incarnation not in (0, log.incarnation):
@@ -84,15 +87,16 @@ class FrameCalls:
         _check_extent(pchannel, start, end)
         names = _names(request.names) if request.HasField("names") else None
         sent = 0
-        while start < end and (not request.pages_max or sent < request.pages_max):
-            page = await log.read(start, names=names, bytes_max=request.page_bytes or PAGE_BYTES, end=end)
-            frames = []
-            for frame in page.frames:
-                frames.append(_stored(frame, names))
-                if len(frames) % _FRAMES_A_TURN == 0:
-                    await asyncio.sleep(0)
-            yield page_to_proto(page, start=start, frames=frames)
-            start, sent = page.next_position, sent + 1
+        with contextlib.nullcontext() if request.pages_max == 1 else self._draining.ending():
+            while start < end and (not request.pages_max or sent < request.pages_max):
+                page = await log.read(start, names=names, bytes_max=request.page_bytes or PAGE_BYTES, end=end)
+                pieces: list[bytes] = []
+                for number, frame in enumerate(page.frames, 1):
+                    pieces += frame_pieces(frame, names)
+                    if number % _FRAMES_A_TURN == 0:
+                        await asyncio.sleep(0)
+                yield EncodedPage.of(page, start=start, pieces=pieces)
+                start, sent = page.next_position, sent + 1
 
     async def _weigh(self, request: proto.WeighFramesRequest, _context: object) -> proto.FrameWeights:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
@@ -163,8 +167,3 @@ def _names(given: frames_pb2.VChannelNames) -> frozenset[str]:
             f"the request names {len(given.names)} vchannels, and one request may name {NAMES_MAX}: read all of them, without names"
         )
     return frozenset(map(check_vchannel, given.names))
-
-
-def _stored(frame: StoredFrame, names: frozenset[str] | None) -> frames_pb2.Frame:
-    view = frame.view
-    return frame_to_proto(frame.position, frame.next_position, view.head, view.stored, wanted_extents(view, names))

@@ -11,6 +11,7 @@ from wal.engine.local.log import LocalLog
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.network import Method
 from wal.node.cursor_calls import CursorCalls
+from wal.node.draining import Draining
 from wal.node.frame_calls import FrameCalls
 from wal.node.hosted import Hosted
 from wal.rpc.api import pchannel_calls_pb2 as proto
@@ -32,11 +33,11 @@ __all__ = ["PChannelService"]
 class PChannelService:
     """Serves the pchannels of an open log that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted) -> None:
+    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
         self._log = log
         self._hosted = hosted
         self._cursors = CursorCalls(log, hosted)
-        self._frames = FrameCalls(hosted)
+        self._frames = FrameCalls(hosted, draining)
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of all methods of the service."""

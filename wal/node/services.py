@@ -33,5 +33,5 @@ def all_handlers(
         **ProduceService(log, hosted, draining).handlers(),
         **ConsumeService(log, hosted, draining).handlers(),
         **LogService(log, draining).handlers(),
-        **PChannelService(log, hosted).handlers(),
+        **PChannelService(log, hosted, draining).handlers(),
     }

@@ -13,6 +13,7 @@ Files, from the bottom up:
 * columns:      messages to append as columns, and back
 * txn_messages: messages that begin, fill and end transactions in the contract's form
 * frame_pages:  pages of frames, or of wanted blocks, as messages, and back
+* encoded_page: the message of a page, with the bodies of its frames copied once
 * selection:    deliver policies and filters as messages, and back
 * cursor_state: cursors as messages, and back
 * broadcasts:   broadcasts, their results and tasks as messages, and back

@@ -11,7 +11,7 @@ HTTP/2 has a window for each stream, so that one which is not read holds up no o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -118,7 +118,7 @@ class Connection:
 
     async def responses(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncGenerator[Response, None]:
         """Yields the responses to one request. It waits for a connection for `timeout_s`; the call itself has no deadline.
 
         Closing the generator ends the call.

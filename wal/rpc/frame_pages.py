@@ -15,7 +15,7 @@ from wal.frame import BodySource, FrameView, RunKind
 from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.positions import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 
-__all__ = ["frame_to_proto", "page_from_proto", "page_to_proto", "wanted_extents"]
+__all__ = ["frame_to_proto", "page_from_proto", "page_to_proto", "stored_frame", "wanted_extents"]
 
 Extents = list[tuple[int, int]]
 
@@ -74,10 +74,15 @@ def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
     return extents
 
 
-def _stored(frame: proto.Frame) -> StoredFrame:
+def stored_frame(frame: proto.Frame, body: BodySource) -> StoredFrame:
+    """Returns the frame of a message with this body. Raises as `page_from_proto` does."""
     position, following = position_from_proto(frame.position), position_from_proto(frame.next_position)
     if following <= position:
         raise InvalidArgumentError(f"a frame at {position} ends at {following}: a server sends positions that ascend")
+    return StoredFrame(position, following, FrameView.decode(frame.head, body))
+
+
+def _stored(frame: proto.Frame) -> StoredFrame:
     parts = [(part.start, part.data) for part in frame.body]
     starts = [start for start, _ in parts]
 
@@ -90,4 +95,4 @@ def _stored(frame: proto.Frame) -> StoredFrame:
             return data
         return data[start - base : end - base]  # too short for bytes that were not sent: the view treats that as damage
 
-    return StoredFrame(position, following, FrameView.decode(frame.head, body))
+    return stored_frame(frame, body)

@@ -157,7 +157,7 @@ class RemoteDirectory:
             known = False
             try:
                 states = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
-                async with aclosing(states) as changes:  # type: ignore[type-var]
+                async with aclosing(states) as changes:
                     async for change in changes:
                         (self.known.update if known else self.known.replace)(change)
                         known, pause_s = True, PAUSE_FIRST_S

@@ -1,18 +1,22 @@
 """RemoteReadableLog: the log of one pchannel on a server, for its readers.
 
-It knows the log as the server last showed it. A read asks the server for one page, and is asked again while no server can be reached: a
-reader outlives the restart of its server.
+It knows the log as the server last showed it. A first read asks the server for one page. A read that begins where another one ended is
+that of a reader that goes forward: to such a reader the server sends all pages up to the end of the log, without being asked for each. A
+page is found by where it begins, so no reader has to say that it ends. A read is asked again while no server can be reached: a reader
+outlives the restart of its server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
 from wal.backends import FramePage, LogSnapshot, ReadableLog
+from wal.engine.remote.pages_ahead import PagesAhead
 from wal.errors import (
     ChannelFencedError,
     ClosedError,
@@ -24,8 +28,8 @@ from wal.errors import (
 from wal.message import FORM_JOURNAL, LogPosition, Origin
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.frame_pages import page_from_proto
-from wal.rpc.methods import GET_MOMENT, READ_FRAMES
+from wal.rpc.encoded_page import READ_PAGES
+from wal.rpc.methods import GET_MOMENT
 from wal.rpc.positions import identity_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
 
@@ -35,6 +39,14 @@ PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
+
+
+READERS_MAX: Final = 8
+"""The most readers for which the server sends pages ahead: a reader that stops holds up to 16 MiB, most of it in the windows of gRPC."""
+_ENDS_MAX: Final = 256
+
+_Following = tuple[int, frozenset[str] | None, int]
+"""What a reader that goes forward asks for next: where it begins, the vchannels, and the size of a page."""
 
 
 class RemoteReadableLog(ReadableLog):
@@ -50,6 +62,11 @@ class RemoteReadableLog(ReadableLog):
         self._last_truncated: LogPosition | None = None
         self.connection: Callable[[], Connection] = connection
         self._closed = False
+        self._ends: OrderedDict[_Following, None] = OrderedDict()
+        """Where single pages ended, the newest last."""
+        self._ahead: OrderedDict[_Following, PagesAhead] = OrderedDict()
+        """The pages that come next, by where they begin; the reader that was last served is last."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def durable_end(self) -> int:
@@ -82,16 +99,77 @@ class RemoteReadableLog(ReadableLog):
     async def read(
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
     ) -> FramePage:
-        shown = self.shown.durable_end
-        request = pchannel_calls_pb2.ReadFramesRequest(
+        following = (start, names, bytes_max)
+        ahead = self._ahead.pop(following, None)
+        if (
+            end is not None or start < self.earliest[0]
+        ):  # what was truncated meanwhile is refused, as without pages ahead
+            if ahead is not None:
+                ahead.task.cancel()
+            return await self._read(start, names, bytes_max, end)
+        if ahead is None and following in self._ends and self._is_far(start, bytes_max):
+            ahead = self._send_ahead(following)
+        if ahead is not None and (page := await self._next(following, ahead)) is not None:
+            return page
+        page = await self._read(start, names, bytes_max, None)
+        self._ends[page.next_position, names, bytes_max] = None
+        if len(self._ends) > _ENDS_MAX:
+            self._ends.popitem(last=False)
+        return page
+
+    def _is_far(self, start: int, bytes_max: int) -> bool:
+        """Returns whether more than a page of log follows."""
+        end = self.shown.durable_end
+        return end - start > bytes_max if self.form == FORM_JOURNAL else start < end
+
+    def _send_ahead(self, following: _Following) -> PagesAhead:
+        """Asks for all pages from here to the end of the log, as it is shown now."""
+        end, what = self.shown.durable_end, f"reading pchannel {self.pchannel}"
+        self._ends.pop(following, None)
+        responses = self.connection().responses(READ_PAGES, self._request(*following, end), what)
+        ahead = PagesAhead(responses, end=end, name=what)
+        self._tasks.add(ahead.task)
+        ahead.task.add_done_callback(self._tasks.discard)
+        return ahead
+
+    async def _next(self, following: _Following, ahead: PagesAhead) -> FramePage | None:
+        """Returns the next page of those ahead; None if it has to be asked for, because they end here or the server is gone."""
+        try:
+            page = await ahead.next()
+        except asyncio.CancelledError:
+            self._keep(following, ahead)
+            raise
+        except MOVED:
+            return None
+        if page is not None and page.next_position < ahead.end:
+            self._keep((page.next_position, *following[1:]), ahead)
+        return page
+
+    def _keep(self, following: _Following, ahead: PagesAhead) -> None:
+        """Keeps the pages for the reader that asks for them next."""
+        if (other := self._ahead.pop(following, None)) is not None:
+            other.task.cancel()
+        self._ahead[following] = ahead
+        if len(self._ahead) > READERS_MAX:
+            self._ahead.popitem(last=False)[1].task.cancel()
+
+    def _request(
+        self, start: int, names: frozenset[str] | None, bytes_max: int, end: int, *, pages_max: int = 0
+    ) -> pchannel_calls_pb2.ReadFramesRequest:
+        return pchannel_calls_pb2.ReadFramesRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel),
             incarnation=self.incarnation,
             start=position_to_proto(start),
-            end=position_to_proto(shown if end is None else min(end, shown)),
+            end=position_to_proto(end),
             names=None if names is None else frames_pb2.VChannelNames(names=sorted(names)),
             page_bytes=bytes_max,
-            pages_max=1,
+            pages_max=pages_max,
         )
+
+    async def _read(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
+        """Returns a page from a server, and waits for one while no server can be reached."""
+        shown = self.shown.durable_end
+        request = self._request(start, names, bytes_max, shown if end is None else min(end, shown), pages_max=1)
         pause_s = PAUSE_FIRST_S
         while True:
             if self._closed:
@@ -108,12 +186,16 @@ class RemoteReadableLog(ReadableLog):
 
     async def close(self) -> None:
         self._closed = True
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _page(self, request: pchannel_calls_pb2.ReadFramesRequest) -> FramePage:
         what = f"reading pchannel {self.pchannel}"
-        async with aclosing(self.connection().responses(READ_FRAMES, request, what)) as pages:  # type: ignore[type-var]
+        async with aclosing(self.connection().responses(READ_PAGES, request, what)) as pages:
             async for page in pages:
-                return page_from_proto(page)
+                return page.page()
         raise UnknownError(f"{what}: the server sent no page")
 
 
