@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.driver import QUICK
 from tests.spark.java import require_java
-from tests.spark.pulsar_place import Place, new_place
+from tests.spark.pulsar_place import PulsarPlace, new_place
 from wal.spark.local_session import session
 
 
@@ -57,6 +57,6 @@ def checkpoint(tmp_path: Path) -> str:
 @pytest.fixture
 def place(
     pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str
-) -> Place:
+) -> PulsarPlace:
     """Yields an empty place for a log on Pulsar."""
     return new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)

@@ -1,33 +1,32 @@
-"""Places for logs on the session's Pulsar, with their metadata in etcd, and the options with which Spark finds them."""
+"""Places for logs on the session's Pulsar, with their metadata in etcd."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from tests.pulsar.conftest import token_of
-from tests.spark.queries import Row, row_of
-from wal import Secret, bridge
+from tests.spark.place import Place
+from wal import Secret
 from wal.backends.pulsar import PulsarAddress
-from wal.bridge import BlockingOpening, BlockingWAL
 
-__all__ = ["Place", "new_place", "rows_of"]
+__all__ = ["PulsarPlace", "new_place"]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A namespace and a root path, empty at first; a way to open a log there, and the options with which Spark finds it."""
+class PulsarPlace(Place):
+    """A namespace and a root path, empty at first."""
 
-    address: PulsarAddress
-    kv: str
+    def __init__(self, address: PulsarAddress, kv: str) -> None:
+        self.address = address
+        self.kv = kv
 
     @property
     def location(self) -> str:
         return f"{self.address.service_url}/{self.address.path}"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Mapping[str, Any]:
         return {"kv": self.kv, "pulsar_admin_url": self.address.admin, "pulsar_token": token_of(self.address)}
 
     @property
@@ -35,23 +34,14 @@ class Place(msgspec.Struct, frozen=True):
         token = {} if self.address.token is None else {"token": self.address.token.reveal()}
         return {"service.url": self.location, "kv": self.kv, "admin.url": self.address.admin, **token}
 
-    def open(self, **settings: Any) -> BlockingOpening:
-        return bridge.blocking(self.location, **self.settings, **settings)
-
-    def expected(self, *names: str) -> list[Row]:
-        """Returns the messages that the log's own readers deliver of these vchannels. It takes over the log."""
-        with self.open() as log:
-            return [row for name in names for row in rows_of(log, name)]
+    @property
+    def secrets(self) -> Sequence[str]:
+        return [self.kv, *([] if self.address.token is None else [self.address.token.reveal()])]
 
 
-def rows_of(log: BlockingWAL, name: str) -> list[Row]:
-    with log.read(name, follow=False) as scanner:
-        return [row_of(body) for message in scanner for body in message.bodies()]
-
-
-def new_place(host: str, admin_host: str, token: str, namespace: str, etcd_address: str) -> Place:
+def new_place(host: str, admin_host: str, token: str, namespace: str, etcd_address: str) -> PulsarPlace:
     """Returns an empty namespace, as the fixtures of the session's servers name it, with an empty root path in etcd."""
     tenant, _, name = namespace.partition("/")
     secret = Secret(token) if token else None
     address = PulsarAddress(f"pulsar://{host}", tenant, name, f"http://{admin_host}", secret)
-    return Place(address, f"etcd://{etcd_address}/spark-{secrets.token_hex(4)}")
+    return PulsarPlace(address, f"etcd://{etcd_address}/spark-{secrets.token_hex(4)}")

@@ -67,7 +67,7 @@ def task(partition_id: int = 0, attempt: int = 0, *, query_id: str | None = None
 class Sink:
     """A streaming query, or (`query_id` None) batch jobs, that writes to one journal.
 
-    With the option service.url it writes to a log on Pulsar, and `journal` is its staging directory.
+    With the option service.url or address it writes to a log on Pulsar or on the network, and `journal` is its staging directory.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sink:
         self.journal = journal
         self.query_id = query_id
         self._columns = columns
-        self._options = {"staging" if "service.url" in options else "path": str(journal), **options}
+        self._options = {"staging" if options.keys() & {"service.url", "address"} else "path": str(journal), **options}
 
     def writer(self) -> Any:
         return planned(BatchWriter if self.query_id is None else StreamWriter, self._options, self._columns)

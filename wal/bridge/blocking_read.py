@@ -18,9 +18,10 @@ from typing import Any, Final, Self
 from wal.backends import LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import check_vchannels
 from wal.cursors import Cursor, CursorKey, check_cursor, resumable
+from wal.engine.factory import make_source
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.source import ReadOnlySource
-from wal.engine.read_only.sources import pauses, source_of
+from wal.engine.read_only.sources import pauses
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
 from wal.message import MessageID
@@ -76,7 +77,7 @@ class BlockingRead:
         if not isinstance(settings, Settings | None):
             raise TypeError(f"settings must be a Settings, not {type(settings).__name__}")
         settings = settings or Settings()
-        source = source_of(parse_location(location), settings)
+        source = make_source(parse_location(location), settings, wait_s=check_wait(wait_s))
         self._timeout_s = _timeout(timeout_s)
         names = check_vchannels(vchannel, READ_TAKES)
         self._options = options = ReadOptions.of(names, **read)
@@ -84,7 +85,7 @@ class BlockingRead:
             raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
         self._names = names
         self._cursor = None if cursor is None else CursorKey.of(check_cursor(cursor), names)
-        _wait_until_present(source, check_wait(wait_s))
+        _wait_until_present(source, wait_s)
         self._core = ReadOnlyCore(source, create_vchannels=settings.create_vchannels)
         self._progress = Progress(options)
         self._lock = threading.RLock()  # a signal handler may close what its own thread is reading

@@ -4,7 +4,7 @@ Files:
 
 * cursor:      Cursor, CursorKey, CursorInfo: a saved position and its identity. Pure
 * codec:       the bytes of a cursor's file, and its name. Pure
-* store:       CursorStore, with the lock between saves and truncations
+* store:       SavedCursors, what a reader needs; CursorStore, with the lock between saves and truncations
 * files:       the cursors of a journal, one file each
 * memory:      MemoryCursors, the cursors of one process
 * in_kv:       the cursors of a log without a directory, in its metadata
@@ -18,7 +18,7 @@ from wal.cursors.in_kv import CursorsBesideWriter, CursorsInKV
 from wal.cursors.memory import MemoryCursors
 from wal.cursors.service import Cursors, CursorService, CursorUse
 from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
-from wal.cursors.store import CursorStore, DamagedCursor
+from wal.cursors.store import CursorStore, DamagedCursor, SavedCursors
 
 __all__ = [
     "CURSOR_NAME_BYTES_MAX",
@@ -37,6 +37,7 @@ __all__ = [
     "LogRange",
     "LogView",
     "MemoryCursors",
+    "SavedCursors",
     "check_cursor",
     "cursor_status",
     "decode_cursor",

@@ -19,7 +19,7 @@ import msgspec
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 
-__all__ = ["LOCK_TIMEOUT_S", "CursorStore", "DamagedCursor"]
+__all__ = ["LOCK_TIMEOUT_S", "CursorStore", "DamagedCursor", "SavedCursors"]
 
 LOCK_TIMEOUT_S = 10.0
 """How long a call waits for the lock, which others hold for milliseconds unless they were stopped."""
@@ -32,8 +32,35 @@ class DamagedCursor(msgspec.Struct, frozen=True):
     error: WALError
 
 
-class CursorStore(abc.ABC):
-    """Cursors by their key. Thread-safe."""
+class SavedCursors(abc.ABC):
+    """The cursors of a log as a process sees them that reads it and does not store them itself. Thread-safe."""
+
+    @abc.abstractmethod
+    def load(self, key: CursorKey) -> Cursor | None:
+        """Returns the cursor, or None when there is none. Raises CorruptionError (FormatError for a newer version) when it cannot be
+        read."""
+
+    @abc.abstractmethod
+    def saved_keys(self) -> list[CursorKey]:
+        """Returns the keys of all cursors that can be read, by name and vchannels."""
+
+    @abc.abstractmethod
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """Stores a cursor; see `CursorStore.save`."""
+
+
+class CursorStore(SavedCursors):
+    """Cursors by their key, with the lock between saves and truncations."""
+
+    def saved_keys(self) -> list[CursorKey]:
+        return [cursor.key for cursor in self.load_all() if isinstance(cursor, Cursor)]
 
     def save(
         self,
@@ -102,11 +129,6 @@ class CursorStore(abc.ABC):
 
         Durable when it returns.
         """
-
-    @abc.abstractmethod
-    def load(self, key: CursorKey) -> Cursor | None:
-        """Returns the cursor, or None when there is none. Raises CorruptionError (FormatError for a newer version) when it cannot be
-        read."""
 
     @abc.abstractmethod
     def load_all(self) -> list[Cursor | DamagedCursor]:

@@ -11,8 +11,9 @@ from wal.settings import Settings
 
 if TYPE_CHECKING:
     from wal.engine.base import ReadableEngine
+    from wal.engine.read_only.source import ReadOnlySource
 
-__all__ = ["check_readable", "make_engine", "with_absolute_paths"]
+__all__ = ["check_readable", "make_engine", "make_source", "with_absolute_paths"]
 
 
 def with_absolute_paths(settings: Settings) -> Settings:
@@ -52,3 +53,18 @@ async def make_engine(
     from wal.engine.local.log import LocalLog
 
     return LocalLog(location, settings, create=create)
+
+
+def make_source(location: Location, settings: Settings, *, wait_s: float) -> ReadOnlySource:
+    """Returns the source that reads the log at this location in the caller's thread, not opened yet.
+
+    Opening a log on the network waits at least `wait_s` for a server. Raises InvalidArgumentError for a location that only its own writer
+    process can read.
+    """
+    if location.servers is not None:
+        from wal.engine.remote.blocking_source import BlockingSource
+
+        return BlockingSource(location.servers, settings, wait_s=wait_s)
+    from wal.engine.read_only.sources import source_of
+
+    return source_of(location, settings)

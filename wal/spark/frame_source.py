@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from wal.backends import FramePage
-from wal.cursors import CursorStore
+from wal.cursors import SavedCursors
 from wal.message import Origin
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
@@ -109,7 +109,7 @@ class FrameLogs(Protocol):
         """
 
     @property
-    def cursors(self) -> CursorStore:
+    def cursors(self) -> SavedCursors:
         """The cursors of this log, for a process other than its writer."""
 
     def is_current(self) -> bool:

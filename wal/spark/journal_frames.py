@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,6 @@ import msgspec
 
 from wal.backends import FramePage
 from wal.backends.journal import CONTROL_NAME, ReadOnlyJournalLog, SegmentIndex, is_being_written
-from wal.channels import VChannelView
 from wal.cursors import CursorStore
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.journal import ReadOnlyJournalSource
@@ -26,6 +25,7 @@ from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight, weight_of
+from wal.spark.viewed_vchannels import ViewedVChannels
 
 __all__ = ["JournalFrames", "JournalSource"]
 
@@ -43,27 +43,6 @@ class JournalSource(msgspec.Struct, frozen=True):
     def open(self) -> JournalFrames:
         """Raises FormatError when there is no journal."""
         return JournalFrames(Path(self.directory))
-
-
-class JournalVChannels:
-    """The vchannels in the maps beside the logs. See `KnownVChannels`."""
-
-    def __init__(self, view: VChannelView) -> None:
-        self._view = view
-
-    def current(self, name: str) -> int | None:
-        info = self._view.records.get(name)
-        return None if info is None else info.incarnation
-
-    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
-        return self._view.is_over(pchannel, name, incarnation)
-
-    def names(self) -> Collection[str]:
-        return self._view.records.keys()
-
-    def on(self, pchannel: str) -> dict[str, int]:
-        records = self._view.records
-        return {name: info.incarnation for name, info in records.items() if info.pchannel == pchannel}
 
 
 class JournalFrames:
@@ -97,8 +76,8 @@ class JournalFrames:
             log.last_truncated,
         )
 
-    def vchannels(self) -> JournalVChannels:
-        return JournalVChannels(self._core.look())
+    def vchannels(self) -> ViewedVChannels:
+        return ViewedVChannels(self._core.look())
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         if choice.everything or choice.names is not None:

@@ -1,7 +1,8 @@
 """Location: where a log is, as the options of a read or a write name it. Pure.
 
-Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on Pulsar by `service.url`
-together with `kv`, its metadata, and the credentials. No repr and no error shows a password or a token.
+Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on the network by `address`,
+the location of its server; a log on Pulsar by `service.url` together with `kv`, its metadata, and the credentials. No repr and no error
+shows a password or a token.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.location import (
     PulsarLocation,
+    ServerLocation,
     absolute_path,
     check_admin_url,
     check_token,
@@ -29,12 +31,14 @@ __all__ = ["LOCATION_OPTIONS", "Location", "only_one"]
 
 _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
-"""The options that are valid only with service.url."""
+"""The options that are valid only with service.url, except for `_OF_SERVERS`."""
+_OF_SERVERS: Final = ("token",)
+"""Those that are valid with address too."""
 LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The location of a log: `kind` is path, address or service.url; the other fields belong to service.url.
+    """The location of a log: `kind` is path, address or service.url; the other fields belong to service.url, `token` to address as well.
 
     `value` is the text that Spark got: show it with `shown`, as the repr does.
     """
@@ -53,12 +57,17 @@ class Location(msgspec.Struct, frozen=True):
         value = "" if kind is None else given[kind].strip()
         if kind is None or not value:
             raise InvalidArgumentError(
-                "no log is named: give path (a journal's directory, also by load(path) or save(path)), address (a node), or service.url "
-                "(Pulsar)"
+                "no log is named: give path (a journal's directory, also by load(path) or save(path)), address (a server, "
+                "wal://host:port), or service.url (Pulsar)"
             )
         beside = {name: given[name].strip() for name in _OF_PULSAR if name in given}
-        if beside and kind != "service.url":
-            raise InvalidArgumentError(f"{next(iter(beside))} belongs to a log on Pulsar: it goes with service.url")
+        if strange := [
+            name for name in beside if kind != "service.url" and (kind == "path" or name not in _OF_SERVERS)
+        ]:
+            raise InvalidArgumentError(
+                f"{strange[0]} belongs to a log on Pulsar{' or on the network' * (strange[0] in _OF_SERVERS)}: it goes with service.url"
+                f"{', or with address' * (strange[0] in _OF_SERVERS)}"
+            )
         kv, password, admin_url, token, authority = (beside.get(name) or None for name in _OF_PULSAR)
         return cls(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
 
@@ -73,22 +82,30 @@ class Location(msgspec.Struct, frozen=True):
         return cls.of({name: value for name, value in given.items() if name in LOCATION_OPTIONS})
 
     def directory(self) -> Path | None:
-        """Returns the directory of a journal, or None for a log on Pulsar. Raises InvalidArgumentError for any other kind of location."""
-        if self.kind == "service.url":
-            return None
+        """Returns the directory of a journal, or None for another kind of log. Raises InvalidArgumentError if path names no directory."""
         if self.kind != "path":
-            raise InvalidArgumentError(
-                f"{self.kind}={shown(self.value)!r}: this release knows journals and Pulsar: give path, the journal's directory, or "
-                "service.url"
-            )
+            return None
         # Spark and Hadoop write a path as file:/data or file:///data too.
         parsed = parse_location(re.sub(r"^file:(//)?(?=/)", "", self.value))
         if parsed.path is None:
             raise InvalidArgumentError(
                 f"path={shown(self.value)!r} names no directory: {parsed} has no files that Spark could use; give the directory of a "
-                "journal, or service.url and kv for a log on Pulsar"
+                "journal, address for a log on the network, or service.url and kv for a log on Pulsar"
             )
         return parsed.path
+
+    def servers(self) -> ServerLocation | None:
+        """Returns the servers of a log on the network, or None for another kind of log; checks that the token is well-formed too."""
+        if self.kind != "address":
+            return None
+        found = parse_location(self.value).servers if self.value.startswith(("wal://", "wal+ssl://")) else None
+        if found is None:
+            raise InvalidArgumentError(
+                f"address={shown(self.value)!r} names no server: use wal://host:port, or wal+ssl://… for TLS"
+            )
+        if self.token is not None:
+            check_token("the option token", self.token)
+        return found
 
     def pulsar(self) -> tuple[PulsarLocation, Secret]:
         """Returns the namespace of a log on Pulsar and the location of its metadata; checks that the other options are well-formed too."""
@@ -122,6 +139,8 @@ class Location(msgspec.Struct, frozen=True):
         """Returns the arguments of `open_wal` for this log: the location, and its settings."""
         if (directory := self.directory()) is not None:
             return directory, {}
+        if self.servers() is not None:
+            return self.value, {} if self.token is None else {"token": self.token}
         place, kv = self.pulsar()
         given = {
             "pulsar_admin_url": self.admin_url,

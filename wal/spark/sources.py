@@ -24,9 +24,13 @@ _logs: Final[OrderedDict[tuple[int, int, FrameSource], FrameLogs]] = OrderedDict
 
 
 def source_of(location: Location) -> FrameSource:
-    """Returns the source that reads the log at this location. Raises InvalidArgumentError for a location that Spark cannot read (yet)."""
+    """Returns the source that reads the log at this location. Raises InvalidArgumentError for a location that Spark cannot read."""
     if (directory := location.directory()) is not None:
         return JournalSource(str(directory))
+    if (servers := location.servers()) is not None:
+        from wal.spark.server_frames import ServerSource
+
+        return ServerSource(servers, location.token)
     from wal.backends.pulsar import PulsarAddress  # most logs are journals
     from wal.spark.pulsar_frames import PulsarSource
 

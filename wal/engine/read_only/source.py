@@ -10,7 +10,7 @@ from typing import Protocol
 
 from wal.backends import ReadOnlyPChannelLog
 from wal.channels import VChannelView
-from wal.cursors import CursorStore
+from wal.cursors import SavedCursors
 from wal.errors import FormatError
 
 __all__ = ["ReadOnlySource"]
@@ -30,7 +30,7 @@ class ReadOnlySource(Protocol):
     """The form of the log's message ids (`wal.message.FORM_…`)."""
     location: str
     """The log's name in warnings and errors. It shows no secret."""
-    cursors: CursorStore
+    cursors: SavedCursors
     """The cursors of the log, saved so that the writer's retention sees them. Set from `open` on."""
 
     def absence(self, waited_s: float) -> FormatError | None:

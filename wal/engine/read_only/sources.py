@@ -1,4 +1,4 @@
-"""The choice of the source that reads the log at a location, and the pauses while its first writer is waited for.
+"""The choice of the source that reads a log that another process writes, and the pauses while its first writer is waited for.
 
 A backend is imported when its source is chosen; checking whether a location can be read at all does not need the import.
 """
@@ -12,7 +12,8 @@ from wal.errors import InvalidArgumentError
 from wal.location import Location
 
 if TYPE_CHECKING:
-    from wal.engine.read_only.source import ReadOnlySource
+    from wal.engine.read_only.journal import ReadOnlyJournalSource
+    from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
     from wal.settings import Settings
 
 __all__ = ["check_source", "pauses", "source_of"]
@@ -23,10 +24,6 @@ PAUSE_MAX_S: Final = 0.1
 
 def check_source(location: Location) -> None:
     """Raises InvalidArgumentError unless a process other than the writer can read the log at this location."""
-    if location.servers is not None:
-        raise InvalidArgumentError(
-            f"the log at {location} is read over the network, which takes an event loop: use open_wal(), or blocking() without one"
-        )
     if location.path is None and location.pulsar is None:
         raise InvalidArgumentError(
             f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
@@ -34,7 +31,7 @@ def check_source(location: Location) -> None:
         )
 
 
-def source_of(location: Location, settings: Settings) -> ReadOnlySource:
+def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource | ReadOnlyPulsarSource:
     """Returns the source that reads the log at this location; raises as `check_source` does. Imports its backend."""
     check_source(location)
     if location.pulsar is not None:

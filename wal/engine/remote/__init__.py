@@ -18,4 +18,8 @@ Files, from the bottom up:
 * nodes:           which server has which pchannel, and the connections to these servers
 * directory:       where the vchannels are, and the calls that create and drop them
 * log:             the engine
+* blocking:        a log for threads without an event loop
+* blocking_log:    the log of one pchannel for such threads, read a page ahead
+* blocking_cursors:  the cursors for such threads
+* blocking_source: the source of the reads of `wal.bridge`
 """

@@ -24,6 +24,7 @@ from wal.engine.remote.nodes import Nodes
 from wal.engine.remote.producer import Producer, SeenTick
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import ServerLocation
 from wal.message import MessageID
@@ -92,6 +93,11 @@ class RemoteLog:
     def writable(self) -> RemoteLog | None:
         """This log, unless it was opened for reading."""
         return None if self._read_only else self
+
+    @property
+    def vchannels(self) -> KnownVChannels:
+        """The vchannels as the server has shown them."""
+        return self._directory.known
 
     # -- opening and closing
 

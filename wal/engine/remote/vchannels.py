@@ -24,6 +24,8 @@ class KnownVChannels:
     def __init__(self) -> None:
         self.records: dict[str, VChannelInfo] = {}
         self.floors: dict[str, int] = {}
+        self.version: int = 0
+        """Grows with every change, so that a copy can be compared with what is known now."""
 
     def replace(self, states: cluster_pb2.VChannelStates) -> None:
         """Takes all vchannels from the server, in place of those known."""
@@ -33,6 +35,7 @@ class KnownVChannels:
     def update(self, states: cluster_pb2.VChannelStates) -> None:
         """Takes the vchannels that changed."""
         self.take(states.vchannels)
+        self.version += 1
         for pchannel, floor in states.floors.items():
             self.floors[pchannel] = max(floor, self.floors.get(pchannel, 0))
 
@@ -45,6 +48,7 @@ class KnownVChannels:
             known = self.records.get(state.name)
             if known is not None and state.incarnation < known.incarnation:
                 continue
+            self.version += 1
             if state.state == _State.EXISTS:
                 self.records[state.name] = vchannel_from_proto(state)
             elif known is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from wal.cursors import Cursor, CursorKey, CursorStore, check_cursor
+from wal.cursors import Cursor, CursorKey, SavedCursors, check_cursor
 from wal.errors import InvalidArgumentError
 from wal.spark.frame_source import FrameLogs, FrameSource
 from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
@@ -63,7 +63,7 @@ class QueryCursor:
         for place in _done(here).values():
             self._save_pchannel(logs, store, place, self._vchannels(logs, place.pchannel, named, store))
 
-    def _vchannels(self, logs: FrameLogs, pchannel: str, named: frozenset[str], store: CursorStore) -> dict[str, int]:
+    def _vchannels(self, logs: FrameLogs, pchannel: str, named: frozenset[str], store: SavedCursors) -> dict[str, int]:
         """Returns the vchannels of this pchannel to save for, with their incarnations: those that have a cursor first, then by name."""
         alive = {
             name: incarnation
@@ -72,17 +72,13 @@ class QueryCursor:
         }
         if len(alive) <= VCHANNELS_MAX:
             return alive
-        saved = {
-            cursor.key.vchannels[0]
-            for cursor in store.load_all()
-            if isinstance(cursor, Cursor) and cursor.key.name == self._name and len(cursor.key.vchannels) == 1
-        }
+        saved = {key.vchannels[0] for key in store.saved_keys() if key.name == self._name and len(key.vchannels) == 1}
         first = sorted(alive, key=lambda name: (name not in saved, name))
         # All vchannels that have a cursor are saved, however many: a cursor that did not move would hold the log for ever.
         return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
 
     def _save_pchannel(
-        self, logs: FrameLogs, store: CursorStore, place: PChannelOffset, vchannels: Mapping[str, int]
+        self, logs: FrameLogs, store: SavedCursors, place: PChannelOffset, vchannels: Mapping[str, int]
     ) -> None:
         def earliest() -> LogPosition:
             return logs.moment(place.pchannel).earliest

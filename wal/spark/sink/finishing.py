@@ -68,7 +68,7 @@ def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, .
 def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
     """Returns the writes to a log that were decided but are not fully published, by id. It opens nothing and changes nothing.
 
-    `path` is the journal's directory; for a log on Pulsar pass the options of the write: `pending(**{"service.url": …, …})`.
+    `path` is the journal's directory; for another log pass the options of the write: `pending(address=…, staging=…)`.
     """
     folder = _options(path, options).folder
     writes = []
@@ -204,7 +204,8 @@ def _in_log(options: SinkOptions, work: Callable[[WALAccesser], Awaitable[None]]
     """Runs `work` with the log open for writing, in its own loop and thread; the log is closed on return."""
     location, own = options.location.opening()
     if options.location.directory() is None:
-        check_topics(options.location)
+        if options.location.servers() is None:
+            check_topics(options.location)
         options.folder.claim(str(location))
 
     async def run() -> None:

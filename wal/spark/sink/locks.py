@@ -5,7 +5,7 @@ log for a stranger's. A log that a stranger has open for writing raises LockedEr
 
 For a journal the answer is exact: the directory's own lock says whether it is free. On Pulsar, opening a log for writing takes it over, so
 the sink asks the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the
-sink until it opens it again; in both cases a row is neither lost nor written twice.
+sink until it opens it again; in both cases a row is neither lost nor written twice. A log on the network takes any number of writers.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def check_free(options: SinkOptions) -> None:
 
     While another writer of the sink publishes, it returns: the later writer waits for the earlier one.
     """
-    if options.location.directory() is not None:
+    location = options.location
+    if location.directory() is not None:
         check_journal(options.folder)
-    else:
-        _unless_publishing(options.folder, lambda: check_topics(options.location))
+    elif location.servers() is None:
+        _unless_publishing(options.folder, lambda: check_topics(location))
 
 
 def check_journal(folder: SinkFolder) -> None:

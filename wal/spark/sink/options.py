@@ -70,10 +70,11 @@ def _directory(location: Location, staging: str | None) -> Path:
     if journal is not None:
         if staging is not None:
             raise InvalidArgumentError(
-                f"staging={staging!r} goes with service.url: a journal has the files of the sink in its own directory, so leave it out"
+                f"staging={staging!r} goes with address or service.url: a journal has the files of the sink in its own directory, so leave "
+                "it out"
             )
         return journal
-    place, _ = location.pulsar()
+    place = location.servers() or location.pulsar()[0]
     if not staging:
         raise InvalidArgumentError(
             f"{place} has no directory for the files of the sink: give the option staging, a directory that the driver and all executors "

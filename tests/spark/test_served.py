@@ -1,0 +1,158 @@
+"""A log on the network, which a real server serves: Spark's readers, cursors and the sink do what they do on a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.cursor_suite import CursorSuite
+from tests.spark.queries import StreamQuery, batch, schema, source
+from tests.spark.reading_suite import ReadingSuite, texts
+from tests.spark.served_place import ServedPlace, ServerProcess, served
+from tests.spark.sink_suite import PlaceSink, SinkSuite, held, of
+from tests.spark.sink_tasks import rows_of
+from wal import Message, bridge
+from wal.engine.remote import blocking
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
+from wal.spark import foreach_batch
+from wal.spark.sink import pending
+
+
+@pytest.fixture
+def place(data_dir: Path) -> Iterator[ServedPlace]:
+    """An empty journal that is served."""
+    with served(data_dir, pchannels=2, segment_bytes=1 << 20) as found:
+        yield found
+
+
+class TestReading(ReadingSuite):
+    """The readers' suite over a server."""
+
+
+class TestCursor(CursorSuite):
+    """The suite of cursors over a server."""
+
+
+class TestSink(SinkSuite):
+    """The sink's suite over a server, which has the settings of the suite."""
+
+    @pytest.fixture
+    def place(self, data_dir: Path) -> Iterator[ServedPlace]:
+        with served(data_dir, pchannels=2, txn_bodies_max=8, producers_max=4) as found:
+            yield found
+
+
+def test_the_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) -> None:
+    """A server takes any number of writers, so nobody has to close the log first."""
+    sink = PlaceSink(place, tmp_path / "staging")
+    with place.open() as log:
+        log.raw_append(Message("v0", b"mine"))
+        sink.run(rows_of("first"))
+        log.raw_append(Message("v0", b"still mine"))
+    found, wanted = held(place), of("first")
+    assert found == {**wanted, "v0": [b"mine", *wanted["v0"], b"still mine"]}
+    assert pending(**sink.options) == []
+
+
+def test_vchannels_by_a_pattern_that_are_created_between_two_batches(place: ServedPlace) -> None:
+    """The plan of a batch knows every vchannel that has a frame in it."""
+    query = StreamQuery(place.options, startingOffsets="earliest", vchannelsPattern="new.*")
+    with place.open() as log:
+        assert query.step() == []
+        for number in range(20):
+            log.raw_append(Message("other", b"x"))
+            assert query.step() is None
+            log.raw_append(Message(f"new-{number}", b"%d" % number))
+            assert texts(query.step()) == [str(number)]
+
+
+def test_another_log_at_the_address(data_dir: Path, tmp_path: Path) -> None:
+    with ServerProcess(data_dir) as server:
+        with bridge.blocking(server.location) as log:
+            log.raw_append(Message("a", b"old"))
+        options = {"address": server.location}
+        query = StreamQuery(options, startingOffsets="earliest")
+        assert query.step() == []
+        assert texts(query.step()) == ["old"]
+        server.kill()
+        server._data = tmp_path / "other"
+        server.start()
+        with bridge.blocking(server.location) as log:
+            log.raw_append(Message("a", b"new"))
+        with pytest.raises(ClosedError, match="was recreated, so begin with a new checkpoint"):
+            query.step()
+        assert texts(batch(options)) == ["new"]
+
+
+def test_mistakes(place: ServedPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = place.options
+    for address in ("localhost:8810", "pulsar://h/t/n", "data/"):
+        with pytest.raises(InvalidArgumentError, match="names no server: use wal://host:port, or wal\\+ssl"):
+            source({"address": address}).reader(schema())
+    with pytest.raises(InvalidArgumentError, match=r"kv belongs to a log on Pulsar: it goes with service\.url$"):
+        source({**options, "kv": "etcd://h/r"}).reader(schema())
+    with pytest.raises(InvalidArgumentError, match="token belongs to a log on Pulsar or on the network"):
+        source({"path": "data", "token": "x"}).reader(schema())
+    with pytest.raises(InvalidArgumentError, match="the token of this call is not the server's"):
+        batch({**options, "token": "wrong"})
+    with pytest.raises(InvalidArgumentError, match="give the option staging"):
+        pending(**options)
+    other = PlaceSink(place, tmp_path / "staging")
+    other.run(rows_of("first"))
+    other.options["address"] = "wal://127.0.0.1:1"
+    monkeypatch.setattr(blocking, "PATIENCE_S", 0.2)
+    with pytest.raises(InvalidArgumentError, match="give each log a staging directory of its own"):
+        other.run(rows_of("other"), batch_id=1)
+
+
+def test_without_a_server_a_read_raises_after_its_patience(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "PATIENCE_S", 0.5)
+    with ServerProcess(data_dir) as server:
+        with bridge.blocking(server.location) as log:
+            log.raw_append(Message("a", b"x"))
+        options = {"address": server.location}
+        query = StreamQuery(options, startingOffsets="earliest")
+        assert query.step() == []
+        server.kill()
+        with pytest.raises(UnavailableError, match=r"no server answered within 0\.5 s"):
+            query.step()
+        server.start()
+        assert texts(query.step()) == ["x"]
+
+
+def test_a_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str) -> None:
+    """Real Spark goes on by itself: each row is in one batch, and the cursor of the query is at the end."""
+    seen: list[bytes] = []
+
+    def keep(rows: Any, _batch: object) -> None:
+        seen.extend(bytes(row.payload) for row in rows.collect())
+
+    with ServerProcess(data_dir) as server, bridge.blocking(server.location) as log:
+        options = {"address": server.location}
+        stream = spark.readStream.format("wal").options(**options, startingOffsets="earliest", maxMessagesPerTrigger=40)
+        log.append_bulk([Message("a", b"%d" % number) for number in range(100)])
+        query = (
+            stream.load()
+            .writeStream.foreachBatch(foreach_batch(keep, cursor="query", options=options))
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+        for life in range(1, 3):
+            while len(seen) < 100 * life - 60:
+                assert query.isActive, query.exception()
+                query.awaitTermination(0.01)
+            server.kill()
+            query.awaitTermination(0.5)  # Spark asks a server that is gone
+            server.start()
+            first = 100 * life
+            for number in range(first, first + 100):
+                log.raw_append(Message("a", b"%d" % number), idempotency_key=str(number))
+        query.processAllAvailable()
+        query.stop()
+        assert seen == [b"%d" % number for number in range(300)]
+        with log.read("a", cursor="query", follow=False) as rest:
+            assert [message.payload for message in rest] == []

@@ -1,0 +1,250 @@
+"""ServerFrames: a log that servers on the network serve as a source of frames.
+
+Implements `FrameLogs` with the calls of PChannelService: the servers weigh frames and find positions, and tasks fetch the frames that they
+read, each page while the one before it becomes rows. Nothing is pushed: a moment costs one request. Every call waits for a server that is
+being restarted (`PATIENCE_S`), and a read continues at the frame where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Final
+
+import msgspec
+
+from wal.backends import FramePage
+from wal.channels import VChannelView
+from wal.cursors import SavedCursors
+from wal.engine.remote.blocking import PATIENCE_S, BlockingRemote
+from wal.engine.remote.blocking_cursors import BlockingCursors
+from wal.engine.remote.blocking_log import BlockingLog
+from wal.errors import ClosedError, CorruptionError, FormatError
+from wal.location import ServerLocation
+from wal.message import FORM_JOURNAL
+from wal.rpc.api import cluster_pb2, frames_pb2
+from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.methods import (
+    COUNT_BYTES,
+    FIND_EVENT_BELOW,
+    FIND_TICK,
+    GET_MOMENT,
+    LIST_VCHANNELS,
+    WEIGH_FRAMES,
+)
+from wal.rpc.positions import (
+    event_from_proto,
+    event_to_proto,
+    identity_from_proto,
+    position_from_proto,
+    position_to_proto,
+    vchannel_from_proto,
+)
+from wal.rpc.reports import tail_from_proto
+from wal.secret import Secret
+from wal.settings import Settings
+from wal.spark.frame_source import LogMoment
+from wal.spark.offsets import LogPosition
+from wal.spark.options import ChannelChoice
+from wal.spark.planning import FrameWeight
+from wal.spark.viewed_vchannels import ViewedVChannels
+
+__all__ = ["ServerFrames", "ServerSource"]
+
+_VCHANNELS_AGE_S: Final = 0.2
+"""The maximum age of cached knowledge about vchannels."""
+_COSTS: Final = 20
+"""An answer about the vchannels is reused for `_COSTS` times as long as it took, if that is longer: there may be tens of thousands."""
+_NAMES_MAX: Final = 16_384
+"""A read of more vchannels by a pattern takes whole frames: as many names make requests of half a megabyte."""
+
+
+class ServerSource(msgspec.Struct, frozen=True):
+    """The log that these servers serve to clients with this token."""
+
+    servers: ServerLocation
+    token: Secret | None = None
+
+    def open(self) -> ServerFrames:
+        """Connects. Raises UnavailableError if no server answers in time, InvalidArgumentError if it refuses the token."""
+        return ServerFrames(self.servers, self.token)
+
+    def __repr__(self) -> str:
+        return f"ServerSource({str(self.servers)!r})"
+
+
+class ServerFrames:
+    """See `FrameLogs`."""
+
+    def __init__(self, servers: ServerLocation, token: Secret | None) -> None:
+        self._remote = BlockingRemote(servers, Settings(token=token), wait_s=PATIENCE_S)
+        self._logs = {name: BlockingLog(self._remote, name) for name in self._remote.log.pchannels}
+        self._ends: dict[str, int] = {}
+        self._cursors = BlockingCursors(self._remote, lambda: self._ends)
+        self._replaced = False
+        self._view = VChannelView({}, {})
+        self._view_until = 0.0
+
+    def pchannels(self) -> Sequence[str]:
+        return list(self._logs)
+
+    def moment(self, pchannel: str) -> LogMoment:
+        log = self._log(pchannel)
+        try:
+            state, last_truncated = log.reach(), log.last_truncated
+            origin = self._remote.log.pchannels[pchannel].origin()
+        except FormatError:  # another log is there now: a reader that continues sees another origin
+            self._replaced = True
+            found = self._moment(pchannel)
+            state, last_truncated = tail_from_proto(found.tail, term=found.log.pchannel.term, closed=found.closed)
+            origin = identity_from_proto(found.log)
+        self._ends[pchannel] = state.durable_end
+        return LogMoment(origin, state.earliest, state.durable_end, state.promised_tick, state.closed, last_truncated)
+
+    def vchannels(self) -> ViewedVChannels:
+        if time.monotonic() >= self._view_until:
+            self._look()
+        return ViewedVChannels(self._view)
+
+    def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
+        if choice.everything or choice.names is not None:
+            return None if choice.names is None else frozenset(choice.names)
+        # A vchannel is listed before its first frame is durable. So the list of now has all those whose frames are below a durable end.
+        self._look()
+        found = choice.among(ViewedVChannels(self._view).on(pchannel))
+        return found if len(found) <= _NAMES_MAX else None
+
+    def log_position_after(self, pchannel: str, tick: int, start: int, end: int) -> LogPosition:
+        request = proto.FindTickRequest(
+            pchannel=_named(pchannel), time_tick=tick, start=position_to_proto(start), end=position_to_proto(end)
+        )
+        return event_from_proto(self._remote.ask(FIND_TICK, request, f"finding tick {tick}", pchannel=pchannel))
+
+    def newest_tick(self, pchannel: str) -> int:
+        return self._moment(pchannel).newest_time_tick
+
+    def weights(
+        self,
+        pchannel: str,
+        start: int,
+        end: int,
+        choice: ChannelChoice,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        names = self.names(pchannel, start, end, choice)
+        request = proto.WeighFramesRequest(
+            pchannel=_named(pchannel),
+            end=position_to_proto(end),
+            names=None if names is None else frames_pb2.VChannelNames(names=sorted(names)),
+        )
+        found: list[FrameWeight] = []
+        rows = size = 0
+        while start < end:
+            request.start.CopyFrom(position_to_proto(start))
+            if rows_max is not None:
+                request.rows_max = rows_max - rows
+            if bytes_max is not None:
+                request.bytes_max = bytes_max - size
+            answer = self._remote.ask(WEIGH_FRAMES, request, "weighing frames", pchannel=pchannel)
+            found += (_weight(weight, end) for weight in answer.weights)
+            rows += sum(weight.rows for weight in answer.weights)
+            size += sum(weight.bytes for weight in answer.weights)
+            start = position_from_proto(answer.next_position)
+            if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
+                break
+        return found
+
+    def event_below(self, pchannel: str, since: LogPosition, place: LogPosition) -> LogPosition | None:
+        if place[1]:
+            return place[0], place[1] - 1
+        below = min(place, (self.moment(pchannel).durable_end, 0))
+        if since >= below:
+            return None
+        request = proto.FindEventBelowRequest(
+            pchannel=_named(pchannel), since=event_to_proto(since), below=event_to_proto(below)
+        )
+        answer = self._remote.ask(FIND_EVENT_BELOW, request, "finding an event", pchannel=pchannel)
+        return event_from_proto(answer.event) if answer.HasField("event") else None
+
+    def bytes_between(self, pchannel: str, start: int, end: int) -> int:
+        if self._log(pchannel).form == FORM_JOURNAL:
+            return end - start
+        request = proto.ExtentRequest(
+            pchannel=_named(pchannel), start=position_to_proto(start), end=position_to_proto(end)
+        )
+        return self._remote.ask(COUNT_BYTES, request, "counting bytes", pchannel=pchannel).bytes
+
+    def pages(
+        self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
+    ) -> Generator[FramePage, None, None]:
+        log = self._log(pchannel)
+        durable = self._ends.get(pchannel, 0)
+        if durable < end and (durable := self.moment(pchannel).durable_end) < end:
+            raise CorruptionError(
+                f"pchannel {pchannel!r} at {self._remote.log.place} is durable up to position {durable} only, and {end} was planned "
+                "from: this server has an older copy of the log, or another one",
+                path=self._remote.log.place,
+                offset=durable,
+                expected=f"a log that is durable up to position {end}",
+            )
+        while start < end:
+            page = log.page(start, end, names, bytes_max)
+            yield page
+            start = page.next_position
+
+    @property
+    def cursors(self) -> SavedCursors:
+        return self._cursors
+
+    def is_current(self) -> bool:
+        return not self._replaced
+
+    def writer_is_gone(self) -> bool:
+        return False  # a server that answers has the log open for writing
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _log(self, pchannel: str) -> BlockingLog:
+        log = self._logs.get(pchannel)
+        if log is None:
+            raise ClosedError(
+                f"the log at {self._remote.log.place} has no pchannel {pchannel!r}: another log is served there, or the address is "
+                "another one"
+            )
+        return log
+
+    def _moment(self, pchannel: str) -> proto.Moment:
+        request = proto.PChannelRequest(pchannel=_named(pchannel))
+        return self._remote.ask(GET_MOMENT, request, "looking at the log", pchannel=pchannel)
+
+    def _look(self) -> None:
+        """Asks for the vchannels as they are now."""
+        began = time.monotonic()
+        pchannel = next(iter(self._logs))
+        answer = self._remote.ask(
+            LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing the vchannels", pchannel=pchannel
+        )
+        infos = map(vchannel_from_proto, answer.vchannels)
+        self._view = self._remote.view({info.name: info for info in infos}, answer.floors)
+        now = time.monotonic()
+        self._view_until = now + max(_VCHANNELS_AGE_S, _COSTS * (now - began))
+
+
+def _named(pchannel: str) -> PChannelInfo:
+    return PChannelInfo(name=pchannel)
+
+
+def _weight(weight: proto.FrameWeight, end: int) -> FrameWeight:
+    return FrameWeight(
+        position_from_proto(weight.position),
+        # The smallest position of a frame after the last one may be above the end of the log, where blocks are aligned.
+        min(position_from_proto(weight.next_position), end),
+        weight.first_tick,
+        weight.promised_tick,
+        weight.rows,
+        weight.bytes,
+    )
