@@ -59,6 +59,7 @@ class Admission:
         self._waiting: dict[int, AppendCall] = {}
         self._ready: deque[int] | None = None
         self._owners = 0
+        self._no_waiting: Callable[[], Exception] | None = None
 
     @property
     def waiting(self) -> int:
@@ -74,8 +75,10 @@ class Admission:
         call.owner = self._owners
         keys = tuple(call.message.resource_keys)
         if call.wait and not self._locks.lock_or_wait(call.owner, keys):
-            if call.withdrawn:
+            if call.withdrawn or self._no_waiting is not None:
                 self._granted(self._locks.cancel(call.owner))
+                if self._no_waiting is not None:
+                    refuse(call.reply, self._no_waiting())
             else:
                 call.waited = True
                 self._waiting[call.owner] = call
@@ -101,6 +104,14 @@ class Admission:
         self.bytes_held -= call.size
         self._granted(self._locks.cancel(call.owner))
         return True
+
+    def end_waiting(self, error: Callable[[], Exception]) -> None:
+        """Answers each waiting call with its own error, and from now on every call that would have to wait."""
+        self._no_waiting = error
+        for call in list(self._waiting.values()):
+            if call.owner in self._waiting:  # otherwise the end of another one has begun it
+                self.withdraw(call)
+                refuse(call.reply, error())
 
     def release(self, owner: int) -> None:
         """Frees the keys of an owner, and begins the calls that can get them now."""

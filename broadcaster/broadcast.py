@@ -70,6 +70,13 @@ class Broadcast:
         """Waits for the appends and saves under way, and leaves the rest to the next opening. Idempotent."""
         await self._ref.stop()
 
+    def end_waiting(self, error: Callable[[], Exception]) -> None:
+        """Answers the calls that wait for their resource keys with an error, and from now on those that would; nothing of them was done."""
+        try:
+            self._ref.tell_control(lambda: self._broadcaster.end_waiting(error))
+        except (ActorStoppedError, ActorFailedError):
+            pass  # the broadcaster has ended, and has answered them
+
     def statistics(self) -> BroadcasterStatistics:
         """Returns the current counts, and those since the start."""
         return self._broadcaster.statistics()

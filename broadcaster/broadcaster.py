@@ -134,6 +134,10 @@ class Broadcaster(Actor):
             message()
         self._lifecycle.end_turn()
 
+    def end_waiting(self, error: Callable[[], Exception]) -> None:
+        """Answers the calls that wait for their keys with an error, and those that would. Inside a turn."""
+        self._lifecycle.admission.end_waiting(error)
+
     async def stopped(self) -> None:
         """Begins no more broadcasts, and waits for the appends and saves under way; the rest is left to the next opening."""
         self._close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -67,5 +68,6 @@ def _waiting() -> str:
         return "no loop runs"
     stacks = io.StringIO()
     for task in tasks:
-        task.print_stack(file=stacks)
+        with contextlib.suppress(TypeError):  # linecache knows no lines of compiled modules such as grpc's
+            task.print_stack(file=stacks)
     return stacks.getvalue()

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from tests.node.foreign import Foreign
-from tests.node.servers import Child, Serving, child, connected, serving
+from tests.node.servers import Serving, child, connected, serving
 from wal import open_wal
 from wal.errors import (
     ChannelNotExistError,
@@ -365,16 +365,6 @@ async def test_a_request_that_is_too_large_ends_its_stream_only(served: Serving,
     await other.write(append(0, Message("orders", b"small")))
     assert isinstance((await outcomes(other, 1))[0], AppendResult)
     assert await stored(served, "orders") == [b"small"]
-
-
-async def test_sigterm_answers_what_was_accepted(server: Child) -> None:
-    async with connected(server.address) as connection:
-        stream = await opened(connection)
-        await stream.write(append(0, *[Message("orders", bytes(1000)) for _ in range(500)]))
-        await outcomes(stream, 500)
-        assert await server.stop() == 0
-        with pytest.raises(ClosedError, match="is being stopped"):
-            await stream.read()
 
 
 @pytest.mark.one_loop

@@ -96,13 +96,17 @@ class Outboxes(RuleBasedStateMachine):
             self.refused.append((number, sending))
         del self.sent[at:]
 
-    @rule()
-    def restart(self) -> None:
-        unknown = self.outbox.restart()
-        assert unknown == [sending for _, sending in self.sent if not sending.repeatable]
-        again = self.refused + [(number, sending) for number, sending in self.sent if sending.repeatable]
+    @rule(answered=st.booleans())
+    def restart(self, answered: bool) -> None:
+        tried = [sending for _, sending in self.sent if sending.tried]
+        unknown = self.outbox.restart(answered=answered)
+        assert unknown == [sending for _, sending in self.sent if not sending.repeatable and not answered]
+        again = self.refused + [(number, sending) for number, sending in self.sent if sending.repeatable or answered]
         self.waiting = [sending for _, sending in sorted(again, key=lambda one: one[0])] + self.waiting
-        assert all(sending.tried for _, sending in self.sent if sending.repeatable)
+        if answered:
+            assert [sending for _, sending in self.sent if sending.tried] == tried
+        else:
+            assert all(sending.tried for _, sending in self.sent if sending.repeatable)
         self.settled += unknown
         self.sent, self.refused, self.number = [], [], 1
 

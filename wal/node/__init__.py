@@ -9,6 +9,7 @@ Files, from the bottom up:
 * states:            the state of the component, and gRPC's health
 * tails:             the end of a hosted pchannel's log, as clients see it
 * discovery:         AssignmentDiscover: which pchannels are on which node
+* sessions:          the newest Produce stream of each session of a client
 * produce_txns:      transactions whose bodies a client keeps until the commit
 * message_txns:      transactions whose messages come one by one, in the contract's form
 * produce:           Produce: the streams on which clients append

@@ -1,6 +1,7 @@
 """BroadcastCalls: the calls of LogService that concern broadcasts.
 
-A client that goes away withdraws a call that still waits for its resource keys; a broadcast that has begun is completed.
+A client that goes away withdraws a call that still waits for its resource keys; a broadcast that has begun is completed. When the node
+stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from wal.engine.local.log import LocalLog
 from wal.network import Method
+from wal.node.draining import Draining
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
 from wal.rpc.methods import (
@@ -28,10 +30,12 @@ __all__ = ["BroadcastCalls"]
 
 
 class BroadcastCalls:
-    """Serves the broadcaster of an open log."""
+    """Serves the broadcaster of an open log, until `draining` begins."""
 
-    def __init__(self, log: LocalLog) -> None:
+    def __init__(self, log: LocalLog, draining: Draining) -> None:
         self._log = log
+        self._draining = draining
+        draining.on_begin(lambda: log.broadcasts.end_waiting(draining.error))
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of these calls."""
@@ -57,10 +61,11 @@ class BroadcastCalls:
 
     async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> Empty:
         key, broadcasts = key_from_proto(request.key), self._log.broadcasts
-        if request.all:
-            await broadcasts.block_until_resource_key_ack_all(key)
-        else:
-            await broadcasts.block_until_resource_key_ack_once(key)
+        with self._draining.ending():
+            if request.all:
+                await broadcasts.block_until_resource_key_ack_all(key)
+            else:
+                await broadcasts.block_until_resource_key_ack_once(key)
         return Empty()
 
     async def _list(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastTasks:

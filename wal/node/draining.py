@@ -15,6 +15,8 @@ from wal.rpc.codes import abort
 
 __all__ = ["Draining"]
 
+LET_END_S: Final = 1.0
+"""How long a client that was told may take to end its stream."""
 _ANSWERED_TO_THE_END: Final = (
     "/grpc.health.v1.Health/",
     "/milvus.proto.streaming.StreamingCoordStateService/",
@@ -30,7 +32,8 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         self.begun: bool = False
         """Whether the node is stopping."""
         self._callbacks: set[Callable[[], object]] = set()
-        self._calls = 0
+        self.calls: int = 0
+        """How many calls are under way."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -55,6 +58,17 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
             raise self.error() from None
         finally:
             forget()
+
+    async def let_client_end(self, context: Any) -> None:
+        """Waits until the client of a stream ends it, if the node is stopping: it has been told. What it still sends is not executed.
+
+        In gRPC for Python a client that is writing when its stream ends gets an internal error, and not what it has not read yet.
+        """
+        if self.begun:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LET_END_S):
+                    while await context.read() is not grpc.aio.EOF:
+                        pass
 
     def begin(self) -> None:
         """Refuses new calls from now on, and asks the streams to end. Idempotent."""
@@ -115,13 +129,13 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
     @contextlib.contextmanager
     def _under_way(self) -> Iterator[None]:
         """A block that is a call under way."""
-        self._calls += 1
+        self.calls += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._calls -= 1
-            if not self._calls:
+            self.calls -= 1
+            if not self.calls:
                 self._idle.set()
 
 

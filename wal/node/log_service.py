@@ -29,7 +29,7 @@ class LogService:
     def __init__(self, log: LocalLog, draining: Draining) -> None:
         self._log = log
         self._vchannels = VChannelCalls(log, draining)
-        self._broadcasts = BroadcastCalls(log)
+        self._broadcasts = BroadcastCalls(log, draining)
         # It is never closed: a fetch that is under way when the log closes ends with the log's metadata.
         self._ids = IdAllocator(log.kv, key=IDS_KEY)
 

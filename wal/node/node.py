@@ -5,6 +5,7 @@ The log stays its owner's: it is opened before the node starts, and closed after
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ __all__ = ["Node"]
 
 DRAIN_S: Final = 5.0
 """How long the end of a node waits for calls under way."""
+LATE_S: Final = 0.2
+"""How long calls that were sent before their client knew are still refused. Once the server stops they would end without a word."""
 _SERVER_ID: Final = 1
 """The id of the only node of a log that has no coordinator."""
 _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
@@ -68,7 +71,10 @@ class Node:
         """Refuses new calls, lets those under way end for up to `drain_s`, and stops. Idempotent; a cancelled call stops at once."""
         try:
             await self._states.stopping()
+            used = self._draining.calls > 0
             self._draining.begin()
             await self._draining.wait(drain_s)
+            if used:
+                await asyncio.sleep(LATE_S)
         finally:
             await self._server.stop(None)

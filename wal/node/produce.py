@@ -33,6 +33,7 @@ from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
+from wal.node.sessions import Sessions, replaced
 from wal.node.tails import identity_of, tail_of
 from wal.pchannel import Key, PChannel
 from wal.pchannel.operations import with_outcome
@@ -64,6 +65,7 @@ class ProduceService:
         self._hosted = hosted
         self._draining = draining
         self._producer_ids = itertools.count(1)
+        self._sessions = Sessions()
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handler of Produce."""
@@ -72,14 +74,16 @@ class ProduceService:
     async def _produce(self, context: Any) -> None:
         created = producer_in(context.invocation_metadata() or ())
         pchannel = self._hosted.find(created.pchannel)
-        await context.write(
-            proto.ProduceResponse(
-                create=proto.CreateProducerResponse(
-                    producer_id=next(self._producer_ids), log=identity_of(pchannel), tail=tail_of(pchannel)
+        stream = _Stream(context, self._log, self._hosted, self._draining, pchannel)
+        async with self._sessions.newest(pchannel.channel, created.session, stream):
+            await context.write(
+                proto.ProduceResponse(
+                    create=proto.CreateProducerResponse(
+                        producer_id=next(self._producer_ids), log=identity_of(pchannel), tail=tail_of(pchannel)
+                    )
                 )
             )
-        )
-        await _Stream(context, self._log, self._hosted, self._draining, pchannel).run()
+            await stream.run()
 
 
 class _Stream:
@@ -104,19 +108,26 @@ class _Stream:
         self._unanswered = 0
         self._refusal: WALError | None = None
         """Why every later request is refused."""
+        self._reader: asyncio.Task[bool] | None = None
+        self._replaced = False
         self._wake = asyncio.Event()
         self._taken = asyncio.Event()
         """Set when the client took answers."""
 
     async def run(self) -> None:
         """Serves the stream to its end, which is the error that the reader raised, once everything before it is answered."""
+        if self._replaced:
+            raise replaced()
         reader = asyncio.get_running_loop().create_task(self._read(), name=f"produce on {self._pchannel.channel}")
         reader.add_done_callback(lambda _: self._wake.set())
+        self._reader = reader
         try:
-            while not reader.done() or self._unanswered:
+            while not reader.done() or (self._unanswered and not self._replaced):
                 await self._wake.wait()
                 self._wake.clear()
                 await self._answer()
+            if self._replaced:
+                raise replaced()
         finally:
             reader.cancel()
             await asyncio.wait((reader,))
@@ -124,6 +135,15 @@ class _Stream:
                 reader.exception()  # retrieved, also if the client is gone
         if reader.result():
             await self._context.write(proto.ProduceResponse(close=proto.CloseProducerResponse()))
+            await self._draining.let_client_end(self._context)
+            await self._draining.let_client_end(self._context)
+
+    async def replaced(self) -> None:
+        """Ends the stream: when it returns nothing more of it is executed. What was accepted before is written."""
+        self._replaced = True
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait((self._reader,))
 
     # -- answers
 
@@ -157,30 +177,39 @@ class _Stream:
     # -- requests
 
     async def _read(self) -> bool:
-        """Executes the requests; returns whether the client asked for the end. Raises for a request that ends the stream."""
-        with self._draining.ending():
-            while (request := await self._context.read()) is not grpc.aio.EOF:
+        """Executes the requests; returns whether the client or the node asked for the end. Raises for a request that ends the stream."""
+        while (request := await self._next()) is not grpc.aio.EOF:
+            if request is None:
+                return True
+            match request.WhichOneof("request"):
+                case "append":
+                    await self._append(request.append)
+                case "append_txn":
+                    await self._append_txn(request.append_txn)
+                case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" as name:
+                    await self._execute(name, getattr(request, name))
+                case "produce":
+                    await self._append_one(request.produce)
+                case "close":
+                    await self._nothing_follows()
+                    return True
+                case _:
+                    raise InvalidArgumentError(
+                        "a ProduceRequest has no request that this version knows: set produce, append, append_txn, begin_txn, "
+                        "keep_txn, commit_txn, rollback_txn or close"
+                    )
+        return False
+
+    async def _next(self) -> Any:
+        """Returns the next request. When the node stops it returns None: a request that was begun is finished, and none is begun."""
+        try:
+            with self._draining.ending():
                 while self._unanswered >= UNANSWERED_MAX:
                     self._taken.clear()
                     await self._taken.wait()
-                match request.WhichOneof("request"):
-                    case "append":
-                        await self._append(request.append)
-                    case "append_txn":
-                        await self._append_txn(request.append_txn)
-                    case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" as name:
-                        await self._execute(name, getattr(request, name))
-                    case "produce":
-                        await self._append_one(request.produce)
-                    case "close":
-                        await self._nothing_follows()
-                        return True
-                    case _:
-                        raise InvalidArgumentError(
-                            "a ProduceRequest has no request that this version knows: set produce, append, append_txn, begin_txn, "
-                            "keep_txn, commit_txn, rollback_txn or close"
-                        )
-        return False
+                return await self._context.read()
+        except ClosedError:
+            return None
 
     async def _nothing_follows(self) -> None:
         """Waits until everything is answered. Raises InvalidRequestSeqError if the client sends anything meanwhile."""

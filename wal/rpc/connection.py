@@ -1,8 +1,9 @@
 """Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
 
 Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
-one. A write is sent at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been carried
-out (UnknownOutcomeError). The server's own error is raised as it is, and a stream is never opened again here: its owner knows what is lost.
+one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
+carried out (UnknownOutcomeError). A server that is stopping refuses calls, with ClosedError, and both are sent again. Any other error of
+the server is raised as it is, and a stream is never opened again here: its owner knows what is lost.
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
@@ -11,6 +12,7 @@ HTTP/2 has a window for each stream, so that one which is not read holds up no o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,13 +27,15 @@ from wal.rpc.headers import Header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.secret import Secret
 
-__all__ = ["Connection", "Stream"]
+__all__ = ["UNREACHABLE_S", "Connection", "Stream"]
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 TIMEOUT_S: Final = 10.0
 """The default deadline of a call."""
+UNREACHABLE_S: Final = 30.0
+"""How long a call without a deadline waits for a server. A server that is restarted is back much sooner."""
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _TRIES_OF_A_READ: Final = 3
@@ -91,13 +95,16 @@ class Connection:
     async def read(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
     ) -> Response:
-        """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels"."""
+        """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels".
+
+        With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
+        """
         return await self._call(method, request, what, timeout_s, writing=False)
 
     async def write(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
     ) -> Response:
-        """Returns the answer to a call that changes something, sent at most once.
+        """Returns the answer to a call that changes something, executed at most once.
 
         Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
         """
@@ -129,6 +136,8 @@ class Connection:
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
+            if isinstance(error_in(error), ClosedError):
+                self._endpoints.leave(number)
             raise _explain(error, self._name(number, what), writing=False) from error
         finally:
             call.cancel()
@@ -150,21 +159,30 @@ class Connection:
         deadline, pause = self._deadline(timeout_s), _PAUSE_FIRST_S
         total = deadline - loop.time()
         while True:
-            number, channel = await self._connected(deadline, what)
+            number, channel = await self._connected(
+                deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what
+            )
             left = deadline - loop.time()
+            timeout = max(0.001, left if writing else min(left, total / self._tries))
             call = channel.unary_unary(method.path, **method.serializers())
             try:
                 return await call(  # type: ignore[no-any-return]
                     request,
-                    timeout=max(0.001, left if writing else min(left, total / self._tries)),
+                    timeout=timeout if timeout < math.inf else None,
                     metadata=self._headers,
+                    # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
+                    wait_for_ready=writing,
                 )
             except grpc.aio.AioRpcError as error:
                 explained = _explain(error, self._name(number, what), writing=writing)
-                lost = error_in(error) is None and isinstance(explained, UnavailableError)
+                told = error_in(error)
+                lost = told is None and isinstance(explained, UnavailableError)
+                stopping = isinstance(told, ClosedError) and not told.outcome_unknown
                 if lost:
                     self._endpoints.turn_away(number)
-                if not lost or self._closing or loop.time() + pause >= deadline:
+                elif stopping:
+                    self._endpoints.leave(number)
+                if not (lost or stopping) or self._closing or loop.time() + pause >= deadline:
                     raise explained from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_S)

@@ -5,6 +5,7 @@ A broadcast is sent at most once. Without an answer it raises UnknownOutcomeErro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -26,8 +27,8 @@ from wal.rpc.methods import (
 
 __all__ = ["RemoteBroadcasts"]
 
-WAIT_S: Final = 365 * 86_400.0
-"""The deadline of a call that waits for the acknowledgements of others: none that a caller would notice."""
+WAIT_S: Final = math.inf
+"""The deadline of a call that waits for the acknowledgements of others."""
 
 
 class RemoteBroadcasts:

@@ -103,7 +103,11 @@ class RemoteLog:
 
     async def open(self) -> None:
         """Connects to a server and learns what the log has. Raises UnavailableError if none answers; a failure undoes what was done."""
-        self._connection = await self._connected(*self._servers.addresses)
+        try:
+            self._connection = await self._connected(*self._servers.addresses)
+        except BaseException:
+            self.released = True
+            raise
         self._nodes = Nodes(self._connection, self._connected)
         try:
             await self._open()

@@ -128,14 +128,19 @@ class Outbox:
             self._refused.append((number, sending))
             self.refusing = error
 
-    def restart(self) -> list[Sending]:
-        """Begins anew because the stream has ended. Returns the requests whose outcome is unknown, in their order."""
+    def restart(self, *, answered: bool = False) -> list[Sending]:
+        """Begins anew because the stream has ended. Returns the requests whose outcome is unknown, in their order.
+
+        `answered`: the server had answered everything that it executed, so that it did not execute what has no answer.
+        """
         again = [*self._refused]
+        unknown = []
         for number, sending in self.sent.items():
-            if sending.repeatable:
-                sending.tried = True
+            if answered or sending.repeatable:
+                sending.tried = sending.tried or not answered
                 again.append((number, sending))
-        unknown = [sending for sending in self.sent.values() if not sending.repeatable]
+            else:
+                unknown.append(sending)
         again.sort(key=lambda numbered: numbered[0])
         self.waiting.extendleft(sending for _, sending in reversed(again))
         self.sent.clear()

@@ -8,12 +8,14 @@ the requests that were sent on it. A server that answers is never given up.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.engine.remote.unknown import UnknownOutcomes
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -29,15 +31,13 @@ from wal.pchannel import InFlight
 from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.columns import request_of
-from wal.rpc.connection import Connection, Stream
+from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
 
 __all__ = ["Producer", "SeenTick"]
 
-UNREACHABLE_S: Final = 30.0
-"""The seconds after which requests fail because no server takes them. A server that is restarted is back much sooner."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
@@ -79,6 +79,13 @@ class Producer:
         self._seen = seen
         self._changed = asyncio.Event()
         self._closing = False
+        self._session = uuid.uuid4().bytes
+        """A new stream of the same session ends the older one on the server."""
+        self._unknown = UnknownOutcomes(self.fail)
+        self._opening = False
+        """Whether it looks for a server, and has no stream."""
+        self._closed_there = False
+        """Whether the server has closed the newest stream well: it has answered everything that it executed."""
         self._pause_s = 0.0
         """The pause before the next stream, because the server refused the requests on the last one."""
         self._failure: BaseException | None = None
@@ -98,7 +105,8 @@ class Producer:
 
     def pending(self) -> list[asyncio.Future[Any]]:
         """Returns the futures of everything that has no outcome yet, but for what is held."""
-        return [sending.future for sending in self.outbox.pending() if not sending.future.done()]
+        futures = [*self._unknown.futures(), *(sending.future for sending in self.outbox.pending())]
+        return [future for future in futures if not future.done()]
 
     def wake(self) -> None:
         """Continues after a hold has ended."""
@@ -117,8 +125,11 @@ class Producer:
     async def close(self) -> None:
         """Waits for the outcomes of everything that was added, and ends the stream. If no server can be reached, requests fail at once."""
         self._closing = True
+        self._unknown.tell()
         self._changed.set()
         if self._running is not None:
+            if self._opening and not self.outbox:
+                self._running.cancel()
             await asyncio.wait([self._running])
 
     def fail(self, sendings: list[Sending], error: BaseException) -> None:
@@ -142,7 +153,7 @@ class Producer:
             self._end(failure)
 
     async def _has_work(self) -> bool:
-        while not self.outbox:
+        while not self.outbox and not self._unknown:
             if self._closing:
                 return False
             self._changed.clear()
@@ -155,7 +166,9 @@ class Producer:
         deadline, pause_s = loop.time() + UNREACHABLE_S, PAUSE_FIRST_S
         while True:
             try:
+                self._opening = True
                 stream = await self._open()
+                self._opening = False
             except WALError as error:
                 if not isinstance(error, MOVED) or self._closing or loop.time() + pause_s > deadline:
                     self._give_up(error)
@@ -165,11 +178,11 @@ class Producer:
                 continue
             try:
                 cause = await self._use(stream)
-                refusing = self.outbox.refusing is not None
+                refusing = self._closed_there or self.outbox.refusing is not None
             finally:
                 stream.cancel()
             self._lost(cause)
-            if refusing:
+            if refusing and self.outbox:
                 self._pause_s = min(max(PAUSE_FIRST_S, 2 * self._pause_s), PAUSE_MAX_S)
                 await asyncio.sleep(self._pause_s)
             else:
@@ -177,7 +190,8 @@ class Producer:
             return
 
     async def _open(self) -> ProduceStream:
-        request = proto.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
+        pchannel = pchannel_pb2.PChannelInfo(name=self.pchannel)
+        request = proto.CreateProducerRequest(pchannel=pchannel, session=self._session)
         connection = self._connection()
         stream = await connection.stream(
             PRODUCE, f"producing to pchannel {self.pchannel}", headers=[producer_header(request)]
@@ -197,6 +211,8 @@ class Producer:
             stream.cancel()
             raise UnknownError(f"the server began a Produce stream of pchannel {self.pchannel} with {response!r}")
         self.term = response.create.log.pchannel.term
+        self._closed_there = False
+        self._unknown.tell()
         return stream
 
     async def _use(self, stream: ProduceStream) -> WALError | None:
@@ -240,6 +256,7 @@ class Producer:
                 if response.HasField("outcomes"):
                     self._take(response.outcomes)
                 elif response.HasField("close"):
+                    self._closed_there = True
                     return None
         except WALError as error:
             return error
@@ -287,20 +304,21 @@ class Producer:
                 future.set_result(outcome)
 
     def _lost(self, cause: WALError | None) -> None:
-        """Goes through the requests of a stream that has ended: those whose outcome is unknown fail, others are sent again."""
-        unknown = self.outbox.restart()
+        """Goes through the requests of a stream that has ended: those whose outcome is unknown will fail, others are sent again."""
+        unknown = self.outbox.restart(answered=self._closed_there)
         if unknown:
             error = UnknownOutcomeError(
                 f"the connection to the server of pchannel {self.pchannel} was lost before it answered ({cause or 'it ended'}): the "
                 "message may be in the log; look before you repeat it, or use an idempotency key: then it is repeated for you"
             )
             error.__cause__ = cause
-            self.fail(unknown, error)
+            self._unknown.add(unknown, error)
         if cause is not None and not isinstance(cause, MOVED):
             self._give_up(cause)
 
     def _give_up(self, error: WALError) -> None:
         """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
+        self._unknown.tell()
         waiting = self.outbox.clear()
         self.fail([sending for sending in waiting if not sending.tried], error)
         tried = [sending for sending in waiting if sending.tried]
@@ -315,4 +333,5 @@ class Producer:
     def _end(self, failure: WALError) -> None:
         self._failure = failure
         self._lost(failure)
+        self._unknown.tell()
         self.fail(self.outbox.clear(), failure)

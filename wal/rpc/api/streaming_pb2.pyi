@@ -182,10 +182,12 @@ class ProduceRequest(_message.Message):
     def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerRequest(_message.Message):
-    __slots__ = ("pchannel",)
+    __slots__ = ("pchannel", "session")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
+    session: bytes
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class ProduceMessageRequest(_message.Message):
     __slots__ = ("request_id", "message")

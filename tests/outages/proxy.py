@@ -1,0 +1,151 @@
+"""Proxy: a TCP proxy between a client and a server, which does to their connections what networks do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from typing import Final
+
+__all__ = ["Proxy"]
+
+READ_BYTES: Final = 1 << 16
+_RESET: Final = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER with which closing a socket sends a reset."""
+
+
+class Proxy:
+    """Forwards TCP connections to a port of this machine. Use it with `async with`; `address` is where it listens."""
+
+    def __init__(self, port: int, *, rng: random.Random | None = None) -> None:
+        self.address: str = ""
+        self.delay_s: float = 0.0
+        """How long at most each piece is held up on its way; the order of the pieces stays."""
+        self.refusing: bool = False
+        """Whether new connections are reset at once."""
+        self.accepted = 0
+        """How many connections were accepted so far."""
+        self._port = port
+        self._rng = rng or random.Random()
+        self._links: set[_Link] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*(link.task for link in self._links), return_exceptions=True)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._links)
+
+    def cut(self) -> None:
+        """Resets all connections on both sides; what is on its way is lost."""
+        for link in self._links:
+            link.task.cancel()
+
+    def cut_after(self, bytes_max: int, *, up: bool) -> None:
+        """Resets each connection when it has forwarded a random number of bytes more, to the server or from it: also within a frame."""
+        for link in self._links:
+            link.left[up] = self._rng.randrange(bytes_max)
+
+    def stall(self) -> None:
+        """Moves nothing any more on the connections that are open now; none of them ends. New ones are not concerned."""
+        for link in self._links:
+            link.flowing[True].clear()
+            link.flowing[False].clear()
+
+    def stall_one_way(self, *, up: bool) -> None:
+        """Moves nothing any more to the server (`up`), or from it."""
+        for link in self._links:
+            link.flowing[up].clear()
+
+    def flow(self) -> None:
+        """Moves what was held up by a stall."""
+        for link in self._links:
+            link.flowing[True].set()
+            link.flowing[False].set()
+
+    def end_one_way(self, *, up: bool) -> None:
+        """Says to the server (`up`), or to the client, that nothing follows; the other direction stays open."""
+        for link in self._links:
+            link.end(up=up)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self.refusing:
+            _reset(writer)
+            return
+        try:
+            onward = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            _reset(writer)
+            return
+        link = _Link(self, {True: (reader, onward[1]), False: (onward[0], writer)})
+        self._links.add(link)
+        link.task.add_done_callback(lambda _: self._links.discard(link))
+
+    async def held_up(self) -> None:
+        """Waits as long as a piece is held up."""
+        if self.delay_s:
+            await asyncio.sleep(self._rng.random() * self.delay_s)
+
+
+class _Link:
+    """A connection, with both of its directions by `up`."""
+
+    def __init__(self, proxy: Proxy, ways: dict[bool, tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+        self.flowing = {True: asyncio.Event(), False: asyncio.Event()}
+        self.left: dict[bool, int | None] = {True: None, False: None}
+        self._proxy = proxy
+        self._ways = ways
+        for flowing in self.flowing.values():
+            flowing.set()
+        self.task = asyncio.create_task(self._run())
+
+    def end(self, *, up: bool) -> None:
+        writer = self._ways[up][1]
+        if not writer.is_closing() and writer.can_write_eof():
+            writer.write_eof()
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for up in self._ways:
+                    group.create_task(self._forward(up))
+        except* OSError:
+            pass
+        finally:
+            for _, writer in self._ways.values():
+                _reset(writer)
+
+    async def _forward(self, up: bool) -> None:
+        reader, writer = self._ways[up]
+        while data := await reader.read(READ_BYTES):
+            await self._proxy.held_up()
+            await self.flowing[up].wait()
+            left = self.left[up]
+            if left is not None:
+                self.left[up] = left - len(data)
+                data = data[:left]
+            if writer.transport.is_closing():
+                raise ConnectionResetError
+            writer.write(data)
+            await writer.drain()
+            if left is not None and len(data) == left:
+                raise ConnectionResetError
+        self.end(up=up)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock: socket.socket | None = writer.get_extra_info("socket")
+    if sock is not None and not writer.transport.is_closing():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()

@@ -1,0 +1,106 @@
+"""TLS and tokens of a client of a log: what is wrong with them is an error within seconds, never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.node.servers import Child, child, serving
+from wal import Message, WALAccesser, open_wal
+from wal.errors import InvalidArgumentError, UnavailableError, WALError
+from wal.network import TlsFiles
+from wal.node.access import Access
+from wal.secret import Secret
+
+SECONDS = 15.0
+"""The opening waits 10 s for a server, since one that does not answer may be starting."""
+
+
+async def appended(location: str, **settings: str) -> None:
+    async with open_wal(location, **settings) as log:
+        await log.raw_append(Message("orders", b"x"))
+        async with log.read("orders", follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"x"]
+
+
+async def refusal(location: str, **settings: str) -> WALError:
+    """Returns the error of an opening, which comes in time."""
+    began = time.monotonic()
+    with pytest.raises(WALError) as raised:
+        await appended(location, **settings)
+    assert time.monotonic() - began < SECONDS
+    return raised.value
+
+
+async def test_tls(certificates: Path) -> None:
+    """Every wrong way at once, because each waits for the deadline of the opening."""
+    own = {"certificate": certificates / "server.pem", "key": certificates / "server.key"}
+    ca, other = certificates / "ca.pem", certificates / "other-ca.pem"
+    client = f"certificate={certificates / 'client.pem'}&key={certificates / 'client.key'}"
+    stranger = f"certificate={certificates / 'stranger.pem'}&key={certificates / 'stranger.key'}"
+    one_way, mutual = TlsFiles(**own), TlsFiles(ca=ca, **own)
+    async with (
+        serving(access=Access(listen="127.0.0.1:0", tls=one_way)) as tls,
+        serving(access=Access(listen="127.0.0.1:0", tls=mutual)) as both,
+        serving() as plain,
+    ):
+        await appended(f"wal+ssl://{tls.address}?ca={ca}")
+        await appended(f"wal+ssl://{both.address}?ca={ca}&{client}")
+        wrong = [
+            f"wal+ssl://{tls.address}?ca={other}",
+            f"wal+ssl://{tls.address}",
+            f"wal+ssl://{both.address}?ca={ca}",
+            f"wal+ssl://{both.address}?ca={ca}&{stranger}",
+            f"wal://{tls.address}",
+            f"wal+ssl://{plain.address}?ca={ca}",
+        ]
+        for location, error in zip(wrong, await asyncio.gather(*map(refusal, wrong)), strict=True):
+            assert isinstance(error, UnavailableError), location
+            assert "are address and TLS right?" in str(error)
+
+
+async def test_files_that_cannot_be_read(certificates: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        await open_wal(f"wal+ssl://127.0.0.1:1?ca={certificates / 'none.pem'}")
+
+
+async def test_tokens() -> None:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("open"), Secret("old")])) as one:
+        for token in ("open", "old"):
+            async with open_wal(f"wal://{one.address}", token=token) as log:
+                await log.vchannels()
+        assert "has none" in str(await refusal(f"wal://{one.address}"))
+        error = await refusal(f"wal://{one.address}", token="wrong")
+        assert isinstance(error, InvalidArgumentError)
+        assert "is not the server's" in str(error)
+
+
+async def test_a_token_that_is_taken_back(data_dir: Path) -> None:
+    """The server comes back without the token of its clients: appends, calls and readers end with an error that says so."""
+    async with child(data_dir, WAL_SERVER_TOKEN="old") as first, open_wal(f"wal://{first.address}", token="old") as log:
+        await log.raw_append(Message("orders", b"first"))
+        async with log.read("orders") as scanner:
+            assert (await anext(scanner)).payload == b"first"
+            following = asyncio.ensure_future(anext(scanner))
+            await first.kill()
+            second = await Child.start(data_dir, listen=first.address, WAL_SERVER_TOKEN="new")
+            try:
+                await ends_with_the_reason(log, following)
+            finally:
+                await second.kill()
+
+
+async def ends_with_the_reason(log: WALAccesser, following: asyncio.Future[object]) -> None:
+    words = "the token of this call is not the server's"
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(InvalidArgumentError, match=words):
+            await log.raw_append(Message("orders", b"second"), idempotency_key="second")
+        with pytest.raises(InvalidArgumentError, match=words):
+            await log.vchannels()
+        with pytest.raises(InvalidArgumentError, match=words):
+            await log.broadcast().tasks()
+        with pytest.raises(InvalidArgumentError, match=words):
+            await following

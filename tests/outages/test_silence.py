@@ -1,0 +1,110 @@
+"""Connections that move nothing and never end: both sides find them by pings, and what was on its way can do no harm later."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.node.servers import Serving, serving
+from tests.outages.proxy import Proxy
+from wal import Message, WALAccesser, open_wal
+from wal.errors import UnknownOutcomeError
+from wal.network import PING_S
+from wal.node import node
+from wal.rpc.connection import Connection
+from wal.rpc.serving import server_options
+
+PING_TEST_S = 1.0
+NOTICED_S = 4.0
+"""Two pings, half of one for the answer that does not come, and some time to connect again. gRPC pings once a second at most."""
+
+
+@pytest.fixture(params=[PING_TEST_S, PING_S], ids=["server-notices", "server-does-not"])
+async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
+    """A node whose clients may ping often; it either finds a silent client as soon as the client the server, or much later."""
+
+    def options(**given: Any) -> list[tuple[str, Any]]:
+        often = dict(server_options(ping_s=PING_TEST_S, **given))
+        often["grpc.keepalive_time_ms"] = round(request.param * 1000)
+        return list(often.items())
+
+    monkeypatch.setattr(node, "server_options", options)
+    monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_TEST_S))
+    async with serving() as one:
+        yield one
+
+
+@pytest.fixture
+async def proxy(served: Serving) -> AsyncIterator[Proxy]:
+    async with Proxy(int(served.address.rpartition(":")[2])) as one:
+        yield one
+
+
+@pytest.fixture
+async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
+    """A client whose connection goes through the proxy."""
+    async with open_wal(f"wal://{proxy.address}") as one:
+        await one.create_vchannel("orders")
+        yield one
+
+
+async def stored(served: Serving) -> list[bytes]:
+    """Returns what the log has, as the server's own process sees it."""
+    async with open_wal(f"wal://{served.address}") as direct, direct.read("orders", follow=False) as scanner:
+        return [message.payload async for message in scanner]
+
+
+@pytest.mark.parametrize("answers_only", [False, True])
+async def test_a_stalled_connection_is_given_up(
+    log: WALAccesser, proxy: Proxy, served: Serving, answers_only: bool
+) -> None:
+    """Keyed appends go on by themselves, the outcome of a plain one is unknown, and a reader continues."""
+    read: list[bytes] = []
+
+    async def follow() -> None:
+        async with log.read("orders") as scanner:
+            async for message in scanner:
+                read.append(message.payload)
+                if message.payload == b"last":
+                    return
+
+    following = asyncio.ensure_future(follow())
+    await log.raw_append(Message("orders", b"first"), idempotency_key="first")
+    began = time.monotonic()
+    if answers_only:
+        proxy.stall_one_way(up=False)
+    else:
+        proxy.stall()
+    plain = log.append_nowait(Message("orders", b"plain"))
+    keyed = log.append_nowait(Message("orders", b"keyed"), idempotency_key="keyed")
+    with pytest.raises(UnknownOutcomeError):
+        await plain
+    assert (await keyed).duplicate is answers_only
+    await log.raw_append(Message("orders", b"last"), idempotency_key="last")
+    await following
+    assert time.monotonic() - began < NOTICED_S
+    expected = [b"first", b"plain", b"keyed", b"last"] if answers_only else [b"first", b"keyed", b"last"]
+    assert await stored(served) == expected == read
+
+
+async def test_what_arrives_late_is_not_executed(log: WALAccesser, proxy: Proxy, served: Serving) -> None:
+    """Once a caller was told that the outcome is unknown, the log says whether the message is in it: it does not come later."""
+    await log.raw_append(Message("orders", b"first"))
+    proxy.stall()
+    late = log.append_nowait(Message("orders", b"late"))
+    with pytest.raises(UnknownOutcomeError):
+        await late
+    assert await stored(served) == [b"first"]
+    assert proxy.connections == 2
+    await log.raw_append(Message("orders", b"repeated"))
+    proxy.flow()
+    async with asyncio.timeout(10):
+        while proxy.connections > 1:
+            await asyncio.sleep(0.01)
+    await log.raw_append(Message("orders", b"last"))
+    assert await stored(served) == [b"first", b"repeated", b"last"]
