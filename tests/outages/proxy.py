@@ -67,11 +67,11 @@ class Proxy:
         for link in self._links:
             link.flowing[up].clear()
 
-    def flow(self) -> None:
-        """Moves what was held up by a stall."""
+    def flow(self, *, up: bool | None = None) -> None:
+        """Moves what was held up by a stall, in both directions or in one."""
         for link in self._links:
-            link.flowing[True].set()
-            link.flowing[False].set()
+            for way in (True, False) if up is None else (up,):
+                link.flowing[way].set()
 
     def end_one_way(self, *, up: bool) -> None:
         """Says to the server (`up`), or to the client, that nothing follows; the other direction stays open."""

@@ -12,7 +12,8 @@ Files, from the bottom up:
 * sessions:          the newest Produce stream of each session of a client
 * produce_txns:      transactions whose bodies a client keeps until the commit
 * message_txns:      transactions whose messages come one by one, in the contract's form
-* produce:           Produce: the streams on which clients append
+* produce:           one Produce stream, on which a client appends
+* produce_service:   Produce: opens the streams
 * frame_feed:        one Consume stream in the form of frames
 * message_feed:      one Consume stream in the contract's form, message by message
 * consume:           Consume: the streams on which clients read

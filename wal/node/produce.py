@@ -1,6 +1,6 @@
-"""Produce: the streams on which clients append to a pchannel.
+"""ProduceStream: a stream on which a client appends to a pchannel.
 
-A stream has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
+It has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
 the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
 client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
 """
@@ -8,7 +8,6 @@ client wait; other streams do not notice. What was accepted stays accepted when 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from functools import partial
 from typing import Any, Final
 
@@ -28,27 +27,23 @@ from wal.errors import (
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
-from wal.network import Method
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
-from wal.node.sessions import Sessions, replaced
-from wal.node.tails import identity_of, tail_of
+from wal.node.sessions import replaced
+from wal.node.tails import identity_of
 from wal.pchannel import Key, PChannel
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
 from wal.rpc.columns import appends_of, key_of
-from wal.rpc.headers import producer_in
-from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import Outcome, outcomes_to_proto
 from wal.rpc.results import result_to_proto
-from wal.rpc.serving import Handler
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 
-__all__ = ["ProduceService"]
+__all__ = ["ProduceStream"]
 
 UNANSWERED_MAX: Final = 65_536
 """The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
@@ -57,37 +52,8 @@ _STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, Stora
 Result = AppendResult | ForgottenResult
 
 
-class ProduceService:
-    """Serves the streams that write the pchannels that are `hosted` here."""
-
-    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
-        self._log = log
-        self._hosted = hosted
-        self._draining = draining
-        self._producer_ids = itertools.count(1)
-        self._sessions = Sessions()
-
-    def handlers(self) -> dict[Method[Any, Any], Handler]:
-        """Returns the handler of Produce."""
-        return {PRODUCE: self._produce}
-
-    async def _produce(self, context: Any) -> None:
-        created = producer_in(context.invocation_metadata() or ())
-        pchannel = self._hosted.find(created.pchannel)
-        stream = _Stream(context, self._log, self._hosted, self._draining, pchannel)
-        async with self._sessions.newest(pchannel.channel, created.session, stream):
-            await context.write(
-                proto.ProduceResponse(
-                    create=proto.CreateProducerResponse(
-                        producer_id=next(self._producer_ids), log=identity_of(pchannel), tail=tail_of(pchannel)
-                    )
-                )
-            )
-            await stream.run()
-
-
-class _Stream:
-    """One stream that writes `pchannel`."""
+class ProduceStream:
+    """One stream that writes `pchannel`. `run` it."""
 
     def __init__(self, context: Any, log: LocalLog, hosted: Hosted, draining: Draining, pchannel: PChannel) -> None:
         self._context = context

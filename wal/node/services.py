@@ -12,7 +12,7 @@ from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.log_service import LogService
 from wal.node.pchannel_service import PChannelService
-from wal.node.produce import ProduceService
+from wal.node.produce_service import ProduceService
 from wal.node.states import States
 from wal.rpc.serving import Handler
 
