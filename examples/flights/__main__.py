@@ -1,6 +1,7 @@
 """`python -m examples.flights`: writes the flights, kills the writer, recovers, reads back and compares; then reads with Spark as well.
 
     --location DIR   where the log is (default .demo, recreated); a directory given here must be empty or absent
+    --location standalone   behind a server, `wal standalone`, which is killed instead of the writer; the writer goes on by itself
     --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
     --keep           leave the log there
     --seed N         decides when the writer is killed (default: chosen, and printed)
@@ -28,7 +29,8 @@ import msgspec
 
 from examples.flights import worker
 from examples.flights.check import Found, read_back
-from examples.flights.place import ON_PULSAR, Place, on_pulsar
+from examples.flights.place import ON_PULSAR, STANDALONE, Place, on_pulsar
+from examples.flights.server import Server
 from examples.flights.spark_check import Carriers, carriers_in_log, spark_problem, spark_session
 from examples.flights.spark_check import show as show_carriers
 from examples.flights.table import AIRPORTS, ROWS, Totals, csv_carriers, csv_totals
@@ -53,12 +55,17 @@ def main() -> int:
         place = on_pulsar(options.flights)
         print(f"the log is made in {place.location}, its metadata in {place.settings['kv']}")
         return demo(place, seed, with_spark=not options.no_spark)
-    directory = Path(options.location)
-    if options.location == DEFAULT_LOCATION:
+    directory = Path(DEFAULT_LOCATION if options.location == STANDALONE else options.location)
+    if options.location in (DEFAULT_LOCATION, STANDALONE):
         shutil.rmtree(directory, ignore_errors=True)
     elif directory.exists() and any(directory.iterdir()):
         parser.error(f"--location {options.location} is not empty: name a new directory")
     try:
+        if options.location == STANDALONE:
+            with Server(str(directory)) as server:
+                print(f"the log is served at {server.location}")
+                place = Place(server.location, rows=options.flights)
+                return demo(place, seed, with_spark=not options.no_spark, server=server)
         return demo(Place(str(directory), rows=options.flights), seed, with_spark=not options.no_spark)
     finally:
         if options.keep:
@@ -67,27 +74,30 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def demo(place: Place, seed: int, *, with_spark: bool) -> int:
-    """Runs the five acts. Returns the exit status."""
+def demo(place: Place, seed: int, *, with_spark: bool, server: Server | None = None) -> int:
+    """Runs the five acts. With a `server`, that is killed and not the writer. Returns the exit status."""
     without_spark = spark_problem() if with_spark else "--no-spark"
-    on = "LOCATION=pulsar " if place.settings else ""
+    on = "LOCATION=pulsar " if place.settings else "" if server is None else "LOCATION=standalone "
     print(f"seed {seed} (the same kill again: make demo {on}DEMO_ARGS='--seed {seed}')")
     chance = random.Random(seed)
     first = Writer(place)
     kill_at = chance.randint(*KILL_FLIGHTS) * (place.rows or ROWS) // ROWS
-    first.run(kill_at=kill_at, delay_s=chance.uniform(0, KILL_DELAY_S))
-    second = Writer(place)
-    second.run()
-
-    recovered = second.recovered
+    first.run(kill_at=kill_at, delay_s=chance.uniform(0, KILL_DELAY_S), server=server)
+    problems: list[str] = []
+    last = first
+    if server is None:
+        last = Writer(place)
+        last.run()
+    recovered = last.recovered
     assert recovered is not None
-    problems = [
-        f"{airport}: {first.acked[airport]} flights were acknowledged, {recovered.committed[airport]} recovered"
-        for airport in AIRPORTS
-        if recovered.committed[airport] < first.acked[airport]
-    ]
     kept, acked = sum(recovered.committed.values()), first.acked.total()
-    print(f"recovered {kept:,} flights: all {acked:,} acknowledged ones and {kept - acked:,} not yet acknowledged")
+    if server is None:
+        problems += [
+            f"{airport}: {first.acked[airport]} flights were acknowledged, {recovered.committed[airport]} recovered"
+            for airport in AIRPORTS
+            if recovered.committed[airport] < first.acked[airport]
+        ]
+        print(f"recovered {kept:,} flights: all {acked:,} acknowledged ones and {kept - acked:,} not yet acknowledged")
 
     print("reading everything back, and the CSV on its own")
     started = time.perf_counter()
@@ -100,7 +110,8 @@ def demo(place: Place, seed: int, *, with_spark: bool) -> int:
         problems.append(f"{found.since_tick} flights since the restart, expected {flights - kept}")
     show(found, expected)
     print(
-        f"{flights:,} flights in {found.transactions} transactions read in {took:.1f} s, {found.since_tick:,} from the second writer"
+        f"{flights:,} flights in {found.transactions} transactions read in {took:.1f} s, "
+        f"{found.since_tick:,} from the {'only' if server else 'second'} writer"
     )
     if without_spark is None:
         problems += spark_act(place)
@@ -135,8 +146,11 @@ class Writer:
         self.recovered: worker.Recovered | None = None
         self.acked: Counter[str] = Counter()
 
-    def run(self, *, kill_at: int | None = None, delay_s: float = 0.0) -> None:
-        """Starts the worker and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged."""
+    def run(self, *, kill_at: int | None = None, delay_s: float = 0.0, server: Server | None = None) -> None:
+        """Starts the worker and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged.
+
+        With a `server`, that is killed instead and started again, and the worker goes on by itself.
+        """
         decode = msgspec.json.Decoder(worker.Report).decode
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None
@@ -163,11 +177,18 @@ class Writer:
             size += report.size
             if kill_at is not None and not killed and self.acked.total() >= kill_at:
                 time.sleep(delay_s)
-                process.kill()
                 killed = True
+                if server is None:
+                    process.kill()
+                    continue
+                server.kill()
+                print(f"the server was killed with SIGKILL, {self.acked.total():,} flights acknowledged")
+                server.start()
         status = process.wait()
         took = time.perf_counter() - started
-        if killed:
+        if kill_at is not None and not killed:
+            raise SystemExit(f"the writer ended, with status {status}, before anything was killed")
+        if killed and server is None:
             if status != -signal.SIGKILL:
                 raise SystemExit(f"the writer had ended, with status {status}, before it was killed")
             print(f"killed with SIGKILL after {took:.1f} s, {self.acked.total():,} flights acknowledged")

@@ -1,4 +1,4 @@
-"""The location of the demo's log, which its processes get: a directory, or a namespace of a real Pulsar with metadata in etcd."""
+"""The location of the demo's log, which its processes get: a directory, a server, or a namespace of a real Pulsar with metadata in etcd."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from wal import open_wal
 from wal.accesser.opening import LogOpening
 from wal.settings import Settings
 
-__all__ = ["ON_PULSAR", "Place", "on_pulsar"]
+__all__ = ["ON_PULSAR", "STANDALONE", "Place", "on_pulsar"]
 
 ON_PULSAR: Final = "pulsar"
 """The value of `--location` for a log on Pulsar."""
+STANDALONE: Final = "standalone"
+"""The value of `--location` for a log over the network."""
 PULSAR, ADMIN, ETCD = "WAL_TEST_PULSAR", "WAL_TEST_PULSAR_ADMIN", "WAL_TEST_ETCD"
 """The variables that `python -m tests.servers etcd pulsar -- …` sets; if Pulsar requires a token, it is in WAL_PULSAR_TOKEN."""
 
@@ -45,6 +47,8 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def spark_options(self) -> dict[str, str]:
         """Returns the options by which Spark finds the log."""
+        if self.location.startswith("wal://"):
+            return {"address": self.location}
         if not self.settings:
             return {"path": self.location}
         names = {"kv": "kv", "pulsar_admin_url": "admin.url", "pulsar_token": "token"}

@@ -76,7 +76,8 @@ async def commit(log: WALAccesser, month: str, airport: str, messages: list[Mess
     """Commits these messages in one transaction and clears the list; does nothing if it is empty."""
     if not messages:
         return
-    async with log.txn(airport) as txn:
+    # With a key the commit is sent again if a server is killed under it; the log has the transaction once.
+    async with log.txn(airport, idempotency_key=f"{airport} from {committed[airport]}") as txn:
         for message in messages:
             await txn.append(message)
     committed[airport] += len(messages)

@@ -46,6 +46,16 @@ def test_a_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_
     assert not pulsar_token or pulsar_token not in ran.stdout
 
 
+def test_a_small_one_over_the_network() -> None:
+    """The server is killed in the middle, and the writer is not told: everything is there once."""
+    command = [sys.executable, "-m", "examples.flights", "--location", "standalone", "--flights", "6000", "--no-spark"]
+    ran = subprocess.run([*command, "--seed", "7"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "the server was killed with SIGKILL" in ran.stdout
+    assert "6,000 flights in" in ran.stdout
+    assert ran.stdout.endswith("the log and the CSV agree\n")
+
+
 def test_without_servers_it_says_how_to_start_them() -> None:
     command = [sys.executable, "-m", "examples.flights", "--location", "pulsar"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WAL_")}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from examples import spark_delays, spark_parquet
+from examples import services_and_spark, spark_delays, spark_parquet
 from examples.flights import table
 from examples.flights.__main__ import carrier_differences
 from examples.flights.feed import feed
@@ -54,6 +54,17 @@ def test_spark_parquet(spark: SparkSession, data_dir: Path, capsys: pytest.Captu
         "and the rest: True; bytes that the cursor lags: 0",
     ]
     assert [line.split()[0] for line in lines[3:]] == ["EWR:", "JFK:", "LGA:"]
+
+
+def test_services_and_spark(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    services_and_spark.main(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "the server was killed after 1000 orders, and is back",
+        "the shop wrote all orders: True",
+        "the ledger read all of them: True",
+        "each order counts once in its sums: True",
+        "and so it does for Spark: True",
+    ]
 
 
 def test_the_last_act_of_the_demo(
