@@ -180,12 +180,11 @@ class ProduceStream:
     async def _nothing_follows(self) -> None:
         """Waits until everything is answered. Raises InvalidRequestSeqError if the client sends anything meanwhile."""
         following = asyncio.ensure_future(self._context.read())
+        following.add_done_callback(lambda _: self._taken.set())
         try:
             while self._unanswered and not following.done():
                 self._taken.clear()
-                taken = asyncio.ensure_future(self._taken.wait())
-                await asyncio.wait((following, taken), return_when=asyncio.FIRST_COMPLETED)
-                taken.cancel()
+                await self._taken.wait()
             await asyncio.sleep(0)
             if following.done() and following.result() is not grpc.aio.EOF:
                 raise InvalidRequestSeqError(
