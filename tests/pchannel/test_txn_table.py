@@ -19,6 +19,7 @@ from wal.frame import Record, RunName
 from wal.pchannel.txn_table import (
     BODY_OVERHEAD,
     NAME_OVERHEAD,
+    OPEN_MAX,
     TxnLimits,
     TxnTable,
     check_txn_size,
@@ -208,6 +209,16 @@ def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() ->
 def test_a_transaction_whose_end_is_forgotten_is_expired() -> None:
     with pytest.raises(TransactionExpiredError, match="transaction 7 is not open"):
         TxnTable(LIMITS).commit(7, now=0.0)
+
+
+def test_the_number_of_open_transactions_is_bounded() -> None:
+    table = TxnTable(LIMITS)
+    for txn_id in range(OPEN_MAX):
+        table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)
+    with pytest.raises(WouldBlockError, match="65536 transactions are open on the pchannel, at most 65536 are kept"):
+        table.begin(OPEN_MAX, (("a", 1),), keepalive=1.0, now=0.0)
+    table.rollback(7)
+    table.begin(OPEN_MAX, (("a", 1),), keepalive=1.0, now=0.0)
 
 
 def test_the_number_of_remembered_reasons_is_bounded() -> None:

@@ -42,6 +42,8 @@ BODY_OVERHEAD: Final = 32
 """The bytes counted for each body in addition to its size: its row in the frame's tables, rounded up."""
 NAME_OVERHEAD: Final = 80
 """The bytes counted for each vchannel of a transaction in addition to its name: its run and its commit row."""
+OPEN_MAX: Final = 65_536
+"""The most open transactions of a pchannel: some 64 MiB of memory before they have bodies."""
 _ENDED_MAX: Final = 4096
 """The number of ended transactions whose reason is remembered."""
 
@@ -92,10 +94,15 @@ class TxnTable:
     def begin(
         self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0
     ) -> TxnContext:
-        """Opens a transaction on these vchannels; raises InvalidArgumentError if their names alone would not fit a frame.
+        """Opens a transaction on these vchannels.
 
+        Raises InvalidArgumentError if their names alone would not fit a frame, WouldBlockError if OPEN_MAX transactions are open.
         The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of the idempotency key in a commit row.
         """
+        if len(self._open) >= OPEN_MAX:
+            raise WouldBlockError(
+                f"{len(self._open)} transactions are open on the pchannel, at most {OPEN_MAX} are kept: end some, or let them expire"
+            )
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
         stored = names_size([name for name, _ in names], key_bytes=key_bytes)
