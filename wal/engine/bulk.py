@@ -16,7 +16,7 @@ __all__ = ["bulk_results"]
 async def bulk_results(sent: AsyncGenerator[asyncio.Future[Any], None]) -> list[AppendResult]:
     """Sends the pieces one after the other, and returns the results of all messages, in order.
 
-    `sent` sends the next piece and yields its future, which has the result of one message or a list of those of several. After the first
+    `sent` sends the next piece and yields its future, which has the result of one message or those of several. After the first
     failure no more is sent; it is raised as a BulkAppendError, with the results of the messages that are durable. If the caller is
     cancelled, what was sent is written all the same.
     """

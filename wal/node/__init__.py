@@ -10,6 +10,7 @@ Files, from the bottom up:
 * tails:             the end of a hosted pchannel's log, as clients see it
 * discovery:         AssignmentDiscover: which pchannels are on which node
 * sessions:          the newest Produce stream of each session of a client
+* answers:           what became known of a Produce stream's requests
 * produce_txns:      transactions whose bodies a client keeps until the commit
 * message_txns:      transactions whose messages come one by one, in the contract's form
 * produce:           one Produce stream, on which a client appends

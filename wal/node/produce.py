@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from wal.engine.local.appends import BULK_RECORDS
 from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelFencedError,
@@ -27,20 +28,19 @@ from wal.errors import (
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
+from wal.node.answers import Answers
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
 from wal.node.sessions import replaced
 from wal.node.tails import identity_of
-from wal.pchannel import Key, PChannel
+from wal.pchannel import Key, PChannel, Together
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.codes import error_to_proto
-from wal.rpc.columns import appends_of, key_of
-from wal.rpc.outcomes import Outcome, outcomes_to_proto
-from wal.rpc.results import result_to_proto
+from wal.rpc.columns import appends_of, key_of, plain_of
+from wal.rpc.outcomes import Outcome
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 
 __all__ = ["ProduceStream"]
@@ -61,16 +61,11 @@ class ProduceStream:
         self._appends = log.appends
         self._txns = ProduceTxns(log, pchannel)
         self._message_txns = MessageTxns(log, pchannel)
-        self._begun: list[append_pb2.BegunTxn] = []
-        self._done: list[int] = []
-        """The requests that succeeded and have no result."""
         self._hosted = hosted
         self._draining = draining
         self._pchannel = pchannel
         self._info = identity_of(pchannel).pchannel
-        self._outcomes: list[tuple[int, Outcome]] = []
-        self._single: list[tuple[int, Outcome]] = []
-        """Outcomes of requests in the contract's form, which are answered in that form."""
+        self._answers = Answers()
         self._unanswered = 0
         self._refusal: WALError | None = None
         """Why every later request is refused."""
@@ -115,30 +110,29 @@ class ProduceStream:
 
     async def _answer(self) -> None:
         """Sends the outcomes that are known; waits while the client does not read them."""
-        while self._outcomes or self._single or self._begun or self._done:
-            outcomes, self._outcomes = self._outcomes, []
-            single, self._single = self._single, []
-            begun, self._begun = self._begun, []
-            done, self._done = self._done, []
-            if outcomes or begun or done:
-                outcomes.sort(key=_number)
-                message = outcomes_to_proto(outcomes)
-                message.begun.extend(begun)
-                message.done.extend(done)
-                await self._context.write(proto.ProduceResponse(outcomes=message))
-            for number, outcome in single:
-                await self._context.write(proto.ProduceResponse(produce=_answer_to_one(number, outcome)))
-            self._unanswered -= len(outcomes) + len(single) + len(begun) + len(done)
+        while count := self._answers.count:
+            messages, self._answers = self._answers.messages(), Answers()
+            for message in messages:
+                await self._context.write(message)
+            self._unanswered -= count
             self._taken.set()
 
     def _told(self, number: int, outcome: Outcome, *, single: bool = False) -> None:
-        (self._single if single else self._outcomes).append((number, outcome))
+        (self._answers.single if single else self._answers.outcomes).append((number, outcome))
         if isinstance(outcome, _STATE_ERRORS) and self._refusal is None:
             self._refusal = with_outcome(outcome, unknown=False)
         self._wake.set()
 
     def _settled(self, number: int, single: bool, future: asyncio.Future[Any]) -> None:
         self._told(number, future.exception() or future.result(), single=single)
+
+    def _settled_together(self, first: int, count: int, future: asyncio.Future[Together]) -> None:
+        if (error := future.exception()) is None:
+            self._answers.together.append((first, future.result()))
+            self._wake.set()
+            return
+        for number in range(first, first + count):
+            self._told(number, error)
 
     # -- requests
 
@@ -194,6 +188,8 @@ class ProduceStream:
             following.cancel()
 
     async def _append(self, request: append_pb2.AppendRequest) -> None:
+        if self._append_together(request):
+            return
         appends = list(appends_of(request))
         if len(appends) > UNANSWERED_MAX:
             raise InvalidArgumentError(
@@ -216,6 +212,22 @@ class ProduceStream:
                 self._told(number, error)
             else:
                 future.add_done_callback(partial(self._settled, number, False))
+
+    def _append_together(self, request: append_pb2.AppendRequest) -> bool:
+        """Appends plain messages with one future for all of them; returns False for others, and if they have to go one by one."""
+        if (plain := plain_of(request)) is None or self._begin(request.seen_time_tick) is not None:
+            return False
+        name, payloads = plain
+        route = self._log.vchannels.routes.get(name)
+        if route is None or route.pchannel is not self._pchannel or len(payloads) > UNANSWERED_MAX:
+            return False
+        first = request.first_request_id
+        for future in self._appends.append_together(name, payloads):
+            count = min(BULK_RECORDS, request.first_request_id + len(payloads) - first)
+            self._unanswered += count
+            future.add_done_callback(partial(self._settled_together, first, count))
+            first += count
+        return first > request.first_request_id
 
     async def _append_one(self, request: proto.ProduceMessageRequest) -> None:
         """Appends a message in the contract's form, which has no key and no barrier."""
@@ -271,16 +283,16 @@ class ProduceStream:
                     for vchannel in request.vchannels:
                         self._check_place(vchannel)
                     begun = await self._txns.begin(request)  # the list may be another one afterwards
-                    self._begun.append(begun)
+                    self._answers.begun.append(begun)
                 case "commit_txn":
                     future = await self._txns.commit(request)
                     future.add_done_callback(partial(self._settled, request.request_id, False))
                 case "keep_txn":
                     self._txns.keep(request)
-                    self._done.append(request.request_id)
+                    self._answers.done.append(request.request_id)
                 case _:
                     await self._txns.roll_back(request)
-                    self._done.append(request.request_id)
+                    self._answers.done.append(request.request_id)
         except WALError as error:
             self._told(request.request_id, error)
         self._wake.set()
@@ -321,13 +333,3 @@ class ProduceStream:
             raise InvalidArgumentError(
                 f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel.channel}: open one for {place}"
             )
-
-
-def _answer_to_one(number: int, outcome: Outcome) -> proto.ProduceMessageResponse:
-    if isinstance(outcome, BaseException):
-        return proto.ProduceMessageResponse(request_id=number, error=error_to_proto(outcome))
-    return proto.ProduceMessageResponse(request_id=number, result=result_to_proto(outcome))
-
-
-def _number(numbered: tuple[int, Outcome]) -> int:
-    return numbered[0]

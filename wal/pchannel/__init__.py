@@ -65,6 +65,7 @@ from wal.pchannel.operations import (
     OrderedAppend,
     ProducerAppend,
     Rollback,
+    Together,
 )
 from wal.pchannel.pchannel import PChannel
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
@@ -112,6 +113,7 @@ __all__ = [
     "Scanner",
     "ScannerStatistics",
     "ThreadedLog",
+    "Together",
     "TxnLimits",
     "VChannel",
     "check_handler",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from wal.errors import WALError
 from wal.frame import Payloads, Record, RunName
-from wal.message import AppendResult, ForgottenResult, TxnContext
+from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, Key
 from wal.pchannel.tick_supply import Holder
 
@@ -33,6 +33,7 @@ __all__ = [
     "ProducerAppend",
     "Rollback",
     "Settles",
+    "Together",
     "VChannelMember",
     "fail_future",
     "with_outcome",
@@ -121,12 +122,26 @@ class ProducerAppend(KeyedAppend, gc=False):
     """A message whose key is a `ProducerKey`; other keyed messages have a plain one."""
 
 
+class Together(msgspec.Struct, frozen=True, gc=False):
+    """The results of messages with consecutive indices and ticks in one frame; each result is made when it is asked for."""
+
+    origin: Origin
+    first_index: int
+    first_tick: int
+    count: int
+
+    def __iter__(self) -> Iterator[AppendResult]:
+        ids = map(self.origin.message_id, range(self.first_index, self.first_index + self.count))
+        for tick, message_id in enumerate(ids, self.first_tick):
+            yield AppendResult(message_id, tick, message_id)
+
+
 class Bulk(msgspec.Struct, gc=False):
     """Plain messages of one vchannel that share a frame and a future."""
 
     records: list[Record]
     size: int
-    future: asyncio.Future[list[AppendResult]]
+    future: asyncio.Future[Together]
 
 
 class Atomic(msgspec.Struct, gc=False):

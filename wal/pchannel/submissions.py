@@ -19,7 +19,7 @@ from wal.message import AppendResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
 from wal.pchannel.keyed_writes import KeyedWrites
-from wal.pchannel.operations import Settles, fail_future
+from wal.pchannel.operations import Settles, Together, fail_future
 from wal.pchannel.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
@@ -72,12 +72,10 @@ class BulkSubmission(Submission):
 
     __slots__ = ("future", "name", "records")
 
-    def __init__(
-        self, name: RunName, records: list[Record], *, size: int, future: asyncio.Future[list[AppendResult]]
-    ) -> None:
+    def __init__(self, name: RunName, records: list[Record], *, size: int, future: asyncio.Future[Together]) -> None:
         self.name: RunName = name
         self.records: list[Record] = records
-        self.future: asyncio.Future[list[AppendResult]] = future
+        self.future: asyncio.Future[Together] = future
         self.count: int = len(records)
         self.in_flight = size
         self.size: int = size + RUN_OVERHEAD + 4 * len(name[0])
@@ -86,11 +84,8 @@ class BulkSubmission(Submission):
         self.first: int = draft.append(self.name, self.records)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
-        if self.future.done():
-            return
-        ids = [origin.message_id(index) for index in range(self.first, self.first + self.count)]
-        ticks = range(first_tick + self.first, first_tick + self.first + self.count)
-        self.future.set_result(list(map(AppendResult, ids, ticks, ids)))
+        if not self.future.done():
+            self.future.set_result(Together(origin, self.first, first_tick + self.first, self.count))
 
     def fail(self, error: BaseException) -> None:
         fail_future(self.future, error)

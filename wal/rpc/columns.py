@@ -18,7 +18,7 @@ from wal.message import Message, MessageType, decode_properties, encode_properti
 from wal.pchannel import Key, ProducerKey, check_key, key_ext
 from wal.rpc.api import append_pb2 as proto
 
-__all__ = ["Append", "appends_of", "columns_of", "key_of", "messages_of", "request_of"]
+__all__ = ["Append", "appends_of", "columns_of", "key_of", "messages_of", "plain_of", "request_of"]
 
 Append = tuple[Message, int, Key | None]
 """A message, its barrier time tick (0: none), and its idempotency key."""
@@ -54,6 +54,20 @@ def appends_of(request: proto.AppendRequest) -> Iterator[tuple[int, Append | Inv
         raise _contradiction("barrier_time_ticks", f"{len(ticks)} bytes", f"8 for each of {count} messages")
     barriers = struct.unpack(f"<{count}Q", ticks) if ticks else repeat(0, count)
     return _appends(request.first_request_id, messages, barriers, keys)  # type: ignore[arg-type]
+
+
+def plain_of(request: proto.AppendRequest) -> tuple[str, list[bytes]] | None:
+    """Returns the vchannel and the payloads of a request of plain messages for one vchannel: INSERTs without properties, keys or barriers.
+
+    Returns None for any other request. Raises InvalidArgumentError for columns that contradict each other.
+    """
+    columns = request.messages
+    lengths, names = columns.payload_lengths, columns.vchannels
+    if request.key_lengths or request.barrier_time_ticks or columns.types or columns.properties_lengths:
+        return None
+    if columns.vchannel_numbers or len(names) != 1 or not lengths or len(lengths) % 4:
+        return None
+    return names[0], _parts(lengths, columns.payloads, len(lengths) // 4, "payloads")
 
 
 def columns_of(messages: Sequence[Message]) -> proto.MessageColumns:

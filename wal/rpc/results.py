@@ -14,11 +14,12 @@ from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, MessageID, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
+from wal.pchannel import Together
 from wal.rpc.api import result_pb2 as proto
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.rpc.positions import id_from_bytes
 
-__all__ = ["Numbered", "ranges_of", "result_from_proto", "result_to_proto", "results_of"]
+__all__ = ["Numbered", "range_of", "ranges_of", "result_from_proto", "result_to_proto", "results_of"]
 
 Numbered = tuple[int, AppendResult | ForgottenResult]
 """The number of a request, and its result."""
@@ -57,6 +58,17 @@ def ranges_of(results: Iterable[Numbered]) -> list[proto.AppendedRange]:
             frame, duplicate = None if alone else message_id, result.duplicate
         next_request, next_index, next_tick = request_id + 1, message_id.index + 1, tick + 1
     return ranges
+
+
+def range_of(first_request_id: int, together: Together) -> proto.AppendedRange:
+    """Returns the message of the results of consecutive requests."""
+    first = together.origin.message_id(together.first_index)
+    return proto.AppendedRange(
+        first_request_id=first_request_id,
+        count=together.count,
+        first_id=bytes(first),
+        first_time_tick=together.first_tick,
+    )
 
 
 def results_of(appended: proto.AppendedRange) -> Iterator[Numbered]:

@@ -7,7 +7,7 @@ up may create it. A message that is refused changes nothing. `append` is the hot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from actors import ActorError
@@ -16,7 +16,7 @@ from wal.engine.bulk import bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of
 from wal.engine.local.txn_appends import TxnAppends
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Record
 from wal.message import (
     AppendResult,
@@ -39,6 +39,7 @@ from wal.pchannel import (
     ProducerAppend,
     ProducerInfo,
     ProducerKey,
+    Together,
     VChannel,
     check_key,
     key_ext,
@@ -183,6 +184,35 @@ class LocalAppends(TxnAppends):
                 yield future
 
         return await bulk_results(sent())
+
+    def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
+        """Tells a vchannel to append these payloads as plain messages, in order, each group of `BULK_RECORDS` with one future.
+
+        Returns no future, and appends nothing, if there is no room in flight for all of them, if one is over `message_bytes_max`, or if
+        the vchannel was not used before: then they are appended one by one.
+        """
+        vchannel, in_flight = self._routes.get(name), self._in_flight
+        lengths = list(map(len, payloads))
+        size = sum(lengths) + BODY_OVERHEAD * len(lengths)
+        if vchannel is None or in_flight.queued or in_flight.size + size > in_flight.bytes_max:
+            return []
+        if max(lengths, default=0) > self.message_bytes_max:
+            return []
+        futures: list[asyncio.Future[Together]] = []
+        for first in range(0, len(payloads), BULK_RECORDS):
+            end = first + BULK_RECORDS
+            taken = sum(lengths[first:end]) + BODY_OVERHEAD * len(lengths[first:end])
+            future: asyncio.Future[Together] = self._create_future()
+            try:
+                tell(vchannel, Bulk(list(map(Record, payloads[first:end])), taken, future))
+            except WALError as error:
+                if not futures:
+                    return []  # each gets an error of its own
+                future.set_exception(error)
+            else:
+                in_flight.size += taken
+            futures.append(future)
+        return futures
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""

@@ -1,0 +1,81 @@
+"""Plain messages of one request for one vchannel, which are appended together: they look as if each had been appended by itself."""
+
+from __future__ import annotations
+
+from tests.node.servers import Serving, connected, serving
+from tests.node.test_produce import append, opened, outcomes, stored
+from wal import Message
+from wal.engine.local.appends import BULK_RECORDS, LocalAppends
+from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.message import AppendResult, MessageID, Origin
+from wal.pchannel import Together
+from wal.rpc.connection import Connection
+from wal.rpc.results import range_of, results_of
+
+COUNT = 2 * BULK_RECORDS + 100
+
+
+def test_the_message_of_results_is_that_of_each() -> None:
+    together = Together(Origin("p3", 7, 5_000, 1), 12, 900, 3)
+    ids = [MessageID("p3", 7, 5_000, index, 1) for index in (12, 13, 14)]
+    expected = [AppendResult(message_id, 900 + at, message_id) for at, message_id in enumerate(ids)]
+    assert list(together) == expected
+    assert list(results_of(range_of(40, together))) == list(enumerate(expected, 40))
+
+
+async def test_many_messages_in_order(served: Serving, connection: Connection, monkeypatch: object) -> None:
+    taken: list[int] = []
+    append_together = LocalAppends.append_together
+
+    def counted(self: LocalAppends, name: str, payloads: list[bytes]) -> object:
+        taken.append(len(payloads))
+        return append_together(self, name, payloads)
+
+    monkeypatch.setattr(LocalAppends, "append_together", counted)  # type: ignore[attr-defined]
+    await served.log.create_vchannel("orders", None)
+    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    stream = await opened(connection)
+    await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(COUNT)]))
+    await stream.write(append(COUNT + 1, Message("orders", b"last", properties={"who": "me"})))
+    found = await outcomes(stream, COUNT + 1)
+    assert taken == [COUNT]
+    results = [found[number] for number in range(1, COUNT + 2)]
+    assert all(isinstance(result, AppendResult) for result in results)
+    ids = [result.message_id for result in results if isinstance(result, AppendResult)]
+    assert ids == sorted(set(ids))
+    assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(COUNT)), b"last"]
+
+
+async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
+    async with serving(message_bytes_max=1000) as served, connected(served.address) as connection:
+        await served.log.create_vchannel("orders", None)
+        stream = await opened(connection)
+        await stream.write(append(1, *[Message("orders", bytes(size)) for size in (10, 1001, 20)]))
+        found = await outcomes(stream, 3)
+        assert isinstance(found[2], InvalidArgumentError)
+        assert list(map(len, await stored(served, "orders"))) == [10, 20]
+
+
+async def test_more_than_has_room_waits_for_it() -> None:
+    async with serving(in_flight_bytes_max=10_000) as served, connected(served.address) as connection:
+        await served.log.create_vchannel("orders", None)
+        stream = await opened(connection)
+        for first in range(0, 300, 100):
+            await stream.write(append(first + 1, *[Message("orders", bytes(90))] * 100))
+        found = await outcomes(stream, 300)
+        assert all(isinstance(outcome, AppendResult) for outcome in found.values())
+        assert len(await stored(served, "orders")) == 300
+        assert served.log.in_flight.size == 0
+
+
+async def test_each_message_for_a_dropped_vchannel_is_an_error(served: Serving, connection: Connection) -> None:
+    await served.log.create_vchannel("orders", None)
+    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    vchannel = served.log.vchannels.routes["orders"]
+    stream = await opened(connection)
+    vchannel.closed = lambda: ChannelNotExistError("vchannel 'orders' was dropped")
+    await stream.write(append(5, *[Message("orders", b"late")] * 3))
+    found = await outcomes(stream, 3)
+    assert sorted(found) == [5, 6, 7]
+    assert all(isinstance(outcome, ChannelNotExistError) for outcome in found.values())
+    assert served.log.in_flight.size == 0
