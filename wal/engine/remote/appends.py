@@ -20,7 +20,7 @@ from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import InvalidArgumentError, UnknownError, WALError
-from wal.message import AppendResult, ForgottenResult, Message
+from wal.message import AppendResult, ForgottenResult, Message, MessageType
 from wal.pchannel import (
     BODY_OVERHEAD,
     InFlight,
@@ -92,7 +92,8 @@ class RemoteAppends:
         self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool
     ) -> asyncio.Future[Any] | None:
         size = self._checked_size(message) + key_bytes
-        check_client_type(message)
+        if message.message_type is not _INSERT:
+            check_client_type(message)
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         in_flight = self._in_flight
         if not taken and not in_flight.has_room(size):
@@ -316,5 +317,6 @@ class RemoteAppends:
         producer.wake()
 
 
+_INSERT: Final = MessageType.INSERT
 _NO_BARRIER: Final = 0
 """The default, compared by identity: every other value, also `False` and 0.0, is checked."""

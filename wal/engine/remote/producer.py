@@ -267,20 +267,25 @@ class Producer:
     # -- outcomes
 
     def _take(self, outcomes: append_pb2.Outcomes) -> None:
-        released = 0
-        outbox, seen = self.outbox, self._seen
+        released = newest = 0
+        outbox = self.outbox
         for number, outcome in outcomes_from_proto(outcomes):
-            if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:
-                outbox.refused(number, outcome)
-                self._changed.set()
+            if isinstance(outcome, BaseException):
+                if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:
+                    outbox.refused(number, outcome)
+                    self._changed.set()
+                elif (sending := outbox.answered(number)) is not None:
+                    released += sending.size
+                    self._settle(sending, outcome)
                 continue
-            sending = outbox.answered(number)
-            if sending is None:
+            if (sending := outbox.answered(number)) is None:
                 continue
             released += sending.size
-            if not isinstance(outcome, BaseException) and outcome.time_tick is not None:
-                seen.saw(outcome.time_tick)
-            self._settle(sending, outcome)
+            if outcome.time_tick is not None and outcome.time_tick > newest:
+                newest = outcome.time_tick
+            if not (future := sending.future).done():
+                future.set_result(outcome)
+        self._seen.saw(newest)
         for begun in outcomes.begun:
             if (sending := outbox.answered(begun.request_id)) is not None:
                 released += sending.size
