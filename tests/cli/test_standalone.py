@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import sys
 from pathlib import Path
 
@@ -114,6 +115,66 @@ async def test_a_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> No
     assert code == 1
     assert "LockedError" in said
     assert "Traceback" not in said
+
+
+async def test_a_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, said = await run("standalone", str(data_dir / "new"), "--listen", address)
+    assert code == 1
+    assert said == (
+        f"wal: StorageError: nothing can listen at '{address}': Address already in use; name a free port on an address of this machine, "
+        "or stop the process that has the port\n"
+    )
+    assert not (data_dir / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("memory:", "--listen", "127.0.0.1:x"), 2, "wal: listen='127.0.0.1:x' is no address: write HOST:PORT"),
+        (("memory:", "--pchannels", "0"), 2, "wal: --pchannels: setting pchannels=0"),
+        (("memory:", "--config", "/none"), 2, "wal: settings file '/none' cannot be read: No such file"),
+        (("wal://127.0.0.1:1",), 2, "wal: the log at wal://127.0.0.1:1 is opened by its server"),
+        (("/dev/null",), 1, "wal: FormatError: /dev/null is a file: name a directory"),
+        (
+            ("memory:", "--listen", "no-such-host.invalid:0", "--insecure"),
+            1,
+            "wal: StorageError: nothing can listen at",
+        ),
+    ],
+)
+async def test_an_error_at_the_start_is_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
+    ended, said = await run("standalone", *(("--listen", "127.0.0.1:0") if code == 1 else ()), *arguments)
+    assert (ended, said.count("\n")) == (code, 1)
+    assert said.startswith(words)
+
+
+async def test_without_the_extra_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['grpc'] = None; from wal.cli.main import main; sys.exit(main(['standalone', 'memory:']))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert b"is not installed" in said
+    assert b"[cluster]" in said
+    assert said.count(b"\n") == 1
+
+
+def test_the_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["standalone", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for flag in (
+        "--config FILE",
+        "--listen HOST:PORT",
+        "--token-file FILE",
+        "--pchannels VALUE",
+        "--retention-s VALUE",
+    ):
+        assert flag in text
+    assert "exit status:" in text
+    assert "WAL_SERVER_TOKEN" in text
 
 
 async def test_a_signal_stops_it_and_leaves_a_log_that_was_closed(data_dir: Path) -> None:

@@ -22,7 +22,7 @@ __all__ = ["access_from", "add_options", "settings_from"]
 
 _FILES: Final = ("tls_certificate", "tls_key", "tls_ca")
 _SERVER: Final[Mapping[str, str]] = {
-    "listen": "HOST:PORT to listen at; port 0 is a free one (default 127.0.0.1:8810)",
+    "listen": "where to listen; port 0 is a free one (default 127.0.0.1:8810)",
     "advertise": "HOST:PORT at which clients reach the server, if that is not where it listens",
     "tls_certificate": "the server's certificate (PEM); clients then need TLS",
     "tls_key": "the key of that certificate (PEM)",
@@ -50,11 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         else:
             server.add_argument(_flag(name), metavar="HOST:PORT" if name in _ADDRESSES else "FILE", help=text)
     log = parser.add_argument_group(
-        "log", "The settings of the log: docs/reference/settings.md. Also in the file, and as WAL_… variables."
+        "log", "The settings of the log (docs/reference/settings.md). Also in the file, and as WAL_… variables."
     )
+    defaults = Settings()
     for name in Settings.__struct_fields__:
         if name not in _NO_FLAGS:
-            log.add_argument(_flag(name), metavar="VALUE", dest=f"setting_{name}", help=argparse.SUPPRESS)
+            default = getattr(defaults, name)
+            shown = "none" if default is None else str(default).lower() if isinstance(default, bool) else default
+            log.add_argument(_flag(name), metavar="VALUE", dest=f"setting_{name}", help=f"default {shown}")
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:

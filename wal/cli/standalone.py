@@ -16,12 +16,36 @@ from wal.engine.local.log import LocalLog
 from wal.location import Location, parse_location
 from wal.node.access import Access
 from wal.node.node import Node
+from wal.rpc.serving import check_free
 from wal.settings import Settings
 
 __all__ = ["add_command", "serve"]
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log: Final = logging.getLogger("wal.node")
+_DESCRIPTION: Final = """\
+Serves a log to clients on the network, until SIGTERM or SIGINT. Then it
+refuses new calls, finishes those under way, closes the log and exits.
+
+When it is ready it prints `listening on HOST:PORT` on its standard output;
+log lines go to the standard error. Clients open wal://HOST:PORT, or
+wal+ssl://HOST:PORT if the server has a certificate. A log that was killed is
+recovered at the next start."""
+_EPILOG: Final = """\
+A flag overrides a variable of the environment, and that the file. Secrets
+have no flag, since other users of the machine see flags: WAL_SERVER_TOKEN is
+a token that clients may show, and WAL_PULSAR_TOKEN the one for Pulsar.
+
+exit status:
+  0  it was told to stop, and the log is closed
+  1  the log cannot be opened or written, or nothing can listen at the address
+  2  an argument, a variable or the file is wrong, or the extra is missing
+
+examples:
+  wal standalone data/
+  wal standalone data/ --listen 127.0.0.1:0 --retention-s 604800
+  WAL_SERVER_TOKEN=... wal standalone data/ --listen 0.0.0.0:8810 \\
+      --advertise log.example:8810 --tls-certificate cert.pem --tls-key key.pem"""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,8 +54,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "standalone",
         help="serves a log to clients",
         allow_abbrev=False,
-        description="Serves a log to clients until SIGTERM or SIGINT; then it finishes what is under way and exits with 0. "
-        "It prints `listening on HOST:PORT` when it is ready.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        usage="%(prog)s [OPTION]... LOCATION",
     )
     parser.add_argument("location", metavar="LOCATION", help="where the log is: a directory, memory:, or pulsar://…")
     add_options(parser)
@@ -53,6 +79,7 @@ async def serve(location: Location, settings: Settings, access: Access) -> None:
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     try:
+        await check_free(access.listen)  # before a log is opened, or created, for nothing
         log = LocalLog(location, settings)
         await log.open()
         async with contextlib.AsyncExitStack() as stack:

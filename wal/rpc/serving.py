@@ -6,8 +6,10 @@ logged, and ends its own call only.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from wal.network import PING_S, Method, TlsFiles, ping_options
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
 
-__all__ = ["MESSAGE_BYTES_MAX", "add_handlers", "listen", "server_options"]
+__all__ = ["MESSAGE_BYTES_MAX", "add_handlers", "check_free", "listen", "server_options"]
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
@@ -63,6 +65,7 @@ async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None 
 
     Raises InvalidArgumentError for files that cannot be read, StorageError if nothing can listen at the address.
     """
+    await check_free(address)
     try:
         if tls is None:
             port: int = server.add_insecure_port(address)
@@ -73,6 +76,24 @@ async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None 
             f"nothing can listen at {address!r} ({error}): is the port in use, or the host another machine's? Name another address"
         ) from error
     return port
+
+
+async def check_free(address: str) -> None:
+    """Raises StorageError, with the system's reason, if nothing can listen at `HOST:PORT` now. gRPC itself does not tell the reason."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, place in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: not refused after a restart
+                probe.bind(place)
+    except OSError as error:
+        raise StorageError(
+            f"nothing can listen at {address!r}: {error.strerror or error}; name a free port on an address of this machine, or stop the "
+            "process that has the port"
+        ) from error
 
 
 def _handler(
