@@ -159,11 +159,31 @@ _SPARK: Final = {
 TARGETS: Final = (
     _target("w1", "1 writer / SQLite", _W1[1], at_least=1.1),
     *(
-        _target("w1", f"{writers} writers / {text}", _W1[writers], against=sqlite, at_least=at_least)
-        for writers, at_least in ((16, 1.6), (256, 2.0))
+        _target(
+            "w1",
+            f"{writers} writers / {text}",
+            _W1[writers],
+            against=sqlite,
+            at_least=at_least,
+            limit=limit if sqlite == "sqlite" else "",
+        )
+        for writers, at_least, limit in (
+            (16, 1.6, ""),
+            (
+                256,
+                2.0,
+                "twice SQLite is 2.8 µs a message; the loop floor, callers and writes only, takes 2.2 in the same run",
+            ),
+        )
         for text, sqlite in (("SQLite tuned", "sqlite"), ("SQLite as it comes", AS_IT_COMES))
     ),
-    _target("w1", "256 writers, 4 properties / SQLite storing the same", _W1_PROPERTIES, at_least=1.5),
+    _target(
+        "w1",
+        "256 writers, 4 properties / SQLite storing the same",
+        _W1_PROPERTIES,
+        at_least=1.5,
+        limit="beside what stands against 256 writers, a message checks and copies its four properties in 0.63 µs and encodes them in 0.18",
+    ),
     *(
         _target(
             "w1",
