@@ -16,7 +16,7 @@ from wal.frame import Payloads, Record
 from wal.message import Message, encode_properties
 from wal.pchannel import BODY_OVERHEAD
 
-__all__ = ["Bodies", "bodies_of", "check_body", "plain_bodies"]
+__all__ = ["Bodies", "as_messages", "bodies_of", "check_body", "plain_bodies"]
 
 
 class Bodies(msgspec.Struct, gc=False):
@@ -63,6 +63,11 @@ def plain_bodies(messages: Sequence[Message | bytes], names: tuple[str, ...], *,
         if not lengths or max(lengths) <= bytes_max:
             return Payloads(list(messages), lengths)  # type: ignore[arg-type]
     return None
+
+
+def as_messages(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> list[Message]:
+    """Returns bodies that `bodies_of` has checked as messages."""
+    return [Message(names[0], body) if isinstance(body, bytes) else body for body in checked]
 
 
 def check_body(given: object, names: Collection[str]) -> Message:

@@ -46,10 +46,18 @@ class KeyedWrites:
         self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult], *, barrier: int
     ) -> Claim | None:
         """Claims a key if it is new; otherwise returns None, and the caller has the answer of a duplicate, now or later."""
+        if self.answered(scope, key, future):
+            return None
+        return self.table.claim(scope, key, barrier=barrier)
+
+    def answered(
+        self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]
+    ) -> bool:
+        """Answers the caller if the key is known, now or later; returns whether it is."""
         if (found := self.table.find(scope, key, now_ms=self.now_ms())) is None:
-            return self.table.claim(scope, key, barrier=barrier)
+            return False
         self.answer(found, future)
-        return None
+        return True
 
     def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
         """Claims the keys of appends with one kind of key at once, if all are new and no append waits for a barrier or is exclusive.

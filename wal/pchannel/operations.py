@@ -180,10 +180,11 @@ class Commit(msgspec.Struct, gc=False):
 
 
 class KeyedCommit(Commit, gc=False):
-    """Commits a transaction with an idempotency key."""
+    """Commits a transaction with an idempotency key; `scope` are its vchannels, sorted."""
 
     future: Settles[AppendResult | ForgottenResult]
     key: Key = ""
+    scope: tuple[RunName, ...] = ()
 
 
 class Rollback(msgspec.Struct, gc=False):

@@ -273,11 +273,12 @@ class VChannel(Member):
         pchannel = self.pchannel
         keyed, now = pchannel.keyed, pchannel.lease_now()
         try:
-            txn = pchannel.table.get(operation.txn_id, now=now)
-            scope = tuple(sorted(txn.names))
-            if (claim := keyed.claim(scope, operation.key, operation.future, barrier=txn.barrier)) is None:
-                pchannel.table.commit(operation.txn_id, now=now)  # the transaction is over; its bodies are not written
+            # First of all, since a client that lost its connection repeats a commit that may have ended the transaction meanwhile.
+            if keyed.answered(operation.scope, operation.key, operation.future):
+                pchannel.table.rollback(operation.txn_id)  # the transaction is over; its bodies are not written
                 return
+            txn = pchannel.table.get(operation.txn_id, now=now)
+            claim = keyed.table.claim(operation.scope, operation.key, barrier=txn.barrier)
         except WALError as error:
             if not isinstance(error, WouldBlockError):  # otherwise it stays open and can be committed later
                 pchannel.table.rollback(operation.txn_id)

@@ -87,7 +87,11 @@ class LocalTxn:
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._key
-        tell(vchannel, Commit(txn_id, future) if key is None else KeyedCommit(txn_id, future, key))
+        if key is None:
+            tell(vchannel, Commit(txn_id, future))
+        else:
+            scope = tuple(sorted(self._vchannels.existing(name).run_name for name in self.names))
+            tell(vchannel, KeyedCommit(txn_id, future, key, scope))
         return future
 
     async def rollback(self) -> None:

@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from typing import Any, Final
 
 from wal.channels import VChannelInfo, check_vchannel, place
-from wal.engine.bodies import bodies_of, check_body
+from wal.engine.bodies import as_messages, bodies_of
 from wal.engine.bulk import bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
 from wal.engine.remote.outbox import Hold, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
-from wal.errors import InvalidArgumentError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
 from wal.message import AppendResult, ForgottenResult, Message, MessageType
 from wal.pchannel import (
     BODY_OVERHEAD,
@@ -71,6 +71,7 @@ class RemoteAppends:
         self._list_producers = list_producers
         self._forget_producer = forget_producer
         self._held: dict[str, tuple[Hold, Producer]] = {}
+        self._dropping: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.message_bytes_max: int = settings.message_bytes_max
 
@@ -146,7 +147,7 @@ class RemoteAppends:
         stored_key = b"" if key is None else kept_key_ext(key, self._settings)
         size = bodies.stored + names_size(names, key_bytes=len(stored_key))
         check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-        columns = columns_of([check_body(message, names) for message in messages])
+        columns = columns_of(as_messages(messages, names))
 
         def make(number: int, seen: int) -> proto.ProduceRequest:
             return proto.ProduceRequest(
@@ -179,9 +180,11 @@ class RemoteAppends:
             self._checked_size(message)
             check_client_type(message)
             check_vchannel(message.vchannel)
+        used: dict[str, int | None] = {}
 
         async def sent() -> AsyncGenerator[asyncio.Future[Any], None]:
             for message in listed:
+                self._check_same(message.vchannel, used)
                 future = self._append(message, 0, None, 0, False)
                 yield await self._waiting(message, 0, None, 0) if future is None else future
 
@@ -231,6 +234,14 @@ class RemoteAppends:
 
     # -- the way to a producer
 
+    def _check_same(self, name: str, used: dict[str, int | None]) -> None:
+        """Raises ChannelNotExistError if a bulk has `used` this vchannel, and it was dropped since: its rest would be in another one."""
+        info = self._known.records.get(name)
+        before = used.get(name)
+        if before is not None and (name in self._dropping or info is None or info.incarnation != before):
+            raise ChannelNotExistError(f"vchannel {name!r} was dropped: append to it again to recreate it")
+        used[name] = None if info is None else info.incarnation
+
     def _checked_size(self, message: Message) -> int:
         """Returns the room that a message takes in flight."""
         if message.__class__ is not Message and not isinstance(message, Message):
@@ -274,13 +285,15 @@ class RemoteAppends:
             await drop()
             return
         producer, hold = self._producers[info.pchannel], Hold()
-        before = producer.pending()
+        taken = producer.all_taken()
         self._held[name] = hold, producer
+        self._dropping.add(name)
         try:
-            if before:
-                await asyncio.wait(before)
+            if taken is not None:
+                await taken
             await drop()
         finally:
+            self._dropping.discard(name)
             self._end_dropping(name, hold, producer)
 
     def _end_dropping(self, name: str, hold: Hold, guessed: Producer) -> None:

@@ -62,6 +62,10 @@ class SeenTick:
             self.value = tick
 
 
+def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
+    return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
+
+
 class Producer:
     """The requests for one pchannel; `connection` returns the connection to the server that has it."""
 
@@ -103,10 +107,16 @@ class Producer:
         self.outbox.add(sending)
         self._changed.set()
 
-    def pending(self) -> list[asyncio.Future[Any]]:
-        """Returns the futures of everything that has no outcome yet, but for what is held."""
-        futures = [*self._unknown.futures(), *(sending.future for sending in self.outbox.pending())]
-        return [future for future in futures if not future.done()]
+    def all_taken(self) -> asyncio.Future[None] | None:
+        """Returns a future that is done once the server has taken everything that was added before; None if nothing waits for that.
+
+        A server takes requests in their order, whenever they have outcomes, and answers the end of a transaction that it does not have.
+        """
+        if not self.outbox and not self._unknown:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.add(Sending(future, 0, make=_end_of_none, repeatable=True))
+        return future
 
     def wake(self) -> None:
         """Continues after a hold has ended."""

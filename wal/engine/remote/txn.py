@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from wal.engine.bodies import bodies_of, check_body
+from wal.engine.bodies import as_messages, bodies_of
 from wal.engine.remote.outbox import Make, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.vchannels import KnownVChannels
@@ -89,7 +89,7 @@ class RemoteTxn:
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
         producer.open_txn_bytes += bodies.counted
-        self._bodies += [check_body(message, self._names) for message in messages]
+        self._bodies += as_messages(messages, self._names)
         self._stored, self._counted = stored, counted
         self._barrier = max(self._barrier, barrier)
         return len(self._bodies)
