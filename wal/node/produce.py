@@ -285,6 +285,8 @@ class ProduceStream:
                     begun = await self._txns.begin(request)  # the list may be another one afterwards
                     self._answers.begun.append(begun)
                 case "commit_txn":
+                    for vchannel in request.vchannels:
+                        self._check_hosted(vchannel)
                     future = await self._txns.commit(request)
                     future.add_done_callback(partial(self._settled, request.request_id, False))
                 case "keep_txn":
@@ -325,6 +327,11 @@ class ProduceStream:
         if key is None:
             return await self._appends.send(message, barrier)
         return await self._appends.send_keyed(message, barrier, key)
+
+    def _check_hosted(self, vchannel: str) -> None:
+        """Raises InvalidArgumentError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
+        if self._log.vchannels.incarnation(vchannel) is not None:
+            self._check_place(vchannel)
 
     def _check_place(self, vchannel: str) -> None:
         """Raises InvalidArgumentError for a vchannel that is on another pchannel, or would be created there."""

@@ -50,9 +50,7 @@ class KeyedWrites:
             return None
         return self.table.claim(scope, key, barrier=barrier)
 
-    def answered(
-        self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]
-    ) -> bool:
+    def answered(self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
         """Answers the caller if the key is known, now or later; returns whether it is."""
         if (found := self.table.find(scope, key, now_ms=self.now_ms())) is None:
             return False

@@ -184,8 +184,20 @@ class Connection:
                     self._endpoints.leave(number)
                 if not (lost or stopping) or self._closing or loop.time() + pause >= deadline:
                     raise explained from error
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not self._closing or (task is not None and task.cancelling()):
+                    raise
+                raise self._ended(what, writing=writing) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_S)
+
+    @staticmethod
+    def _ended(what: str, *, writing: bool) -> ClosedError:
+        """Returns the error of a call that was under way when the log was closed."""
+        error = ClosedError(f"{what}: the log was closed before the server answered; open it again to go on")
+        error.outcome_unknown = writing
+        return error
 
     async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
         loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 from wal.channels import VChannelInfo, check_vchannel, place
 from wal.engine.bodies import as_messages, bodies_of
@@ -72,6 +73,7 @@ class RemoteAppends:
         self._forget_producer = forget_producer
         self._held: dict[str, tuple[Hold, Producer]] = {}
         self._dropping: set[str] = set()
+        self._txns: WeakSet[RemoteTxn] = WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
         self.message_bytes_max: int = settings.message_bytes_max
 
@@ -208,7 +210,7 @@ class RemoteAppends:
 
         future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
         producer.add(Sending(future, 0, make=make, repeatable=True))
-        return RemoteTxn(
+        txn = RemoteTxn(
             producer,
             self._in_flight,
             self._known,
@@ -218,6 +220,8 @@ class RemoteAppends:
             self._limits,
             bytes_max=self.message_bytes_max,
         )
+        self._txns.add(txn)
+        return txn
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
@@ -228,7 +232,9 @@ class RemoteAppends:
         await self._forget_producer(name)
 
     async def close(self) -> None:
-        """Waits until the pchannel of every vchannel is known, so that what was appended has a producer."""
+        """Rolls back what is open, and waits until the pchannel of every vchannel is known, so that what was appended has a producer."""
+        for txn in list(self._txns):
+            txn.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
+import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
 from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
@@ -30,7 +31,7 @@ from wal.location import ServerLocation
 from wal.message import MessageID
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
-from wal.pchannel import InFlight, ProducerInfo, TxnLimits
+from wal.pchannel import InFlight, PChannelStatistics, ProducerInfo, TxnLimits
 from wal.reading import Selection
 from wal.retention import PChannelRetention
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2
@@ -269,6 +270,10 @@ class RemoteLog:
 
         return await asyncio.gather(*map(report, self.pchannels))
 
+    def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
+        producer = self.producers[pchannel.channel]
+        return msgspec.structs.replace(pchannel.statistics(), frames=producer.frames, events=producer.events)
+
     def statistics(self) -> LogStatistics:
         """Returns this client's counts since the log was opened."""
         return LogStatistics(
@@ -276,7 +281,7 @@ class RemoteLog:
             len(self._directory.known.records),
             self.in_flight.size,
             self.in_flight.waiting,
-            tuple(pchannel.statistics() for pchannel in self.pchannels.values()),
+            tuple(self._statistics(pchannel) for pchannel in self.pchannels.values()),
         )
 
     async def truncate(self, up_to: MessageID) -> None:

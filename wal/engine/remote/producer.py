@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -35,9 +35,12 @@ from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
+from wal.rpc.positions import id_from_bytes
 
 __all__ = ["Producer", "SeenTick"]
 
+QUIET_S: Final = 5.0
+"""A log that is being closed waits no longer than this for the next outcome."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
@@ -78,6 +81,11 @@ class Producer:
         """The term in which the server has the pchannel, on the newest stream."""
         self.open_txn_bytes: int = 0
         """The bytes that the open transactions of this client on the pchannel hold."""
+        self.frames: int = 0
+        """The frames that hold what this client wrote, as far as it was told."""
+        self.events: int = 0
+        self._last_frame = -1
+        self._outcomes = 0
         self._connection = connection
         self._in_flight = in_flight
         self._seen = seen
@@ -133,14 +141,20 @@ class Producer:
         return taken
 
     async def close(self) -> None:
-        """Waits for the outcomes of everything that was added, and ends the stream. If no server can be reached, requests fail at once."""
+        """Waits for the outcomes of everything that was added, and ends the stream. If no server can be reached, requests fail at once.
+
+        The outcome of what waits at the server, such as an append for its barrier, is unknown once nothing was answered for `QUIET_S`.
+        """
         self._closing = True
         self._unknown.tell()
         self._changed.set()
-        if self._running is not None:
-            if self._opening and not self.outbox:
+        if self._running is not None and self._opening and not self.outbox:
+            self._running.cancel()
+        while self._running is not None and not self._running.done():
+            before = self._outcomes
+            await asyncio.wait([self._running], timeout=QUIET_S)
+            if self._outcomes == before:
                 self._running.cancel()
-            await asyncio.wait([self._running])
 
     def fail(self, sendings: list[Sending], error: BaseException) -> None:
         """Fails requests, and releases their room."""
@@ -279,6 +293,8 @@ class Producer:
     def _take(self, outcomes: append_pb2.Outcomes) -> None:
         released = newest = 0
         outbox = self.outbox
+        self._outcomes += 1
+        self.written.count(outcomes.appended)
         for number, outcome in outcomes_from_proto(outcomes):
             if isinstance(outcome, BaseException):
                 if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:

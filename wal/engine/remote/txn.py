@@ -133,6 +133,11 @@ class RemoteTxn:
             return False
         return True
 
+    def close(self) -> None:
+        """Rolls back because the log is being closed, unless its commit is under way."""
+        if not self._ended and not self._committing:
+            self._forget()
+
     def _forget(self) -> None:
         self._end()
         try:

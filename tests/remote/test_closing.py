@@ -1,0 +1,94 @@
+"""Closing a client, and dropping vchannels, while something is under way; each against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.accesser.probes import turns
+from tests.node.servers import Serving
+from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
+from wal.engine.remote import producer
+from wal.errors import BulkAppendError, ChannelNotExistError, ClosedError, UnknownOutcomeError
+from wal.message import MessageID
+
+HALF_A_MINUTE = 30_000 << 18
+"""In ticks."""
+
+
+async def test_a_client_that_closes_rolls_its_transactions_back(log: WALAccesser, served: Serving) -> None:
+    txn = await log.txn("orders")
+    await txn.append(b"1")
+    assert sum(one.open_transactions for one in served.log.statistics().pchannels) == 1
+    await log.close()
+    assert sum(one.open_transactions for one in served.log.statistics().pchannels) == 0
+    with pytest.raises(ClosedError):
+        await txn.append(b"2")
+
+
+async def test_a_close_does_not_wait_for_a_barrier(
+    log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits at the server is written when its time has come, so the client cannot say that it is not."""
+    monkeypatch.setattr(producer, "QUIET_S", 0.3)
+    barrier = await log.allocate_time_tick() + HALF_A_MINUTE
+    waiting = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier)
+    while not any(one.barriers for one in served.log.statistics().pchannels):
+        await asyncio.sleep(0.005)
+    begin = time.monotonic()
+    await log.close()
+    assert time.monotonic() - begin < 5
+    with pytest.raises(UnknownOutcomeError):
+        await waiting
+
+
+async def test_a_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, served: Serving) -> None:
+    message = BroadcastMessage(vchannels=["a", "b"], payload=b"1", resource_keys=[ResourceKey("test", "k")])
+    await log.broadcast().append(message)
+    waiting = asyncio.ensure_future(log.broadcast().append(message, wait=True))
+    while not served.log.broadcasts.statistics().waiting:
+        await asyncio.sleep(0.005)
+    await log.close()
+    with pytest.raises(ClosedError) as caught:
+        await waiting
+    assert caught.value.outcome_unknown
+
+
+async def test_a_drop_ends_what_waits_for_its_barrier(log: WALAccesser) -> None:
+    await log.create_vchannel("orders")
+    barrier = await log.allocate_time_tick() + HALF_A_MINUTE
+    whole = asyncio.ensure_future(log.append_txn("orders", [b"2"], barrier_time_tick=barrier))
+    await turns()
+    async with asyncio.timeout(5):
+        await log.drop_vchannel("orders")
+        with pytest.raises(ChannelNotExistError):
+            await whole
+
+
+async def test_a_bulk_does_not_recreate_a_vchannel_that_it_has_used(log: WALAccesser, served: Serving) -> None:
+    await log.create_vchannel("orders")
+    async with open_wal(f"wal://{served.address}", in_flight_bytes_max=100_000) as slow:
+        bulk = asyncio.ensure_future(slow.append_bulk([Message("orders", bytes(50_000))] * 200))
+        while (
+            not slow.statistics().pchannels[0].frames
+            + slow.statistics().pchannels[1].frames
+            + slow.statistics().pchannels[2].frames
+        ):
+            await asyncio.sleep(0)
+        await log.drop_vchannel("orders")
+        with pytest.raises(BulkAppendError) as caught:
+            await bulk
+        assert isinstance(caught.value, ChannelNotExistError)
+        assert 0 < len(caught.value.results) < 200
+
+
+async def test_a_client_counts_the_frames_and_the_events_that_it_wrote(log: WALAccesser) -> None:
+    ids: list[MessageID | None] = []
+    for number in range(5):
+        ids.append((await log.raw_append(Message("orders", b"%d" % number))).message_id)
+    await asyncio.gather(*(log.raw_append(Message("orders", b"x"), idempotency_key="k") for _ in range(3)))
+    counts = log.statistics().pchannels
+    assert sum(one.events for one in counts) == 6
+    assert sum(one.frames for one in counts) == 6
