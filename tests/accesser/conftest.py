@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import io
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.remote.locations import FarServer, NearServer, ServedLocation, is_inside, not_over_the_network
 from wal import WALAccesser, open_wal
 
 HANG_S = 20.0
@@ -36,10 +38,20 @@ def watchdog() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(params=["memory", "journal"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns a location; each test runs on both backends."""
-    return "memory:" if request.param == "memory" else f"journal:{tmp_path / 'data'}"
+@pytest.fixture(params=["memory", "journal", "wal"])
+async def location(
+    request: pytest.FixtureRequest, tmp_path: Path, far_server: FarServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    """Yields a location; each test runs on both backends, and on a journal over the network."""
+    if request.param != "wal":
+        yield "memory:" if request.param == "memory" else f"journal:{tmp_path / 'data'}"
+        return
+    if (reason := not_over_the_network(request.function)) is not None:
+        pytest.skip(reason)
+    place = ServedLocation(tmp_path / "data", NearServer() if is_inside(request.function) else far_server)
+    place.stand_in(monkeypatch, sys.modules[__name__], request.module)
+    yield place.location
+    await place.close()
 
 
 @pytest.fixture

@@ -6,15 +6,36 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
+from broadcaster import BroadcasterStatistics
 from wal import ImmutableMessage, WALAccesser
+from wal.engine.base import LogStatistics
 from wal.engine.local.log import LocalLog
+from wal.engine.remote.log import RemoteLog
+
+served: dict[str, LocalLog] = {}
+"""The logs that this process serves to clients, by address."""
 
 
 def local(log: WALAccesser) -> LocalLog:
-    """Returns the engine of a log that this process writes, for faults that a user cannot cause at will."""
+    """Returns the engine of a log that this process writes, for faults that a user cannot cause at will.
+
+    For a client of a server in this process it is the engine of the server.
+    """
     engine = log._lifecycle.engine
+    if isinstance(engine, RemoteLog):
+        return served[engine.place.removeprefix("wal://")]
     assert isinstance(engine, LocalLog)
     return engine
+
+
+def written(log: WALAccesser) -> LogStatistics:
+    """Returns the counts of the process that writes the log; a client has counts of its own, `log.statistics()`."""
+    return local(log).statistics()
+
+
+def broadcasts(log: WALAccesser) -> BroadcasterStatistics:
+    """Returns the counts of the broadcaster of a log, in the process that writes the log."""
+    return local(log).broadcasts.statistics()
 
 
 async def read_all(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[ImmutableMessage]:

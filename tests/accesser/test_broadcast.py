@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import local, payloads, read_all, start, turns
+from tests.accesser.probes import broadcasts, local, payloads, read_all, start, turns
 from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import (
@@ -284,7 +284,7 @@ async def test_a_call_that_waited_for_its_keys_finds_its_vchannels_where_they_ar
             await log.create_vchannel(name, pchannel="p0")
         first = await log.broadcast().append(schema(["a"]))
         second = start(log.broadcast().append(schema(["a", "b"], payload=b"second"), wait=True))
-        while not log.broadcast().statistics().waiting:
+        while not broadcasts(log).waiting:
             await turns()
         await log.drop_vchannel("b")
         if recreated_on is not None:
@@ -300,7 +300,7 @@ async def test_a_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: s
             await log.create_vchannel(name)
         first = await log.broadcast().append(schema(["a"]))
         second = start(log.broadcast().append(schema(["a", "b"]), wait=True))
-        while not log.broadcast().statistics().waiting:
+        while not broadcasts(log).waiting:
             await turns()
         await log.drop_vchannel("b")
         await log.broadcast().ack(first.broadcast_id, "a")
@@ -308,7 +308,7 @@ async def test_a_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: s
             await second
         assert await log.broadcast().tasks() == []
         await log.broadcast().append(schema(["a"]))
-        assert log.broadcast().statistics().bytes_held == 0
+        assert broadcasts(log).bytes_held == 0
 
 
 async def test_a_refused_broadcast_creates_no_vchannels(location: str) -> None:
@@ -318,7 +318,7 @@ async def test_a_refused_broadcast_creates_no_vchannels(location: str) -> None:
             await log.broadcast().append(schema(["a", "new"]))
         assert refused.value.holder == first.broadcast_id
         gone = start(log.broadcast().append(schema(["a", "newer"]), wait=True))
-        while not log.broadcast().statistics().waiting:
+        while not broadcasts(log).waiting:
             await turns()
         gone.cancel()
         await asyncio.wait((gone,))

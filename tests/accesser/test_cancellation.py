@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import bodies, grouped, local, payloads, read_all, turns
+from tests.accesser.probes import bodies, grouped, local, payloads, read_all, turns, written
 from wal import Message, WALAccesser, open_wal
 from wal.errors import (
     ChannelExistError,
@@ -181,7 +181,7 @@ async def test_append_txn(open_again: Open, drive: Drive, crowded: bool) -> None
         at += 1
     while room.size:
         await flush(log)
-    assert log.statistics().pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transactions == 0
     groups = [group for group in grouped(await read_all(log, "orders")) if group]
     assert all(len(group) == 2 for group in groups), "a transaction is whole or not there"
     assert len({group[0] for group in groups}) == len(groups)
@@ -224,7 +224,7 @@ async def test_transactions(open_again: Open, drive: Drive, end: str) -> None:
                 await txn.rollback()
         await flush(log)
         at += 1
-    assert log.statistics().pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transactions == 0
     messages = grouped(await read_all(log, "orders"))
     (orders,) = await same_after_reopening(open_again, "orders")
     if end == "rollback":
@@ -253,7 +253,7 @@ async def test_begin(open_again: Open, drive: Drive) -> None:
         await flush(log)
         at += 1
     async with log.read("orders", include_time_ticks=True) as scanner:
-        while log.statistics().pchannels[0].open_transactions:
+        while written(log).pchannels[0].open_transactions:
             await anext(scanner)
     (orders,) = await same_after_reopening(open_again, "orders")
     assert orders == sorted(set(orders), key=int)

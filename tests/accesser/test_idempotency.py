@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import grouped, local, made_on, payloads, read_all, start, turns
+from tests.accesser.probes import grouped, local, made_on, payloads, read_all, start, turns, written
 from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
@@ -138,14 +138,14 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     after = nowait(log, b"5", key(5))
     await turns()
     assert len(gate.held) == 2
-    assert log.statistics().pchannels[0].barriers == 2
+    assert written(log).pchannels[0].barriers == 2
     gate.refuse()
     found = await outcomes([*futures, sharer, waiting, after])
     assert [type(error) for error in found] == [NoSpaceError] + [InvalidRequestSeqError] * 5
     assert "sequence 3 of producer 'p'" in str(found[2])
     assert not (await other).duplicate
     await plain
-    assert log.statistics().pchannels[0].barriers == 0
+    assert written(log).pchannels[0].barriers == 0
     assert local(log).in_flight.size == 0
     results = [await nowait(log, b"%d" % sequence, key(sequence)) for sequence in (1, 2, 3)]
     assert not any(result.duplicate for result in results)
@@ -186,7 +186,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(
     await turns()
     first = nowait(log, b"1", key(1), barrier_time_tick=gate.held[0][0].header.first_tick)
     await turns()
-    assert log.statistics().pchannels[0].barriers == 1
+    assert written(log).pchannels[0].barriers == 1
     gate.refuse()
     second = nowait(log, b"2", key(2))
     assert [type(error) for error in await outcomes(plain)] == [NoSpaceError] * 2
@@ -316,8 +316,8 @@ async def test_a_transaction_in_flight_shares_with_one_over_the_same_set(
     assert not alone.duplicate
     assert txns[1].result == again
     assert grouped(await read_all(log, ["a", "b"])) == [[b"body"], [b"body"]]
-    assert log.statistics().pchannels[0].open_transactions == 0
-    assert log.statistics().pchannels[0].open_transaction_bytes == 0
+    assert written(log).pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transaction_bytes == 0
     with pytest.raises(InvalidTransactionStateError):
         await txns[1].commit()
 
@@ -369,7 +369,7 @@ async def test_a_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pyte
     second = nowait(log, b"2", key(2))
     with pytest.raises(InvalidRequestSeqError, match="ascending"):
         await txn.commit()
-    assert log.statistics().pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transactions == 0
     gate.open()
     await second
 

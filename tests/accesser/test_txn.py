@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.accesser.probes import bodies, grouped, made_on, payloads, read_all, start, turns
+from tests.accesser.probes import bodies, grouped, made_on, payloads, read_all, start, turns, written
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser, open_wal
 from wal.errors import (
     ChannelNotExistError,
@@ -59,8 +59,8 @@ async def test_rollback(log: WALAccesser) -> None:
         _ = txn.result
     await log.raw_append(Message("orders", b"2"))
     assert await payloads(log, "orders") == [b"2"]
-    assert log.statistics().pchannels[0].open_transactions == 0
-    assert log.statistics().pchannels[0].open_transaction_bytes == 0
+    assert written(log).pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
 async def test_a_transaction_without_bodies_is_delivered(log: WALAccesser) -> None:
@@ -136,7 +136,7 @@ async def test_a_cancelled_block_is_rolled_back(log: WALAccesser) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert log.statistics().pchannels[0].open_transactions == 0
+    assert written(log).pchannels[0].open_transactions == 0
     assert await payloads(log, "orders") == []
 
 

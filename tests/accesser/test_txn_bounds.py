@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import bodies, grouped, payloads, read_all
+from tests.accesser.probes import bodies, grouped, payloads, read_all, written
 from tests.accesser.virtual import open_virtual
 from wal import Message, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WouldBlockError
@@ -17,7 +17,7 @@ async def test_the_timer_ends_it(location: str) -> None:
     txn = await log.txn("orders", keepalive=2.0)
     await txn.append(b"1")
     await clock.run(1.8)
-    assert log.statistics().pchannels[0].open_transactions == 1
+    assert written(log).pchannels[0].open_transactions == 1
     await clock.run(0.4)
     statistics = log.statistics().pchannels[0]
     assert (statistics.open_transactions, statistics.expired_transactions) == (0, 1)
@@ -34,7 +34,7 @@ async def test_it_is_judged_at_the_call_too() -> None:
     appended, committed = await log.txn("orders", keepalive=2.0), await log.txn("orders", keepalive=2.0)
     await appended.append(b"1")
     clock.advance(2.5)
-    assert log.statistics().pchannels[0].open_transactions == 2, "the timer had no turn yet"
+    assert written(log).pchannels[0].open_transactions == 2, "the timer had no turn yet"
     with pytest.raises(TransactionExpiredError):
         await appended.append(b"2")
     with pytest.raises(TransactionExpiredError):
@@ -101,7 +101,7 @@ async def test_real_time_expires_it_too(log: WALAccesser) -> None:
     await txn.append(b"1")
     async with log.read("orders", include_time_ticks=True) as scanner:
         async for _ in scanner:
-            if log.statistics().pchannels[0].expired_transactions:
+            if written(log).pchannels[0].expired_transactions:
                 break
     with pytest.raises(TransactionExpiredError):
         await txn.commit()
@@ -162,7 +162,7 @@ async def test_open_transactions_together_would_block_and_stay_open(location: st
         await second.append(bytes(400))
         await second.commit()
         assert [len(body) for body in bodies(await read_all(log, "b"))] == [400, 400]
-        assert log.statistics().pchannels[0].open_transaction_bytes == 0
+        assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
 async def test_a_bound_of_more_bodies_than_a_range_of_ticks_is_refused(location: str) -> None:

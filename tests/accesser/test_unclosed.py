@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import wal
-from tests.accesser.probes import local, start
+from tests.accesser.probes import local, start, written
 from wal import All, Message, Txn, WALAccesser, bridge, open_wal
 from wal.errors import ClosedError, InvalidArgumentError, LockedError
 
@@ -312,13 +312,13 @@ async def test_a_transaction_that_is_collected_rolls_back(log: WALAccesser) -> N
         return txn
 
     txn = await begin()
-    assert log.statistics().pchannels[0].open_transaction_bytes >= 1000
+    assert written(log).pchannels[0].open_transaction_bytes >= 1000
     with leaks(r"transaction.*orders.*commit"):
         del txn
         gc.collect()
-    while log.statistics().pchannels[0].open_transactions:
+    while written(log).pchannels[0].open_transactions:
         await asyncio.sleep(0)
-    assert log.statistics().pchannels[0].open_transaction_bytes == 0
+    assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
 async def test_a_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> None:
@@ -373,7 +373,7 @@ def test_blocking_scanners_and_transactions_that_are_collected(data: str) -> Non
         with leaks("transaction"):
             del txn
             gc.collect()
-        while log.statistics().pchannels[0].open_transactions:
+        while written(log).pchannels[0].open_transactions:
             pass
 
 

@@ -40,9 +40,11 @@ _context.set_forkserver_preload(
 class Other:
     """Starts a process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
 
-    def __init__(self, job: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False) -> None:
+        """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests."""
         self._line, theirs = _context.Pipe()
-        self._process = _context.Process(target=_run, args=(job, theirs, args), daemon=True)
+        context = multiprocessing.get_context("spawn") if fresh else _context
+        self._process = context.Process(target=_run, args=(job, theirs, args), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from broadcaster.arguments import check_append, check_id, check_key, check_reason, copy_named
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
-from wal.engine.remote.producer import SeenTick
+from wal.engine.remote.seen import SeenTick
 from wal.errors import InvalidArgumentError, NotLocalError
 from wal.message import ImmutableMessage, ResourceKey
 from wal.rpc.api import cluster_pb2

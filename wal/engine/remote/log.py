@@ -22,9 +22,10 @@ from wal.engine.remote.broadcasts import RemoteBroadcasts
 from wal.engine.remote.cursors import RemoteCursors
 from wal.engine.remote.directory import RemoteDirectory
 from wal.engine.remote.nodes import Nodes
-from wal.engine.remote.producer import Producer, SeenTick
+from wal.engine.remote.producer import Producer
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.engine.remote.seen import SeenTick
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import ServerLocation

@@ -149,11 +149,6 @@ class Outbox:
         self._next = 1
         return unknown
 
-    def pending(self) -> list[Sending]:
-        """Returns all requests without an outcome, but for those that are held."""
-        waiting = [sending for sending in self.waiting if sending.hold is None or not sending.hold.pending]
-        return [*self.sent.values(), *(sending for _, sending in self._refused), *waiting]
-
     def withdraw(self, hold: Hold) -> list[Sending]:
         """Takes back the waiting requests of a vchannel, in their order."""
         taken = [sending for sending in self.waiting if sending.hold is hold]

@@ -15,6 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.engine.remote.seen import SeenTick
 from wal.engine.remote.unknown import UnknownOutcomes
 from wal.errors import (
     ChannelFencedError,
@@ -37,7 +38,7 @@ from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
 from wal.rpc.positions import id_from_bytes
 
-__all__ = ["Producer", "SeenTick"]
+__all__ = ["Producer"]
 
 QUIET_S: Final = 5.0
 """A log that is being closed waits no longer than this for the next outcome."""
@@ -49,24 +50,6 @@ MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 """A stream that ends with one of these errors is opened again."""
 
 ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
-
-
-class SeenTick:
-    """The largest tick that this client has seen: what it appends afterwards gets a larger one, whichever server it is sent to."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: int = 0
-
-    def saw(self, tick: int) -> None:
-        """Notes a tick."""
-        if tick > self.value:
-            self.value = tick
-
-
-def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
-    return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
 
 
 class Producer:
@@ -366,3 +349,7 @@ class Producer:
         self._lost(failure)
         self._unknown.tell()
         self.fail(self.outbox.clear(), failure)
+
+
+def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
+    return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from wal.engine.remote.outbox import Sending
 from wal.errors import UnknownOutcomeError
@@ -43,7 +43,3 @@ class UnknownOutcomes:
         kept, self._kept = self._kept, []
         for sendings, error in kept:
             self._fail(sendings, error)
-
-    def futures(self) -> list[asyncio.Future[Any]]:
-        """Returns the futures of what is kept."""
-        return [sending.future for sendings, _ in self._kept for sending in sendings]

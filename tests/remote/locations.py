@@ -1,0 +1,314 @@
+"""`wal://` as one more location of the acceptance tests: each opening of a log is a client of a real server, over a real socket.
+
+A process of its own, one for a whole session of pytest, serves the logs of the tests one after the other. A test that looks inside of the
+process that writes the log (`tests.accesser.probes.local`) has its server on its own loop, and its client still comes over the socket.
+
+An opening starts the server with the settings of the opening, and connects a client to it. A server lives until the last of its clients is
+closed and the log is opened once more, or the test ends: then the log is closed, and opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any, Final
+
+import pytest
+import uvloop
+
+import wal
+from tests.accesser.probes import broadcasts, local, served, written
+from tests.accesser.virtual import open_virtual
+from tests.contract.other import Line, Other
+from wal import Settings, WALAccesser, bridge
+from wal.accesser.opening import LogOpening
+from wal.engine.factory import with_absolute_paths
+from wal.engine.local.log import LocalLog
+from wal.errors import InnerError, WALError
+from wal.location import parse_location
+from wal.node.access import Access
+from wal.node.node import Node
+from wal.rpc.api import error_pb2
+from wal.rpc.codes import error_from_proto, error_to_proto
+
+__all__ = ["FarServer", "NearServer", "ServedLocation", "is_inside", "not_over_the_network"]
+
+
+@pytest.fixture(scope="session")
+def far_server() -> Iterator[FarServer]:
+    """The process that serves the logs of one test after the other. It has begun before the time of the first test runs."""
+    server = FarServer()
+    server.close_now()
+    yield server
+    server.kill()
+
+
+_open_wal, _init, _blocking = wal.open_wal, wal.init, bridge.blocking
+OWN_SETTINGS: Final = ("in_flight_bytes_max",)
+"""The settings that a client chooses for itself; it gets them, and the server as well."""
+
+
+_TURNS: Final = (
+    "counts on what has happened after some turns of one loop, or holds up the actors of the writer meanwhile"
+)
+_WRITER: Final = "tests what the process that writes the log counts, holds or does by its own clock"
+_BARRIER: Final = "has a barrier an hour ahead, which a server refuses"
+_READERS: Final = "counts on readers that share what they read with each other, or with the writer"
+_FORK: Final = "forks a process, which a client cannot survive: gRPC does not allow it"
+FILES: Final = {"test_failures": _WRITER, "test_copies_operator": _WRITER, "test_releasing": _WRITER}
+"""Files whose tests concern only the process that writes the log."""
+TESTS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it",
+            "test_a_key_in_flight_shares_its_result_and_takes_room_until_then",
+            "test_a_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels",
+            "test_calls_in_flight_share_their_result_and_its_failure",
+            "test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved",
+            "test_calls_that_wait_for_ticks_keep_their_order",
+            "test_forgetting_has_its_place_in_the_order_of_the_calls",
+            "test_it_waits_for_ticks_and_claims_its_key_once",
+            "test_refused_frames_let_no_sequence_overtake_one_at_its_barrier",
+            "test_sequences_after_a_failed_one_fail_wherever_they_wait",
+            "test_single_appends_are_withdrawn_out_of_what_waits_together",
+            "test_those_that_share_a_result_take_room_until_it_is_there",
+        ),
+        _TURNS,
+    ),
+    **dict.fromkeys(
+        (
+            "test_a_transaction_that_is_collected_rolls_back",
+            "test_statistics",
+            "test_writes_and_producers_outlive_a_clock_that_jumps",
+        ),
+        _WRITER,
+    ),
+    **dict.fromkeys(
+        (
+            "test_an_exclusive_message_fails_a_keyed_commit_that_waits",
+            "test_close_while_it_waits_is_closed_error_and_nothing_is_written",
+            "test_one_that_waits_ends_with_any_of_its_vchannels",
+        ),
+        _BARRIER,
+    ),
+    **dict.fromkeys(
+        (
+            "test_a_slow_one_holds_nobody_up",
+            "test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame",
+            "test_each_gets_every_message",
+            "test_memory_of_a_slow_reader_is_bounded_by_pages",
+            "test_scanners_with_one_selection_share_their_messages",
+            "test_they_come_and_go",
+        ),
+        _READERS,
+    ),
+    "test_a_forked_child_is_refused_and_the_parent_goes_on": _FORK,
+    "test_a_forked_child_releases_and_says_nothing": _FORK,
+    "test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only": "the client learns of it at the commit",
+    "test_cancelled_while_it_waits_nothing_of_it_is_written": "what was sent is written, whether its caller waits or not",
+    "test_without_create_vchannels_an_unknown_one_does_not_exist": "append_nowait returns a future that has the error",
+}
+"""Tests that do not hold over the network, with the reason; docs/howto/network.md states each difference in behaviour."""
+
+
+def not_over_the_network(test: Callable[..., Any]) -> str | None:
+    """Returns why a test does not hold over the network, or None."""
+    if open_virtual in _used(test):
+        return "runs by a virtual clock"
+    return FILES.get(test.__module__.rpartition(".")[2]) or TESTS.get(test.__name__)
+
+
+def is_inside(test: Callable[..., Any]) -> bool:
+    """Returns whether a test, or what it uses of its module, looks inside of the process that writes the log."""
+    used = _used(test)
+    return any(probe in used for probe in (broadcasts, local, written))
+
+
+def _used(test: Callable[..., Any]) -> list[object]:
+    """Returns what a test uses of its module, by the names in its code, also in what it uses; its arguments may be fixtures."""
+    module, seen, left = vars(sys.modules[test.__module__]), set[str](), [test]
+    used: list[object] = []
+    while left:
+        code = getattr(left.pop(), "__code__", None)
+        for name in _names(code) - seen if code is not None else ():
+            seen.add(name)
+            found = module.get(name)
+            found = getattr(found, "_fixture_function", found)
+            used.append(found)
+            if getattr(found, "__module__", None) == test.__module__:
+                left += vars(found).values() if isinstance(found, type) else [found]
+    return used
+
+
+def _names(code: CodeType) -> set[str]:
+    nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names, *code.co_varnames}.union(*map(_names, nested))
+
+
+class FarServer:
+    """A server in a process of its own."""
+
+    def __init__(self) -> None:
+        self._process = Other(_serve, fresh=True)
+
+    async def open(self, location: str, settings: Settings, *, create: bool) -> str:
+        """Opens a log and serves it; returns the address."""
+        return await asyncio.to_thread(self.open_now, location, settings, create=create)
+
+    def open_now(self, location: str, settings: Settings, *, create: bool) -> str:
+        self._process.tell(("open", location, settings, create))
+        return str(self._answer(self._process.hear_now()))
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        self._process.tell(("close",))
+        self._answer(self._process.hear_now())
+
+    def kill(self) -> None:
+        self._process.kill_now()
+
+    @staticmethod
+    def _answer(word: tuple[str, Any]) -> Any:
+        kind, value = word
+        if kind == "error":
+            raise error_from_proto(error_pb2.StreamingError.FromString(value))
+        return value
+
+
+class NearServer:
+    """A server on the loop of the test; `log` is what it serves."""
+
+    def __init__(self) -> None:
+        self.log: LocalLog | None = None
+        self._node: Node | None = None
+
+    async def open(self, location: str, settings: Settings, *, create: bool) -> str:
+        log = LocalLog(parse_location(location), with_absolute_paths(settings), create=create)
+        await log.open()
+        self.log, self._node = log, await Node.start(log, Access(listen="127.0.0.1:0"))
+        served[self._node.address] = log
+        return self._node.address
+
+    async def close(self) -> None:
+        if self._node is not None and self.log is not None:
+            node, log, self._node, self.log = self._node, self.log, None, None
+            del served[node.address]
+            await node.close()
+            await log.close()
+
+
+class ServedLocation:
+    """A location of a test: a journal at `path` on `server`. Only the functions that `stand_in` replaces know it."""
+
+    def __init__(self, path: Path, server: FarServer | NearServer) -> None:
+        self.location = f"served:{path}"
+        self.server = server
+        self.clients: list[LogOpening] = []
+        self._journal = f"journal:{path}"
+        self._address = ""
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+        """Has `open_wal`, `init` and `bridge.blocking` of these modules take the location."""
+        for module in (*modules, wal):
+            for name, function in (("open_wal", self.open_wal), ("init", self.init)):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, function)
+        monkeypatch.setattr(wal.bridge, "blocking", self.blocking)
+
+    def open_wal(
+        self, location: Any, *, settings: Settings | None = None, create: bool = True, **options: Any
+    ) -> LogOpening | _Opening:
+        """Opens the log of this location as a client; any other location as `wal.open_wal` does."""
+        if location != self.location:
+            return _open_wal(location, settings=settings, create=create, **options)
+        own = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
+        served = (settings or Settings()).replace(**options)
+        chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
+        return _Opening(self, served, create, {**own, **chosen})
+
+    def init(self, location: Any, **options: Any) -> None:
+        _init(self._address_now() if location == self.location else location, **options)
+
+    def blocking(self, location: Any, **options: Any) -> bridge.BlockingLog:
+        return _blocking(self._address_now() if location == self.location else location, **options)
+
+    async def address(self, settings: Settings, *, create: bool) -> str:
+        """Returns the address of the server, which is started unless a client uses it."""
+        if not self._address or all(client._log._lifecycle._closed for client in self.clients):
+            await self.close()
+            self._address = await self.server.open(self._journal, settings, create=create)
+        return self._address
+
+    async def close(self) -> None:
+        if self._address:
+            self._address = ""
+            self.clients.clear()
+            await self.server.close()
+
+    def _address_now(self) -> str:
+        assert isinstance(self.server, FarServer)
+        if not self._address:
+            self._address = self.server.open_now(self._journal, Settings(), create=True)
+        return f"wal://{self._address}"
+
+
+class _Opening:
+    """What `open_wal` returns: it is awaited, or used in `async with`."""
+
+    def __init__(self, place: ServedLocation, settings: Settings, create: bool, options: dict[str, Any]) -> None:
+        self._place = place
+        self._settings = settings
+        self._create = create
+        self._options = options
+        self._client: LogOpening | None = None
+
+    def again(self) -> _Opening:
+        return _Opening(self._place, self._settings, self._create, self._options)
+
+    def __await__(self) -> Generator[Any, None, WALAccesser]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> WALAccesser:
+        return await self._opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        await self._client.__aexit__(kind, error, traceback)
+
+    async def _opened(self) -> WALAccesser:
+        address = await self._place.address(self._settings, create=self._create)
+        self._client = _open_wal(f"wal://{address}", **self._options)
+        self._place.clients.append(self._client)
+        return await self._client
+
+
+def _serve(line: Line) -> None:
+    """Serves logs as the test asks, until the test is gone."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_answer_all(line))
+
+
+async def _answer_all(line: Line) -> None:
+    server = NearServer()
+    while True:
+        word, *arguments = await line.hear()
+        try:
+            if word == "open":
+                location, settings, create = arguments
+                answer = await server.open(location, settings, create=create)
+            else:
+                answer = await server.close()
+        except WALError as error:
+            line.tell(("error", error_to_proto(error).SerializeToString()))
+        except Exception:
+            line.tell(("error", error_to_proto(InnerError(traceback.format_exc())).SerializeToString()))
+        else:
+            line.tell(("answer", answer))
