@@ -40,8 +40,7 @@ from wal.rpc.positions import id_from_bytes
 
 __all__ = ["Producer"]
 
-QUIET_S: Final = 5.0
-"""A log that is being closed waits no longer than this for the next outcome."""
+QUIET_S: Final = 5.0  # how long the close of a log waits for the next outcome
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
@@ -64,11 +63,9 @@ class Producer:
         """The term in which the server has the pchannel, on the newest stream."""
         self.open_txn_bytes: int = 0
         """The bytes that the open transactions of this client on the pchannel hold."""
-        self.frames: int = 0
-        """The frames that hold what this client wrote, as far as it was told."""
+        self.frames: int = 0  # those that hold what this client wrote, as far as it was told
         self.events: int = 0
-        self._last_frame = -1
-        self._outcomes = 0
+        self._last_frame, self._outcomes = -1, 0
         self._connection = connection
         self._in_flight = in_flight
         self._seen = seen
@@ -99,10 +96,7 @@ class Producer:
         self._changed.set()
 
     def all_taken(self) -> asyncio.Future[None] | None:
-        """Returns a future that is done once the server has taken everything that was added before; None if nothing waits for that.
-
-        A server takes requests in their order, whenever they have outcomes, and answers the end of a transaction that it does not have.
-        """
+        """Returns a future that is done once the server has taken everything that was added before, or None if it has."""
         if not self.outbox and not self._unknown:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,9 +118,9 @@ class Producer:
         return taken
 
     async def close(self) -> None:
-        """Waits for the outcomes of everything that was added, and ends the stream. If no server can be reached, requests fail at once.
+        """Waits for the outcomes of everything that was added, and ends the stream. Without a server, requests fail at once.
 
-        The outcome of what waits at the server, such as an append for its barrier, is unknown once nothing was answered for `QUIET_S`.
+        What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`.
         """
         self._closing = True
         self._unknown.tell()
@@ -352,4 +346,5 @@ class Producer:
 
 
 def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
+    """Returns the end of no transaction, which a server answers after it has taken all requests before it."""
     return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
