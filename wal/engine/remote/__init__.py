@@ -6,7 +6,7 @@ exactly, whichever server it is connected to.
 Files, from the bottom up:
 
 * outbox:          the requests of one producer, what is sent next, and what becomes of them when the connection is lost: pure
-* seen:            the largest tick that this client has seen
+* seen:            the largest tick that this client has seen, and what it has written
 * unknown:         the requests whose outcome is unknown, until their callers are told
 * vchannels:       the vchannels of the log as the server shows them
 * producer:        the Produce stream of one pchannel

@@ -272,8 +272,8 @@ class RemoteLog:
         return await asyncio.gather(*map(report, self.pchannels))
 
     def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
-        producer = self.producers[pchannel.channel]
-        return msgspec.structs.replace(pchannel.statistics(), frames=producer.frames, events=producer.events)
+        written = self.producers[pchannel.channel].written
+        return msgspec.structs.replace(pchannel.statistics(), frames=written.frames, events=written.events)
 
     def statistics(self) -> LogStatistics:
         """Returns this client's counts since the log was opened."""

@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
-from wal.engine.remote.seen import SeenTick
+from wal.engine.remote.seen import SeenTick, Written
 from wal.engine.remote.unknown import UnknownOutcomes
 from wal.errors import (
     ChannelFencedError,
@@ -36,7 +36,6 @@ from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
-from wal.rpc.positions import id_from_bytes
 
 __all__ = ["Producer"]
 
@@ -63,9 +62,8 @@ class Producer:
         """The term in which the server has the pchannel, on the newest stream."""
         self.open_txn_bytes: int = 0
         """The bytes that the open transactions of this client on the pchannel hold."""
-        self.frames: int = 0  # those that hold what this client wrote, as far as it was told
-        self.events: int = 0
-        self._last_frame, self._outcomes = -1, 0
+        self.written: Written = Written()
+        self._outcomes = 0
         self._connection = connection
         self._in_flight = in_flight
         self._seen = seen
