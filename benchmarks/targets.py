@@ -156,6 +156,8 @@ _SPARK: Final = {
     payload_bytes: _row("spark", payload_bytes=payload_bytes, properties=4) for payload_bytes in (100, 1024)
 }
 
+_ONE_FRAME: Final = "the rest is one frame: its submission, its sync, and waking the loop"
+
 TARGETS: Final = (
     _target("w1", "1 writer / SQLite", _W1[1], at_least=1.1),
     *(
@@ -196,7 +198,15 @@ TARGETS: Final = (
         for writers in (1, 16, 256)
     ),
     _target("w1", "1 writer, p50 / floor's", _W1[1], metric="p50", against="floor", at_most=1.3),
-    _target("w1", "256 writers, p99 / floor's", _W1[256], metric="p99", against="floor", at_most=3.0),
+    _target(
+        "w1",
+        "256 writers, p99 / floor's",
+        _W1[256],
+        metric="p99",
+        against="floor",
+        at_most=3.0,
+        limit="with callers the median is 3 × the floor's p99 (1.6 and 0.53 ms); recycling, which fills nothing, has the same p99",
+    ),
     _target("w1", "256 writers, loop lag p99", _W1[256], metric="loop_lag_p99", against=None, at_most=0.005),
     _target("w1", "4,096 writers / 256 writers", _W1[4096], of=_W1[256], against="wal", at_least=1.0),
     _target("w1", "device bytes a byte, growing", _W1[256], metric="device", against=None, at_most=2.1),
@@ -244,8 +254,12 @@ TARGETS: Final = (
     ),
     _target("w8", "100 scanners / 1 scanner, deliveries", _W8, of=_W8_ONE, against="wal", at_least=30.0),
     *(
-        _target("w9", f"to {vchannels:,} vchannels / SQLite", _W9[vchannels], at_least=at_least)
-        for vchannels, at_least in ((16, 1.5), (128, 5.0), (1024, 8.0))
+        _target("w9", f"to {vchannels:,} vchannels / SQLite", _W9[vchannels], at_least=at_least, limit=limit)
+        for vchannels, at_least, limit in (
+            (16, 1.5, f"with the log in memory a round takes 0.13 ms, with files 0.39: {_ONE_FRAME}"),
+            (128, 5.0, f"with the log in memory a round takes 0.15 ms, with files 0.48: {_ONE_FRAME}"),
+            (1024, 8.0, ""),
+        )
     ),
     _target("w10", "256 writers, keys / no keys", _W10, engine=KEYS, against=NO_KEYS, at_least=0.7),
     _target("w10", "256 writers, a producer / no keys", _W10, engine=PRODUCER, against=NO_KEYS, at_least=0.7),
