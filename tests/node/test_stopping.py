@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.servers import Child, Serving, connected
+from tests.node.servers import Child, Serving, child, connected
 from tests.node.test_produce import append, assigned, opened
 from wal import BroadcastMessage, Message, ResourceKey, open_wal
 from wal.errors import ClosedError
@@ -78,6 +78,26 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
             await one
     await log.broadcasts.ack(first.broadcast_id, "a")
     assert await log.broadcasts.tasks() == []
+
+
+async def test_a_call_that_was_refused_is_made_at_the_next_server(server: Child, data_dir: Path) -> None:
+    """A broadcast that waits for its keys goes on there, and so does a call that waits for acknowledgements."""
+    async with open_wal(f"wal://{server.address}") as log:
+        broadcast = log.broadcast()
+        first = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"1", resource_keys=[KEY]))
+        second = BroadcastMessage(vchannels=["a"], payload=b"2", resource_keys=[KEY])
+        appending = asyncio.ensure_future(broadcast.append(second, wait=True))
+        acknowledged = asyncio.ensure_future(broadcast.block_until_resource_key_ack_all(KEY))
+        await broadcast.tasks()  # it was sent after the others
+        assert await server.stop() == 0
+        async with child(data_dir, listen=server.address):
+            assert {task.broadcast_id for task in await broadcast.tasks()} == {first.broadcast_id}
+            await broadcast.ack(first.broadcast_id, "a")
+            result = await appending
+            await broadcast.ack(result.broadcast_id, "a")
+            await acknowledged
+            async with log.read("a", follow=False) as scanner:
+                assert [message.payload async for message in scanner] == [b"1", b"2"]
 
 
 async def test_a_broadcast_that_would_wait_from_now_on_is_refused(served: Serving) -> None:

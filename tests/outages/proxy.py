@@ -24,6 +24,9 @@ class Proxy:
         """How long at most each piece is held up on its way; the order of the pieces stays."""
         self.refusing: bool = False
         """Whether new connections are reset at once."""
+        self.ends = asyncio.Event()
+        """Whether the end of a connection is passed on; while it is cleared, only bytes are."""
+        self.ends.set()
         self.accepted = 0
         """How many connections were accepted so far."""
         self._port = port
@@ -141,6 +144,7 @@ class _Link:
             await writer.drain()
             if left is not None and len(data) == left:
                 raise ConnectionResetError
+        await self._proxy.ends.wait()
         self.end(up=up)
 
 

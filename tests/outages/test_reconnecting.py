@@ -15,6 +15,7 @@ import pytest
 from tests.node.servers import Child, child
 from tests.outages.proxy import Proxy
 from wal import Message, open_wal
+from wal.engine.remote import remote_log
 
 AGAIN_S = 1.0
 RECONNECTS = 100
@@ -49,8 +50,9 @@ async def test_a_client_goes_on_within_a_second_after_its_server_is_back(data_di
     assert read < AGAIN_S
 
 
-async def test_nothing_is_left_of_lost_connections(data_dir: Path) -> None:
+async def test_nothing_is_left_of_lost_connections(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks, streams, calls and futures of the client are as many after a hundred connections as after a few."""
+    monkeypatch.setattr(remote_log, "_ENDS_MAX", 8)  # what is remembered of pages is bounded: the bound is reached soon
     async with child(data_dir, "--pchannels", "2") as server, Proxy(int(server.address.rpartition(":")[2])) as proxy:
         async with open_wal(f"wal://{proxy.address}") as log:
             await log.raw_append(Message("orders", b"begin"))

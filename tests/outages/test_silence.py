@@ -29,9 +29,9 @@ async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """A node whose clients may ping often; it either finds a silent client as soon as the client the server, or much later."""
 
     def options(**given: Any) -> list[tuple[str, Any]]:
-        often = dict(server_options(ping_s=PING_TEST_S, **given))
-        often["grpc.keepalive_time_ms"] = round(request.param * 1000)
-        return list(often.items())
+        options = dict(server_options(ping_s=request.param, **given))
+        options["grpc.http2.min_ping_interval_without_data_ms"] = round(PING_TEST_S * 500)
+        return list(options.items())
 
     monkeypatch.setattr(node, "server_options", options)
     monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_TEST_S))
@@ -103,7 +103,11 @@ async def test_what_arrives_late_is_not_executed(log: WALAccesser, proxy: Proxy,
     assert await stored(served) == [b"first"]
     assert proxy.connections == 2
     await log.raw_append(Message("orders", b"repeated"))
-    proxy.flow(up=True)  # what the client sent, and then that it has closed the connection
+    proxy.ends.clear()
+    proxy.flow(up=True)  # what the client sent, but not that it has closed the connection since
+    for number in range(50):  # the server has time to execute it, on a stream that it takes for alive
+        await log.raw_append(Message("others", b"%d" % number))
+    proxy.ends.set()
     async with asyncio.timeout(10):
         while served.node._draining.calls > calls:
             await asyncio.sleep(0.01)

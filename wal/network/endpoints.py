@@ -156,7 +156,7 @@ class Endpoints:
     async def _ask(self, number: int) -> str:
         address, channel = self.addresses[number], self._channels[number]
         if channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
-            return f"{address} is connected"
+            return f"{address} is {'stopping' if self._is_left(number) else 'connected'}"
         method, request = self._probe
         call = channel.unary_unary(method.path, **method.serializers())
         try:
