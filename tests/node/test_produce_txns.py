@@ -202,6 +202,17 @@ async def test_a_commit_names_the_vchannels_of_its_begin(client: Client) -> None
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
+async def test_a_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
+    async with serving(pchannels=2) as served, connected(served.address) as connection:
+        await served.log.create_vchannel("a", "p0")
+        await served.log.create_vchannel("b", "p1")
+        client = Client(await opened(connection))
+        txn = await client.begin("a")
+        with pytest.raises(InvalidArgumentError, match="this stream writes p0"):
+            await client.commit(txn, ["b"], Message("b", b"1"))
+        await client.commit(txn, ["a"], Message("a", b"1"))
+
+
 async def restarted(data_dir: Path, between: Message | None) -> WALError | list[bytes]:
     """Begins a transaction, appends a message, restarts the server, and commits; returns the error or what is stored then."""
     async with serving(data_dir) as served, connected(served.address) as connection:
