@@ -205,11 +205,11 @@ class Client:
             self.report.sessions.append(session)
             seen = ends
             async with self.log.read(side, cursor=f"cursor-{self.load.client}") as scanner:
-                most = rng.randint(1, 300)
+                most = rng.randint(1, 1000)
                 async for message in scanner:
                     session.ids.append(str(message.message_id))
                     seen += message.payload == END
-                    if rng.random() < 0.05 or seen == len(side):
+                    if rng.random() < 0.02 or seen == len(side):
                         await scanner.save()
                         session.saved, ends = len(session.ids), seen
                         if seen == len(side):
