@@ -44,6 +44,7 @@ from wal.pchannel import CopyTable, IdempotencyTable, RecoveryState
 from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, encode_copies
 from wal.pchannel.idempotency.scopes import Kept, KeyRun, Scope
 from wal.pchannel.idempotency.state import KeptProducer, encode_state
+from wal.pchannel.pieces import PieceKind, encode_header, encode_piece
 
 HERE: Final = Path("vchannels")
 DEEP: Final = 100_000
@@ -156,7 +157,7 @@ def test_the_state_in_a_checkpoint() -> None:
         for length in (0, 1, len(piece) - 5, len(piece) - 3, 1 << 31, (1 << 32) - 1):
             changed = b"".join([*pieces[:number], struct.pack("<I", length) + piece[4:], *pieces[number + 1 :]])
             refused_or_read(lambda changed=changed: restore(changed), (number, length))
-    for kind in (1, 2, 3):
+    for kind in (1, 2, 3, 4):
         for wild in (b"\x91" * DEEP, b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"):
             data = b"\x99" + bytes([kind]) + wild
             with pytest.raises(CorruptionError):
@@ -172,6 +173,18 @@ def test_columns_of_different_lengths_are_no_shorter_state() -> None:
     table = IdempotencyTable(window_count=100, window_s=1e9, producers_max=100)
     with pytest.raises(CorruptionError, match="3, 2, 3"):
         table.restore(pieces[0] + struct.pack("<I", len(data)) + data)
+
+
+def test_keys_that_were_stored_one_by_one_are_still_read() -> None:
+    rows = [[0, 1, 0], ["x", "y", "z"], [1, 2, 3], [0, 1, 2], [10, 11, 12], [0, 0, 5], [0, 0, 6]]
+    scopes = [[("a", 1)], [("a", 1), ("b", 2)]]
+    blob = encode_header() + encode_piece(PieceKind.KEYS, [scopes, *rows])
+    table = IdempotencyTable(window_count=100, window_s=1e9, producers_max=100)
+    table.restore(blob)
+    found = [table.find((("a", 1),), "x", now_ms=0), table.find((("a", 1), ("b", 2)), "y", now_ms=0)]
+    assert found == [Kept(1, 0, 10), Kept(2, 1, 11)]
+    assert table.find((("a", 1),), "z", now_ms=0) == Kept(3, 2, 12, 5, 6)
+    assert table.find((("a", 1),), "y", now_ms=0) is None
 
 
 def test_the_records_of_broadcasts() -> None:

@@ -2,10 +2,11 @@
 
 Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
-    1 keys      [1, scopes, of each run: scope, number of keys, position, index, tick, txn_id, keepalive_ms; the keys of all runs one
-                after the other]
+    1 keys      [1, scopes, scope of each, key of each, position, index, tick, txn_id, keepalive_ms of each]: read, and not written any more
     2 producers [2, scopes, scope of each, name of each, last sequence of each, results of each, then of all results one after the
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
+    4 key runs  [4, scopes, of each run: scope, number of keys, position, index, tick, txn_id, keepalive_ms; the keys of all runs one
+                after the other]
 
 The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
 each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is that of the window: keys of one scope whose
@@ -53,7 +54,7 @@ def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer]) -> I
     numbers: dict[Scope, int] = {}
     for runs, scopes in _groups(_short(keys), numbers, lambda run: len(run.keys)):
         yield encode_piece(
-            PieceKind.KEYS,
+            PieceKind.KEY_RUNS,
             [
                 scopes,
                 [numbers[run.scope] for run in runs],
@@ -101,13 +102,17 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
     for kind, data in split_pieces(blob):
-        if kind not in (PieceKind.KEYS, PieceKind.PRODUCERS):
+        decoder = _decoders.get(kind)
+        if decoder is None:
             continue
-        piece = _keys.decode(data) if kind is PieceKind.KEYS else _producers.decode(data)
+        piece = decoder.decode(data)
         scopes += [scope_of(tuple(names)) for names in piece.scopes]
         of_each = [scopes[number] for number in piece.of_each]
+        if isinstance(piece, _KeyRuns):
+            keys += _runs(piece, of_each, piece.counts)
+            continue
         if isinstance(piece, _Keys):
-            keys += _runs(piece, of_each)
+            keys += _runs(piece, of_each, [1] * len(piece.names))
             continue
         _same_length(piece.sequences, *piece.columns())
         if sum(piece.counts) != len(piece.sequences):
@@ -123,14 +128,14 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
     return keys, producers
 
 
-def _runs(piece: _Keys, of_each: list[Scope]) -> Iterator[KeyRun]:
+def _runs(piece: _Keys | _KeyRuns, of_each: list[Scope], counts: list[int]) -> Iterator[KeyRun]:
     """Returns the runs of a piece, each of at least one key."""
     positions, *others = piece.columns()
-    _same_length(of_each, piece.counts, positions, *others)
-    if sum(piece.counts) != len(piece.names) or not all(piece.counts):
-        raise ValueError(f"runs have {sum(piece.counts)} keys, but there are {len(piece.names)}, or one has none")
+    _same_length(of_each, counts, positions, *others)
+    if sum(counts) != len(piece.names) or not all(counts):
+        raise ValueError(f"runs have {sum(counts)} keys, but there are {len(piece.names)}, or one has none")
     one_by_one = iter(piece.names)
-    keys = (list(islice(one_by_one, count)) for count in piece.counts)
+    keys = (list(islice(one_by_one, count)) for count in counts)
     return map(KeyRun, of_each, keys, map(unpacked, positions), *others)
 
 
@@ -168,6 +173,21 @@ def _groups(
 
 
 class _Keys(msgspec.Struct, array_like=True, gc=False):
+    kind: int
+    scopes: list[list[tuple[str, Natural]]]
+    of_each: list[Natural]
+    names: list[str]
+    positions: list[PackedPosition]
+    indices: list[Natural]
+    ticks: list[Natural]
+    txn_ids: list[Natural]
+    keepalives_ms: list[Natural]
+
+    def columns(self) -> tuple[list[Any], ...]:
+        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
+
+
+class _KeyRuns(msgspec.Struct, array_like=True, gc=False):
     kind: int
     scopes: list[list[tuple[str, Natural]]]
     of_each: list[Natural]
@@ -216,5 +236,8 @@ def _columns(kept: list[Kept]) -> list[list[Any]]:
     return [list(map(packed, positions)), *others]
 
 
-_keys: Final = msgspec.msgpack.Decoder(_Keys)
-_producers: Final = msgspec.msgpack.Decoder(_Producers)
+_decoders: Final[dict[PieceKind, msgspec.msgpack.Decoder[_Keys | _KeyRuns | _Producers]]] = {
+    PieceKind.KEYS: msgspec.msgpack.Decoder(_Keys),
+    PieceKind.KEY_RUNS: msgspec.msgpack.Decoder(_KeyRuns),
+    PieceKind.PRODUCERS: msgspec.msgpack.Decoder(_Producers),
+}
