@@ -48,7 +48,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     at_least: float | None = None
     at_most: float | None = None
     limit: str = ""
-    """What stands against a target that cannot be met."""
+    """The reason why a target cannot be met, with the figure that bounds it."""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ TARGETS: Final = (
         "256 writers, 4 properties / SQLite storing the same",
         _W1_PROPERTIES,
         at_least=1.5,
-        limit="beside what stands against 256 writers, a message checks and copies its four properties in 0.63 µs and encodes them in 0.18",
+        limit="as for 256 writers above; besides, a message takes 0.63 µs to check and copy its properties and 0.18 to encode them",
     ),
     *(
         _target(
@@ -222,7 +222,7 @@ TARGETS: Final = (
         engine="arrow",
         against="pages",
         at_least=3.0,
-        limit="fetching and checking frames is 0.12 of a page's 0.35 µs, so with columns for nothing it would be 2.9 (they take 0.11)",
+        limit="fetching and checking frames takes 0.12 of a page's 0.35 µs, so if columns took no time it would be 2.9 (they take 0.11)",
     ),
     _target(
         "w4",
@@ -231,7 +231,7 @@ TARGETS: Final = (
         metric="p50",
         against="floor",
         at_most=1.8,
-        limit="beside the floor's 100 to 120 µs a loop pays 50 for submitting a write and being woken, and 35 for the scanner's turn",
+        limit="the floor takes 100 to 120 µs; a loop adds 50 to submit the write and wake up, and the scanner's turn adds 35",
     ),
     _target(
         "w5",
