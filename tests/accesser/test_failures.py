@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -40,6 +41,31 @@ async def test_a_call_after_a_failure_is_known_not_to_be_written(data: str, monk
         assert log.statistics().bytes_in_flight == 0
     async with open_wal(data) as log:
         assert not {b"aside", b"later"} & set(await payloads(log, "orders"))
+
+
+async def test_calls_with_a_barrier_after_a_failure_do_not_wait(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick is promised any more, so their barrier would never pass."""
+    disk = FaultyDisk()
+    monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
+    async with open_wal(data) as log:
+        txn = await log.txn("orders", idempotency_key="kept")
+        disk.fail_sync = True
+        with pytest.raises(StorageError):
+            await log.raw_append(Message("orders", b"hit"))
+        barrier = await log.allocate_time_tick() + (1 << 40)
+        calls: list[Awaitable[Any]] = [
+            log.raw_append(Message("orders", b"plain"), barrier_time_tick=barrier),
+            log.raw_append(Message("orders", b"keyed"), barrier_time_tick=barrier, idempotency_key="a"),
+            log.append_txn("orders", [b"whole"], barrier_time_tick=barrier, idempotency_key="b"),
+        ]
+        await txn.append(Message("orders", b"body"), barrier_time_tick=barrier)
+        calls.append(txn.commit())
+        for call in calls:
+            with pytest.raises(StorageError) as caught:
+                await asyncio.wait_for(call, 5)
+            assert not caught.value.outcome_unknown
+        assert log.statistics().bytes_in_flight == 0
+        assert [pchannel.barriers for pchannel in log.statistics().pchannels] == [0]
 
 
 async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome(log: WALAccesser) -> None:

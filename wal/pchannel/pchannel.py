@@ -120,12 +120,13 @@ class PChannel(ReadablePChannel, Member):
     def passed(self, barrier: int, vchannel: VChannelMember, operation: Any) -> bool:
         """Returns whether everything up to this tick is in the log, advancing the promised tick if need be.
 
-        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent).
+        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent). Once the pchannel has failed
+        it fails at once, since no tick is promised any more.
         """
         if barrier <= self.promised.tick or barrier <= self.advance_promised():
             return True
-        if self._closing:
-            vchannel.refuse([operation], _closed_at_barrier())
+        if self.fault is not None or self._closing:
+            vchannel.refuse([operation], self.fault or _closed_at_barrier())
         else:
             self._barriers.wait(barrier, (vchannel, operation))
         return False
