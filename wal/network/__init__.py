@@ -3,9 +3,14 @@
 Files:
 
 * method     a method: its path, and the types of its messages
+* forks      the import of gRPC itself, without its handlers of forks
 * tls        the files of a TLS connection, for a client and for a server
 * endpoints  a channel to each of several addresses, and the choice of one for calls
 """
+
+import wal.network.forks  # noqa: F401
+
+# isort: split
 
 from wal.network.endpoints import PING_S, Endpoints, ping_options
 from wal.network.method import Method

@@ -17,7 +17,8 @@ from wal.installation import install_hint
 
 try:
     import google.protobuf  # noqa: F401
-    import grpc  # noqa: F401
+
+    import wal.network  # noqa: F401
 except ImportError as _missing:
     raise ImportError(
         f"metadata in etcd needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('etcd')}",
