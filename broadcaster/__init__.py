@@ -3,7 +3,7 @@
 Files:
 
 * admission:      which broadcasts may begin, which wait for their keys, and the bounds
-* arguments:      the checks of what callers give (pure)
+* arguments:      the checks of the callers' arguments (pure)
 * background:     the jobs that the actor awaits outside its inbox
 * broadcast:      the calls that a log offers to its users, starting and stopping
 * broadcaster:    the actor: its turns, and the calls in its inbox

@@ -106,10 +106,10 @@ class Admission:
         return True
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Answers each waiting call with its own error, and from now on every call that would have to wait."""
+        """Answers each waiting call with a new error, and from now on every call that would have to wait."""
         self._no_waiting = error
         for call in list(self._waiting.values()):
-            if call.owner in self._waiting:  # otherwise the end of another one has begun it
+            if call.owner in self._waiting:  # otherwise withdrawing another call has let this one begin
                 self.withdraw(call)
                 refuse(call.reply, error())
 

@@ -1,4 +1,4 @@
-"""The checks of what a caller of a broadcaster gives. They are the same wherever the broadcaster runs."""
+"""The checks of the arguments of a broadcaster's calls. They are the same in the process of the broadcaster and in a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REASON_BYTES_MAX: Final = 4_096
 
 
 def check_append(message: object, wait: object) -> None:
-    """Raises TypeError for arguments that `append` does not take."""
+    """Raises TypeError for arguments that `append` does not accept."""
     if not isinstance(message, BroadcastMessage):
         raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
     if not isinstance(wait, bool):
@@ -39,19 +39,19 @@ def copy_named(broadcast: int | ImmutableMessage, vchannel: str | None) -> tuple
 
 
 def check_id(broadcast_id: object) -> None:
-    """Raises TypeError if it is no id of a broadcast."""
+    """Raises TypeError for a value that is not the id of a broadcast."""
     if not isinstance(broadcast_id, int) or isinstance(broadcast_id, bool):
         raise TypeError(f"a broadcast id is an int, not {broadcast_id!r}")
 
 
 def check_key(key: object) -> None:
-    """Raises TypeError if it is no resource key."""
+    """Raises TypeError for a value that is not a resource key."""
     if not isinstance(key, ResourceKey):
         raise TypeError(f"a resource key is a ResourceKey(domain, key), not {key!r}")
 
 
 def check_reason(reason: object) -> None:
-    """Raises TypeError or InvalidArgumentError if it cannot be the reason of an abort."""
+    """Raises TypeError or InvalidArgumentError for a value that cannot be the reason of an abort."""
     if not isinstance(reason, str):
         raise TypeError(f"reason must be a str, not {type(reason).__name__}")
     try:

@@ -71,7 +71,7 @@ class Broadcast:
         await self._ref.stop()
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Answers the calls that wait for their resource keys with an error, and from now on those that would; nothing of them was done."""
+        """Refuses the calls that wait for their resource keys, and from now on those that would wait. None of them has begun."""
         try:
             self._ref.tell_control(lambda: self._broadcaster.end_waiting(error))
         except (ActorStoppedError, ActorFailedError):

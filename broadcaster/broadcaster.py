@@ -135,7 +135,7 @@ class Broadcaster(Actor):
         self._lifecycle.end_turn()
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Answers the calls that wait for their keys with an error, and those that would. Inside a turn."""
+        """Answers the calls that wait for their keys with an error, and from now on those that would wait. Call it inside a turn."""
         self._lifecycle.admission.end_waiting(error)
 
     async def stopped(self) -> None:

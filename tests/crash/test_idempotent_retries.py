@@ -24,7 +24,7 @@ RETRIED: Final = 30
 """Every process begins this many appends before the newest that was reported."""
 ACKED_MAX: Final = 400
 NEWEST_MIN: Final = 100
-"""Every worker reaches this number before the kills end: on a slow disk the others lag far behind the one that pipelines."""
+"""Every worker reaches this number before the kills end: on a slow disk the worker that pipelines is much faster than the others."""
 OPENING_S: Final = 0.05
 """The approximate duration of an opening: some processes are killed within it."""
 

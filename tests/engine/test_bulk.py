@@ -1,4 +1,4 @@
-"""What becomes of the pieces of a bulk append, whichever engine sends them."""
+"""The results of a bulk append and its first failure, whichever engine sends the pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GlobalParamsTable: a sorted map without case, and what it takes from YAML files."""
+"""GlobalParamsTable: a sorted map with case-insensitive names, and its YAML files."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
     path = written(tmp_path_factory.mktemp("yaml"), yaml.safe_dump(tree, allow_unicode=True))
     table = GlobalParamsTable()
     if twice:
-        with pytest.raises(InvalidArgumentError, match="stands there twice"):
+        with pytest.raises(InvalidArgumentError, match="is set twice"):
             table.load_yaml(path)
         model = {}
     else:
@@ -139,23 +139,23 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a: 1\nA: 2\n", r"line 2, column 1: parameter 'a' stands there twice"),
-        ("a.b: 1\na:\n  b: 2\n", r"line 3, column 3: parameter 'a.b' stands there twice"),
-        ("a: [1\n", "is no YAML"),
-        ("a: 1\n---\nb: 2\n", "is no YAML: expected a single document"),
-        ("- a\n- b\n", "line 1, column 1: it is no map of parameters"),
-        ("a: [1, {b: 2}]\n", r"line 1, column 8: the list 'a' has an item that is no scalar"),
+        ("a: 1\nA: 2\n", r"line 2, column 1: parameter 'a' is set twice"),
+        ("a.b: 1\na:\n  b: 2\n", r"line 3, column 3: parameter 'a.b' is set twice"),
+        ("a: [1\n", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "is not YAML: expected a single document"),
+        ("- a\n- b\n", "line 1, column 1: it is not a map of parameters"),
+        ("a: [1, {b: 2}]\n", r"line 1, column 8: the list 'a' has an item that is not a scalar"),
         ("? [a]\n: 1\n", "a name is a text that is not empty"),
         ("'': 1\n", "a name is a text that is not empty"),
         ("a: &a {x: 1}\nb:\n  <<: *a\n", "line 3, column 3: a name .* not merged by <<"),
         ("a: &a\n  b: *a\n", "'a.b' contains itself by an alias"),
         ("a: " + "{a: " * 5_000, "nests maps and lists too deeply"),
-        ("\x01", "is no YAML"),
+        ("\x01", "is not YAML"),
         (DOUBLED, "more than 65536 parameters"),
         ("a: " + "x" * (1 << 20), "has more than 1048576 bytes: split it"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_taken_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
+def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
     table = GlobalParamsTable()
     table.save("a", "before")
     with pytest.raises(InvalidArgumentError, match=why) as caught:

@@ -32,7 +32,7 @@ DECLARATION: Final = "|".join(
         "$",
     )
 )
-"""What ends a comment in a text without line ends."""
+"""The beginning of the next declaration. It ends a comment, because the text has no line breaks."""
 
 
 def restored() -> str:

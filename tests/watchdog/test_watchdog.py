@@ -138,7 +138,7 @@ async def test_a_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualC
 
 
 @pytest.mark.parametrize("what", ["clean raises", "clean is slow"])
-async def test_help_that_fails_is_not_repeated(
+async def test_a_restart_that_fails_is_not_repeated(
     dog: Watchdog, clock: VirtualClock, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     component = Component("importer")
@@ -203,7 +203,7 @@ async def test_what_a_caller_does_wrong(dog: Watchdog, clock: VirtualClock) -> N
     assert [found.heartbeats for found in dog.statistics()] == [0]
 
 
-async def test_unregistering_finishes_the_help_that_has_begun(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_unregistering_finishes_the_restart_that_has_begun(dog: Watchdog, clock: VirtualClock) -> None:
     component = Component("a")
     component.cleaned = asyncio.Event()
     dog.register(component)
@@ -218,51 +218,52 @@ async def test_unregistering_finishes_the_help_that_has_begun(dog: Watchdog, clo
 
 
 STEPS = st.lists(
-    st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.sampled_from(["help ends", "guard looks"])), max_size=60
+    st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.sampled_from(["restart ends", "guard looks"])),
+    max_size=60,
 )
 
 
 @given(STEPS)
-def test_the_state_helps_once_an_episode(steps: list[Status | float | str]) -> None:
+def test_a_component_is_restarted_once_an_episode(steps: list[Status | float | str]) -> None:
     """Against a model that looks at the whole history at each step."""
     now = 100.0
     state = TargetState("a", Status.HEALTHY, timeout_s=2.0, now=now)
     history: list[tuple[float, Status | str]] = [(now, Status.HEALTHY)]
 
     def fails() -> bool:
-        """Whether help is due: no help since the last good heartbeat after the help before, and bad or silent now."""
-        failing = helping = False
+        """Whether a restart is due: none since the last good heartbeat after the restart before, and bad or silent now."""
+        failing = restarting = False
         heard, status = history[0][0], Status.HEALTHY
         for at, what in history[1:]:
-            if what == "help begins":
-                failing = helping = True
-            elif what == "help ends":
-                helping, heard, status = False, at, Status.HEALTHY
+            if what == "restart begins":
+                failing = restarting = True
+            elif what == "restart ends":
+                restarting, heard, status = False, at, Status.HEALTHY
             else:
                 heard, status = at, Status(what)
-                failing = failing and (helping or status is Status.ABNORMAL)
+                failing = failing and (restarting or status is Status.ABNORMAL)
         return (
             not failing
             and status is not Status.STOPPING
             and (status is Status.ABNORMAL or max(0.0, heard + 2.0 - now) == 0)
         )
 
-    helping = False
+    restarting = False
     for step in steps:
         if isinstance(step, Status):
             state.heartbeat(step, now)
             history.append((now, step))
         elif isinstance(step, float):
             now += step
-        elif step == "help ends":
-            if helping:
-                state.end_help(Status.HEALTHY, now)
+        elif step == "restart ends":
+            if restarting:
+                state.end_restart(Status.HEALTHY, now)
                 history.append((now, step))
-                helping = False
-        elif state.needs_help(now):
-            assert state.begin_help(state.status)
-            history.append((now, "help begins"))
-            helping = True
-        assert state.needs_help(now) == fails()
-    episodes = sum(what == "help begins" for _, what in history)
+                restarting = False
+        elif state.needs_restart(now):
+            assert state.begin_restart(state.status)
+            history.append((now, "restart begins"))
+            restarting = True
+        assert state.needs_restart(now) == fails()
+    episodes = sum(what == "restart begins" for _, what in history)
     assert state.statistics(now).episodes == episodes

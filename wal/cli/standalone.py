@@ -32,13 +32,14 @@ log lines go to the standard error. Clients open wal://HOST:PORT, or
 wal+ssl://HOST:PORT if the server has a certificate. A log that was killed is
 recovered at the next start."""
 _EPILOG: Final = """\
-A flag overrides a variable of the environment, and that the file. Secrets
-have no flag, since other users of the machine see flags: WAL_SERVER_TOKEN is
-a token that clients may show, and WAL_PULSAR_TOKEN the one for Pulsar.
+A flag overrides a variable of the environment, and a variable overrides the
+file. Secrets have no flag, because other users of the machine can see flags:
+WAL_SERVER_TOKEN is a token that clients may show, and WAL_PULSAR_TOKEN is the
+token for Pulsar.
 
 exit status:
-  0  it was told to stop, and the log is closed
-  1  the log cannot be opened or written, or nothing can listen at the address
+  0  a signal stopped it, and the log is closed
+  1  it cannot open or write the log, or cannot listen at the address
   2  an argument, a variable or the file is wrong, or the extra is missing
 
 examples:
@@ -79,7 +80,7 @@ async def serve(location: Location, settings: Settings, access: Access) -> None:
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     try:
-        await check_free(access.listen)  # before a log is opened, or created, for nothing
+        await check_free(access.listen)  # first, so that no log is opened or created in vain
         log = LocalLog(location, settings)
         await log.open()
         async with contextlib.AsyncExitStack() as stack:

@@ -4,7 +4,7 @@ Files:
 
 * cursor:      Cursor, CursorKey, CursorInfo: a saved position and its identity. Pure
 * codec:       the bytes of a cursor's file, and its name. Pure
-* store:       SavedCursors, what a reader needs; CursorStore, with the lock between saves and truncations
+* store:       SavedCursors, the calls that a reader needs; CursorStore, with the lock between saves and truncations
 * files:       the cursors of a journal, one file each
 * memory:      MemoryCursors, the cursors of one process
 * in_kv:       the cursors of a log without a directory, in its metadata

@@ -33,7 +33,7 @@ class DamagedCursor(msgspec.Struct, frozen=True):
 
 
 class SavedCursors(abc.ABC):
-    """The cursors of a log as a process sees them that reads it and does not store them itself. Thread-safe."""
+    """The cursors of a log, for a process that reads it. Another process may store them. Thread-safe."""
 
     @abc.abstractmethod
     def load(self, key: CursorKey) -> Cursor | None:

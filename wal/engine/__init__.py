@@ -4,7 +4,7 @@ Files:
 
 * base:        the seam between the accesser and an engine, in two halves: reading and writing
 * bodies:      the messages of a transaction that are known at once, checked, in their stored form
-* bulk:        what becomes of the pieces of an `append_bulk`
+* bulk:        collects the results of the pieces of an `append_bulk`
 * checks:      the checks of messages and keys that every engine makes before it sends anything
 * factory:     the choice of the engine for a location
 * hosting:     one pchannel in a given term: opened, recovered, run and closed

@@ -57,7 +57,7 @@ def bodies_of(messages: Sequence[Message | bytes], names: tuple[str, ...], *, by
 
 
 def plain_bodies(messages: Sequence[Message | bytes], names: tuple[str, ...], *, bytes_max: int) -> Payloads | None:
-    """Returns the bodies as payloads if all of them are `bytes`, none is over `bytes_max`, and there is only one vchannel; else None."""
+    """Returns the bodies as payloads, or None unless all are `bytes`, none is larger than `bytes_max`, and there is only one vchannel."""
     if len(names) == 1 and _BYTES.issuperset(map(type, messages)):
         lengths = list(map(len, messages))  # type: ignore[arg-type]
         if not lengths or max(lengths) <= bytes_max:
@@ -66,7 +66,7 @@ def plain_bodies(messages: Sequence[Message | bytes], names: tuple[str, ...], *,
 
 
 def as_messages(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> list[Message]:
-    """Returns bodies that `bodies_of` has checked as messages."""
+    """Returns bodies, which `bodies_of` has checked, as messages."""
     return [Message(names[0], body) if isinstance(body, bytes) else body for body in checked]
 
 

@@ -1,4 +1,4 @@
-"""Bulk: what becomes of the pieces of an `append_bulk`. Every engine cuts and sends its own pieces."""
+"""Bulk: sends the pieces of an `append_bulk` and collects their results. Every engine cuts its own pieces."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["bulk_results"]
 async def bulk_results(sent: AsyncGenerator[asyncio.Future[Any], None]) -> list[AppendResult]:
     """Sends the pieces one after the other, and returns the results of all messages, in order.
 
-    `sent` sends the next piece and yields its future, which has the result of one message or those of several. After the first
-    failure no more is sent; it is raised as a BulkAppendError, with the results of the messages that are durable. If the caller is
-    cancelled, what was sent is written all the same.
+    `sent` sends the next piece and yields its future, whose result is that of one message or an iterable of several. After the first
+    failure no more pieces are sent; it is raised as a BulkAppendError, with the results of the messages that are durable. If the caller
+    is cancelled, the pieces that were sent are written all the same.
     """
     futures: list[asyncio.Future[Any]] = []
     failure: BaseException | None = None

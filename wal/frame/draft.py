@@ -52,7 +52,7 @@ class Payloads(msgspec.Struct, gc=False):
 
 
 class PlainTxn(msgspec.Struct, gc=False):
-    """A transaction over one vchannel in a draft that has nothing else: its first index, its bodies, and the ext of its commit."""
+    """A transaction over one vchannel, in a draft of such transactions only: its first index, its bodies, and the ext of its commit."""
 
     name: RunName
     first: int
@@ -103,7 +103,7 @@ class FrameDraft:
     The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
     indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
     the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy. `plain` are
-    the transactions of a draft without runs: it has either of them, and what cannot be plain makes runs of all.
+    the transactions of a draft that holds nothing else; anything else that is added turns them into runs.
     """
 
     __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "plain", "runs")
@@ -242,7 +242,7 @@ class FrameDraft:
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
     def _make_runs(self) -> None:
-        """Makes runs of the plain transactions, since something else joins them."""
+        """Turns the plain transactions into runs, before something else is added."""
         plain, self.plain = self.plain, []
         for txn in plain:
             self._add_txn(txn.name, txn.first, txn.bodies, txn.ext)

@@ -204,7 +204,7 @@ def _many(draft: FrameDraft) -> Tables:
 def _only_txns(txns: list[PlainTxn]) -> Tables:
     """Returns the tables of a frame of plain transactions, at least one, which are in the order of their indices.
 
-    They are built transaction by transaction, never body by body, from the payloads and lengths that the callers gave.
+    The tables are built transaction by transaction, never body by body, from the given payloads and lengths.
     """
     runs: dict[RunName, list[PlainTxn]] = {}
     for txn in txns:
@@ -294,4 +294,4 @@ _KIND: Final = bytes((_VCHANNEL,))
 _BODY: Final = bytes((FLAG_BODY,))
 _COMMIT: Final = bytes((FLAG_COMMIT,))
 _NO_EXT: Final = bytes(4)
-"""The length of an ext that a row does not have."""
+"""The length of the ext of a row without one."""

@@ -47,7 +47,7 @@ _TAG: Final = struct.Struct("<HI")
 _TXN: Final = struct.Struct("<QQII")
 _SEQUENCE: Final = struct.Struct("<Q")
 _PRODUCER: Final = struct.Struct("<HIQ")
-"""A tag, a length and a sequence."""
+"""The tag and the length of a producer's key, and its sequence."""
 _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
@@ -145,4 +145,4 @@ _BROADCAST: Final = int(ExtTag.BROADCAST)
 _IDEMPOTENCY_KEY: Final = int(ExtTag.IDEMPOTENCY_KEY)
 _PRODUCER_KEY: Final = int(ExtTag.PRODUCER_KEY)
 _KEY_TAGS: Final = tuple([_TAG.pack(_IDEMPOTENCY_KEY, length) for length in range(256)])
-"""The tag and the length of each key that a log takes."""
+"""The tag and the length of a key, by the length; callers' keys are never longer."""

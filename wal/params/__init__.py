@@ -1,9 +1,9 @@
-"""The parameters of a process: text by name, in order, filled from YAML files. It needs the extra `params` for YAML alone.
+"""The parameters of a process: a sorted map from names to text, which YAML files can fill. Only YAML needs the extra `params`.
 
 Files:
 
 * table:      GlobalParamsTable, the parameters
-* yaml_file:  a YAML file as parameters
+* yaml_file:  reads the parameters in a YAML file
 """
 
 from wal.params.table import GlobalParamsTable

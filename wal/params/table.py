@@ -1,7 +1,7 @@
 """GlobalParamsTable: the parameters of a process, text by name.
 
-Owns the parameters and the order of their names. A name has no case: `Etcd.Address` and `etcd.address` are one parameter. Every call is
-synchronous and thread-safe; only `load_yaml` blocks, while it reads its file.
+Owns the parameters and the order of their names. Names are case-insensitive: `Etcd.Address` and `etcd.address` are one parameter. Every
+call is synchronous and thread-safe; only `load_yaml` blocks, while it reads its file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GlobalParamsTable:
         """The names, ascending."""
 
     def save(self, key: str, value: str) -> None:
-        """Sets a parameter, over an earlier value."""
+        """Sets a parameter, and replaces an earlier value."""
         if not isinstance(value, str):
             raise TypeError(f"parameter {key!r} is {value!r}: a parameter is a str, so write it as text")
         name = _name(key)
@@ -33,7 +33,7 @@ class GlobalParamsTable:
             self._set(name, value)
 
     def load(self, key: str) -> str:
-        """Returns the value of a parameter; raises KeyNotExistError if it was not set."""
+        """Returns the value of a parameter; raises KeyNotExistError if it is not set."""
         name = _name(key)
         try:
             return self._values[name]
@@ -54,18 +54,18 @@ class GlobalParamsTable:
             return names, [self._values[name] for name in names]
 
     def remove(self, key: str) -> None:
-        """Removes a parameter; does nothing if it was not set."""
+        """Removes a parameter; does nothing if it is not set."""
         name = _name(key)
         with self._lock:
             if self._values.pop(name, None) is not None:
                 del self._names[bisect_left(self._names, name)]
 
     def load_yaml(self, file_path: str | os.PathLike[str]) -> None:
-        """Sets the parameters of a YAML file, over earlier values: all of them, or none if it raises.
+        """Sets all parameters of a YAML file, and replaces earlier values. If it raises, it has set none of them.
 
-        Nested maps are flattened: `etcd: {port: 12379}` sets `etcd.port`. Scalars are taken as they are written, but for quotes: `0x10`
+        Nested maps are flattened: `etcd: {port: 12379}` sets `etcd.port`. Scalars keep the text that is written, without quotes: `0x10`
         stays `0x10`. A missing value is an empty text, and the items of a list are joined by `,`. Raises InvalidArgumentError, with the
-        line, for a file that is missing, is no YAML, names a parameter twice, or has anything else in it.
+        line where there is one, for a file that is missing, is not YAML, sets a parameter twice, or holds anything but parameters.
         """
         from wal.params.yaml_file import parameters_in  # PyYAML is an extra
 

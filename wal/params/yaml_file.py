@@ -1,6 +1,6 @@
-"""A YAML file as parameters: nested maps become dotted names.
+"""Reads the parameters in a YAML file; nested maps become dotted names.
 
-It takes scalars as they are written, as PyYAML's BaseLoader does: which text is a number or a date differs between the versions of YAML.
+Scalars keep the text that is written, as with PyYAML's BaseLoader: versions of YAML differ in which texts are numbers or dates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PARAMETERS_MAX: Final = 65_536
 
 
 def parameters_in(path: str) -> dict[str, str]:
-    """Returns the parameters of a file by lower-case name. Raises InvalidArgumentError for anything that is none."""
+    """Returns the parameters of a file by lower-case name. Raises InvalidArgumentError for a file that holds anything else."""
     text = _content(path)
     try:
         root = yaml.compose(text, yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise InvalidArgumentError(f"{path!r} is no YAML: {error}") from error
+        raise InvalidArgumentError(f"{path!r} is not YAML: {error}") from error
     except RecursionError:
         raise InvalidArgumentError(
             f"{path!r} nests maps and lists too deeply: write flat names, such as a.b.c"
@@ -38,15 +38,15 @@ def parameters_in(path: str) -> dict[str, str]:
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
-        raise _refusal(path, root, "it is no map of parameters: write `name: value`, one a line")
+        raise _refusal(path, root, "it is not a map of parameters: write `name: value`, one a line")
     found: dict[str, str] = {}
     for name, value, node in _flattened(path, root, "", ()):
         if name in found:
             raise _refusal(
-                path, node, f"parameter {name!r} stands there twice (names have no case): leave one of them out"
+                path, node, f"parameter {name!r} is set twice (names are case-insensitive): remove one of them"
             )
         if len(found) == PARAMETERS_MAX:
-            raise _refusal(path, node, f"it has more than {PARAMETERS_MAX} parameters")
+            raise _refusal(path, node, f"it has more than {PARAMETERS_MAX} parameters: split it")
         found[name] = value
     return found
 
@@ -70,7 +70,7 @@ def _flattened(
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.value in ("", "<<"):
             raise _refusal(
-                path, key, "a name is a text that is not empty, and maps are not merged by <<: write the names out"
+                path, key, "a name is a text that is not empty, and maps are not merged by <<: write each name out"
             )
         name = prefix + key.value.lower()
         if isinstance(value, yaml.MappingNode):
@@ -81,7 +81,7 @@ def _flattened(
             for item in value.value:
                 if not isinstance(item, yaml.ScalarNode):
                     raise _refusal(
-                        path, item, f"the list {name!r} has an item that is no scalar: give it a name of its own"
+                        path, item, f"the list {name!r} has an item that is not a scalar: give it a name of its own"
                     )
             yield name, ",".join(item.value for item in value.value), key
         else:

@@ -45,22 +45,22 @@ class KeyedWrites:
     def claim(
         self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult], *, barrier: int
     ) -> Claim | None:
-        """Claims a key if it is new; otherwise returns None, and the caller has the answer of a duplicate, now or later."""
+        """Claims a new key. For a known key it returns None, and the future gets the first result, now or once that is durable."""
         if self.answered(scope, key, future):
             return None
         return self.table.claim(scope, key, barrier=barrier)
 
     def answered(self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
-        """Answers the caller if the key is known, now or later; returns whether it is."""
+        """Returns whether the key is known; if so, the future gets the first result, now or once that is durable."""
         if (found := self.table.find(scope, key, now_ms=self.now_ms())) is None:
             return False
         self.answer(found, future)
         return True
 
     def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
-        """Claims the keys of appends with one kind of key at once, if all are new and no append waits for a barrier or is exclusive.
+        """Claims the keys of these appends at once, if they are new, and no append waits for a barrier or is exclusive.
 
-        Returns whether it has; otherwise none is claimed.
+        All keys must be of one kind. Returns False if none was claimed.
         """
         keys = [append.key for append in appends if not append.barrier and not append.exclusive]
         if len(keys) != len(appends) or (claims := self.table.claim_run(scope, keys)) is None:
@@ -79,7 +79,7 @@ class KeyedWrites:
             future.set_result(self._again(found))
 
     def appended(self, appends: list[KeyedAppend], origin: Origin, index: int, first_tick: int) -> None:
-        """Gives appends that are durable, from this index of their frame on, their results, and remembers these.
+        """Resolves appends that are durable, from this index of their frame on, and remembers their results.
 
         All of them are for one vchannel and have one kind of key.
         """

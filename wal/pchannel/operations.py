@@ -119,11 +119,11 @@ class KeyedAppend(OrderedAppend, gc=False):
 
 
 class ProducerAppend(KeyedAppend, gc=False):
-    """A message whose key is a `ProducerKey`; other keyed messages have a plain one."""
+    """A message whose key is a `ProducerKey`. A message with a plain key is a `KeyedAppend` itself."""
 
 
 class Together(msgspec.Struct, frozen=True, gc=False):
-    """The results of messages with consecutive indices and ticks in one frame; each result is made when it is asked for."""
+    """The results of messages with consecutive indices and ticks in one frame. Iterating over it creates each result."""
 
     origin: Origin
     first_index: int

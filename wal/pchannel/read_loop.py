@@ -199,7 +199,7 @@ class ReadLoop:
         return self._waiter
 
     def _take_recent(self) -> bool:
-        """Takes the next page from the recent frames; returns whether they have it."""
+        """Takes the next page from the recent frames; returns False if they do not have it."""
         pchannel, progress = self.pchannel, self.progress
         start = progress.at
         if start < pchannel.log.earliest[0]:

@@ -61,7 +61,7 @@ class RecentFrames:
         if self._prepared is None and not self.shared.names.isdisjoint((recent := _Recent(frame)).names):
             self._prepared = recent
             self.shared.prepare(recent.decode())
-            self._make_room(recent.cost)  # so that `add` has nothing to free, for which the readers would wait
+            self._make_room(recent.cost)  # while the disk writes; in `add` the readers would have to wait for it
 
     def add_stored(self, stored: StoredFrame) -> None:
         """Adds the next durable frame as it was read, with all its runs."""
@@ -113,7 +113,7 @@ class RecentFrames:
         self._make_room(0)
 
     def _make_room(self, size: int) -> None:
-        """Drops the oldest frames until there is room for this many bytes more, or no frame is left."""
+        """Drops the oldest frames until there is room for `size` more bytes, or no frame is left."""
         while self._size + size > self._bytes_max and self._frames:
             oldest = self._frames.popleft()
             self._size -= oldest.cost
@@ -121,7 +121,7 @@ class RecentFrames:
             self.shared.forget(oldest.position)
 
     def _from(self, start: int) -> list[_Recent | _Read]:
-        """Returns the frames at or above `start`. Readers are near the end, so the search begins there, and visits no frame below it."""
+        """Returns the frames at or above `start`. Readers are near the end, so the search begins at the newest frame."""
         found: list[_Recent | _Read] = []
         for recent in reversed(self._frames):
             if recent.position < start:

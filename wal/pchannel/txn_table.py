@@ -43,7 +43,7 @@ BODY_OVERHEAD: Final = 32
 NAME_OVERHEAD: Final = 80
 """The bytes counted for each vchannel of a transaction in addition to its name: its run and its commit row."""
 OPEN_MAX: Final = 65_536
-"""The most open transactions of a pchannel: some 64 MiB of memory before they have bodies."""
+"""The maximum number of open transactions on a pchannel. So many take about 64 MiB of memory before they have bodies."""
 _ENDED_MAX: Final = 4096
 """The number of ended transactions whose reason is remembered."""
 
@@ -101,7 +101,7 @@ class TxnTable:
         """
         if len(self._open) >= OPEN_MAX:
             raise WouldBlockError(
-                f"{len(self._open)} transactions are open on the pchannel, at most {OPEN_MAX} are kept: end some, or let them expire"
+                f"{len(self._open)} transactions are open on the pchannel, at most {OPEN_MAX} are kept: end some, or let some expire"
             )
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
@@ -122,9 +122,9 @@ class TxnTable:
     ) -> int:
         """Adds bodies, all or none, and refreshes the lease; returns how many bodies the transaction has.
 
-        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. Raises the reason if the transaction is over: an
-        InvalidTransactionStateError after a commit or a rollback, a TransactionExpiredError otherwise; InvalidArgumentError if it would
-        get too large, WouldBlockError if all open transactions together would: both leave it open, with only its lease refreshed.
+        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. If the transaction is over, raises
+        InvalidTransactionStateError after a commit or a rollback, and TransactionExpiredError otherwise. Raises InvalidArgumentError if it
+        would get too large, WouldBlockError if all open transactions together would: both leave it open, with only its lease refreshed.
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
@@ -172,11 +172,11 @@ class TxnTable:
         txn.size = size
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Returns the open transaction; raises the reason if it is over."""
+        """Returns the open transaction; raises as `add` does if it is over."""
         return self._live(txn_id, now)
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Takes the transaction out: from here on it cannot expire. Raises the reason if it is over."""
+        """Removes the transaction, so that it can no longer expire, and returns it. Raises as `add` does if it is over."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
         self._remember(

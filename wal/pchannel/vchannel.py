@@ -273,7 +273,7 @@ class VChannel(Member):
         pchannel = self.pchannel
         keyed, now = pchannel.keyed, pchannel.lease_now()
         try:
-            # First of all, since a client that lost its connection repeats a commit that may have ended the transaction meanwhile.
+            # The key is looked up first: a client that lost its connection sends the commit again, and the first one may have succeeded.
             if keyed.answered(operation.scope, operation.key, operation.future):
                 pchannel.table.rollback(operation.txn_id)  # the transaction is over; its bodies are not written
                 return

@@ -210,7 +210,7 @@ class Progress:
     def rows(self, *, end: int | None = None) -> FrameRows | None:
         """Returns the current frame as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
 
-        None if it has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads no further.
+        Returns None if it has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads no further.
         """
         frame = self.frame
         position, header = frame.position, frame.view.header
@@ -308,7 +308,7 @@ class Progress:
         messages = self.messages
         if len(messages) <= count and length_hint(self.coming) == len(messages):
             self.coming = _NO_MORE
-            return messages.copy()  # other readers may have got the same list
+            return messages.copy()  # readers at the tail share the list
         return list(islice(self.coming, min(count, len(messages))))
 
     @property

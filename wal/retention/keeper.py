@@ -143,7 +143,7 @@ class RetentionKeeper:
     # -- the turns
 
     async def _guarded(self, step: Callable[[], Awaitable[bool]]) -> None:
-        """Runs steps until there is nothing more to do for now."""
+        """Runs steps until one returns False, or the keeper is closing."""
         try:
             async with self._lock:
                 while await step() and not self._closing:

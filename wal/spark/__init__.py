@@ -15,7 +15,7 @@ Files:
 * frame_source   the seam between the readers and the storage of a log
 * sources        which source the options name, and which sources this process has open
 * journal_frames, pulsar_frames, server_frames  the sources: a journal's files, Pulsar's topics, a log on the network
-* viewed_vchannels  the known vchannels, from a reader's view of them
+* viewed_vchannels  the known vchannels, as a reader last saw them
 * local_session  a Spark session on this host, and its requirements
 * lag_report     how far a query lags behind its log
 * foreach/       a handler for the batches of a stream

@@ -33,12 +33,12 @@ _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
 """The options that are valid only with service.url, except for `_OF_SERVERS`."""
 _OF_SERVERS: Final = ("token",)
-"""Those that are valid with address too."""
+"""The options of `_OF_PULSAR` that are valid with address too."""
 LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The location of a log: `kind` is path, address or service.url; the other fields belong to service.url, `token` to address as well.
+    """The location of a log. `kind` is path, address or service.url. The other fields belong to service.url, and `token` also to address.
 
     `value` is the text that Spark got: show it with `shown`, as the repr does.
     """

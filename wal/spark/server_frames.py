@@ -1,8 +1,8 @@
-"""ServerFrames: a log that servers on the network serve as a source of frames.
+"""ServerFrames: a log that servers on the network serve, as a source of frames.
 
-Implements `FrameLogs` with the calls of PChannelService: the servers weigh frames and find positions, and tasks fetch the frames that they
-read, each page while the one before it becomes rows. Nothing is pushed: a moment costs one request. Every call waits for a server that is
-being restarted (`PATIENCE_S`), and a read continues at the frame where it was interrupted.
+Implements `FrameLogs` with the calls of PChannelService: the servers weigh frames and find positions, and the tasks fetch the frames that
+they read, the next page while the current one becomes rows. Servers push nothing: each moment is one request. Every call waits for a
+server that is being restarted (`PATIENCE_S`), and a read continues at the frame where it was interrupted.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _VCHANNELS_AGE_S: Final = 0.2
 _COSTS: Final = 20
 """An answer about the vchannels is reused for `_COSTS` times as long as it took, if that is longer: there may be tens of thousands."""
 _NAMES_MAX: Final = 16_384
-"""A read of more vchannels by a pattern takes whole frames: as many names make requests of half a megabyte."""
+"""If a pattern matches more vchannels than this, whole frames are fetched: the names alone would make requests of half a megabyte."""
 
 
 class ServerSource(msgspec.Struct, frozen=True):
-    """The log that these servers serve to clients with this token."""
+    """The servers of a log, and the token that they ask for."""
 
     servers: ServerLocation
     token: Secret | None = None
@@ -110,7 +110,7 @@ class ServerFrames:
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         if choice.everything or choice.names is not None:
             return None if choice.names is None else frozenset(choice.names)
-        # A vchannel is listed before its first frame is durable. So the list of now has all those whose frames are below a durable end.
+        # A vchannel is listed before its first frame is durable, so the current list has every vchannel with a frame below a durable end.
         self._look()
         found = choice.among(ViewedVChannels(self._view).on(pchannel))
         return found if len(found) <= _NAMES_MAX else None
@@ -212,8 +212,8 @@ class ServerFrames:
         log = self._logs.get(pchannel)
         if log is None:
             raise ClosedError(
-                f"the log at {self._remote.log.place} has no pchannel {pchannel!r}: another log is served there, or the address is "
-                "another one"
+                f"the log at {self._remote.log.place} has no pchannel {pchannel!r}: another log is served there now, or the address is "
+                "wrong"
             )
         return log
 
@@ -222,7 +222,7 @@ class ServerFrames:
         return self._remote.ask(GET_MOMENT, request, "looking at the log", pchannel=pchannel)
 
     def _look(self) -> None:
-        """Asks for the vchannels as they are now."""
+        """Asks a server for the current vchannels."""
         began = time.monotonic()
         pchannel = next(iter(self._logs))
         answer = self._remote.ask(

@@ -1,4 +1,4 @@
-"""ViewedVChannels: the known vchannels of a log, from the view that its reader has of them. Pure."""
+"""ViewedVChannels: the known vchannels of a log, as its reader last saw them. Pure."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class TimestampOracle:
     def check_ahead(self, tick: int) -> None:
         """Raises InvalidArgumentError for a tick more than `observe_ahead_max_s` ahead of the wall clock and of the last tick.
 
-        One wrong clock on another machine would advance this one for good, and what waits for such a tick would wait for as long.
+        Otherwise one wrong clock on another machine would advance this one for good, and a wait for such a tick would last as long.
         """
         check_int("tick", tick, 0, TICK_MAX)
         ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)

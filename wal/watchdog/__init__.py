@@ -1,11 +1,11 @@
-"""Watches the components of a process: one that falls silent or fails is cleaned up and restarted, once for each failure.
+"""Watches the components of a process: one that fails, or sends no heartbeat for its timeout, is cleaned up and restarted, once a failure.
 
 Files:
 
 * component:    what a watched component and a heartbeat must have
-* guard:        the actor that watches one component and helps it
+* guard:        the actor that watches one component and restarts it
 * status:       the status of a component
-* target_state: what is known of a component, and whether it needs help. Pure
+* target_state: what is known of a component, and whether it has to be restarted. Pure
 * watchdog:     Watchdog, the calls
 """
 

@@ -1,4 +1,4 @@
-"""What a watched component must have, and its heartbeats."""
+"""The protocols of a watched component and of its heartbeats."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ActiveComponent(Protocol):
 
     @property
     def status(self) -> Status:
-        """Its status now."""
+        """The current status."""
 
     async def clean(self) -> Status:
-        """Releases what a failed run left behind, and returns the status then."""
+        """Releases the resources of the failed run, and returns the status after that."""
 
     async def restart(self) -> Status:
-        """Starts it again, and returns the status then."""
+        """Starts the component again, and returns the status after that."""
 
 
 class ComponentHeartbeat(Protocol):
@@ -32,11 +32,11 @@ class ComponentHeartbeat(Protocol):
 
     @property
     def id(self) -> str:
-        """The component's name."""
+        """The id of the component that sent it."""
 
     @property
     def status(self) -> Status:
         """The component's status when it sent this."""
 
     def serialize(self) -> str:
-        """Returns what the component says of itself, for the log line."""
+        """Returns the component's own text for the log line."""

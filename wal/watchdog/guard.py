@@ -1,4 +1,4 @@
-"""Guard: the actor that watches one component. A component that is slow to clean or to restart holds up its own guard alone."""
+"""Guard: the actor that watches one component. Every component has its own guard, so a slow clean-up or restart delays no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log: Final = logging.getLogger("wal.watchdog")
 
 
 class Guard(Actor):
-    """Cleans and restarts `target` when `state` says that it needs help."""
+    """Cleans up and restarts `target` when `state` says that this is needed."""
 
     def __init__(self, target: ActiveComponent, state: TargetState, *, clock: Clock, action_timeout_s: float) -> None:
         self._target = target
@@ -33,8 +33,8 @@ class Guard(Actor):
         self._arm()
 
     async def receive_control(self, message: object) -> None:
-        if self._state.needs_help(self._clock.monotonic()):
-            await self._help()
+        if self._state.needs_restart(self._clock.monotonic()):
+            await self._restart()
         self._arm()
 
     async def stopped(self) -> None:
@@ -43,12 +43,12 @@ class Guard(Actor):
     def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
         self._disarm()
 
-    async def _help(self) -> None:
-        """Cleans the component and, if that succeeded, restarts it. Whatever comes of it, this episode has no second attempt."""
+    async def _restart(self) -> None:
+        """Cleans up the component and, if that succeeded, restarts it. There is one attempt in an episode, even if it fails."""
         state, clock = self._state, self._clock
         silent_s = state.statistics(clock.monotonic()).silent_s
         status = self._status()
-        if not state.begin_help(status):
+        if not state.begin_restart(status):
             return
         _log.warning(
             "component %r is %s, last heard %.3f s ago: cleaning and restarting it", state.id, status.name, silent_s
@@ -68,7 +68,7 @@ class Guard(Actor):
         finally:
             if timer is not None:
                 timer.cancel()
-            state.end_help(status, clock.monotonic())
+            state.end_restart(status, clock.monotonic())
 
     def _status(self) -> Status:
         try:

@@ -8,11 +8,11 @@ __all__ = ["Status"]
 
 
 class Status(IntEnum):
-    """What a component says of itself. The seed names the type and not its values; these are those of component states."""
+    """The status that a component reports. The seed names the type but not its values; these are the values of component states."""
 
     INITIALIZING = 0
     HEALTHY = 1
     ABNORMAL = 2
     STAND_BY = 3
     STOPPING = 4
-    """It is ending in order: its silence is expected."""
+    """The component is shutting down, so it may stop sending heartbeats."""

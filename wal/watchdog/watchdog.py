@@ -1,7 +1,7 @@
 """Watchdog: watches components by their heartbeats.
 
-Owns a guard for each component, and the log of heartbeats. Guarantees: a component that falls silent or says that it is ABNORMAL is cleaned
-and then restarted, once in each episode of failure; one that is slow to do so holds up no other.
+Owns a guard for each component, and the log lines of heartbeats. It guarantees that a component that sends no heartbeat for its timeout, or
+one with the status ABNORMAL, is cleaned up and then restarted, once in each episode of failure; a slow component delays no other.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _log: Final = logging.getLogger("wal.watchdog")
 
 
 class Watchdog:
-    """Watches registered components, from `async with Watchdog(timeout_s=…)` until its end. All calls come from the loop that entered it.
+    """Watches registered components until the end of its `async with` block. All calls must come from the loop that entered the block.
 
-    `timeout_s` is the silence after which a component has failed. `action_timeout_s` is the time in which a component must be cleaned and
-    restarted; the attempt is cancelled then.
+    `timeout_s` is the time without a heartbeat after which a component has failed. `action_timeout_s` is the time in which a component must
+    be cleaned up and restarted; the attempt is cancelled then.
     """
 
     def __init__(self, *, timeout_s: float, action_timeout_s: float = 30.0, clock: Clock | None = None) -> None:
@@ -49,9 +49,9 @@ class Watchdog:
         await self._system.stop()
 
     def register(self, target: ActiveComponent, *, timeout_s: float | None = None) -> None:
-        """Watches a component from now on. `timeout_s` is its own timeout.
+        """Watches a component from now on. `timeout_s` overrides that of the watchdog.
 
-        Raises InvalidArgumentError if a component of this id is registered.
+        Raises InvalidArgumentError if a component with this id is registered already.
         """
         id_, status = target.id, _checked(target.status, f"the status of component {target.id!r}")
         if id_ in self._targets:
@@ -64,7 +64,7 @@ class Watchdog:
         self._targets[id_] = state, self._system.spawn(guard, name=f"guard of {id_}")
 
     async def unregister(self, id_: str) -> None:
-        """Stops watching a component; help that has begun is finished first. Raises InvalidArgumentError if it is not registered."""
+        """Stops watching a component, after a restart that has begun. Raises InvalidArgumentError if it is not registered."""
         _, guard = self._target(id_)
         del self._targets[id_]
         await guard.stop()
@@ -81,7 +81,7 @@ class Watchdog:
             guard.tell_control(LOOK)
 
     def statistics(self) -> tuple[TargetStatistics, ...]:
-        """Returns what is known of each component, in the order of their registration."""
+        """Returns the state and the counts of each component, in the order of their registration."""
         now = self._clock.monotonic()
         return tuple(state.statistics(now) for state, _ in self._targets.values())
 

@@ -82,7 +82,7 @@ class LoopPath:
         self._loop.add_reader(write.event_fd, self._completed)
 
     def wants(self, frame: EncodedFrame) -> bool:
-        """Returns whether such a frame is written from the loop, unless something stands against it at that moment."""
+        """Returns whether a frame of this size is written from the loop; `begin` can still refuse it."""
         return frame.length <= self._bytes_max and not self._refused
 
     def begin(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> bool:

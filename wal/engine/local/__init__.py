@@ -7,7 +7,7 @@ Files:
 * vchannels:       the vchannels and the actor of each; how one is created and dropped
 * channels:        the channel service: how channels are created and destroyed
 * appends:         how messages reach the actors
-* txn_appends:     how transactions do
+* txn_appends:     how transactions reach the actors
 * txn:             an open transaction
 * copies_operator: the log as its broadcaster sees it
 * copy_routes:     a cache of the pchannels that the vchannels of broadcasts are on

@@ -186,10 +186,10 @@ class LocalAppends(TxnAppends):
         return await bulk_results(sent())
 
     def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
-        """Tells a vchannel to append these payloads as plain messages, in order, each group of `BULK_RECORDS` with one future.
+        """Appends these payloads to a vchannel as plain messages, in order, and returns one future for every `BULK_RECORDS` of them.
 
-        Returns no future, and appends nothing, if there is no room in flight for all of them, if one is over `message_bytes_max`, or if
-        the vchannel was not used before: then they are appended one by one.
+        Returns no future, and appends nothing, if there is no room in flight for all of them, if one is larger than `message_bytes_max`,
+        or if the vchannel was not used before. The caller then appends them one by one.
         """
         vchannel, in_flight = self._routes.get(name), self._in_flight
         lengths = list(map(len, payloads))
@@ -207,7 +207,7 @@ class LocalAppends(TxnAppends):
                 tell(vchannel, Bulk(list(map(Record, payloads[first:end])), taken, future))
             except WALError as error:
                 if not futures:
-                    return []  # each gets an error of its own
+                    return []  # appended one by one, each gets its own error
                 future.set_exception(error)
             else:
                 in_flight.size += taken

@@ -1,7 +1,7 @@
-"""TxnAppends: how transactions get from a call into the inbox of a vchannel's actor, whole or begun.
+"""TxnAppends: how transactions get from a call into the inbox of a vchannel's actor, either whole or body by body.
 
-Owns the same order as `LocalAppends`: first the checks, then the vchannels, since looking them up may create them, and last the room in
-flight. A transaction that is refused is not written.
+It keeps the same order as `LocalAppends`: first the checks, then the vchannels, since looking them up may create them, and last the room
+in flight. A transaction that is refused is not written.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class TxnAppends:
     async def begin_txn(
         self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0
     ) -> LocalTxn:
-        """Opens a transaction on vchannels of one pchannel; `key_bytes`: the size of a key that only its commit will have."""
+        """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have."""
         future: asyncio.Future[TxnContext] = self._create_future()
         tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
         return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
-        """Waits for room for an operation, takes it, and tells the vchannel."""
+        """Waits for room in flight, takes it, and sends the operation to the vchannel."""
         await self._in_flight.take(operation.size)
         try:
             tell(vchannel, operation)

@@ -103,7 +103,7 @@ class Producers:
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[ProducerKey]) -> list[Claim] | None:
-        """Takes keys that need no barrier; returns None, and takes none, unless a known producer continues with them in ascending order."""
+        """Claims keys that need no barrier. Returns None, and claims none, unless a known producer continues with them, ascending."""
         scope, name = self._scopes.get(names), keys[0].producer
         producer = None if scope is None else self._producers.get((scope, name))
         if producer is None or name in self._forgetting or (names, name) in self._gaps:
@@ -120,7 +120,7 @@ class Producers:
         return claims
 
     def durable_run(self, scope: Scope, claims: list[Claim], position: int, index: int, tick: int) -> None:
-        """Remembers claimed sequences that are in the log, one event after the other from this index and tick on."""
+        """Remembers claimed sequences that are in the log. The first one has this index and tick, and the others follow it."""
         keys = cast("list[ProducerKey]", [claim.key for claim in claims])
         producer = self._producers.get((scope, keys[0].producer))
         sequences = [key.sequence for key in keys if producer is not None and key.producer == producer.name]
@@ -266,7 +266,7 @@ class _Producer:
         return self.pending[next(reversed(self.pending))] if self.pending else None
 
     def keep(self, sequences: list[int], results: list[Kept]) -> None:
-        """Remembers durable sequences above the last one, ascending. The results are tuples, so that a snapshot can share them."""
+        """Remembers durable sequences above the last one, ascending. Results are kept in tuples, which a snapshot can share."""
         self.last = sequences[-1]
         self.sequences = (*self.sequences, *sequences)[-RESULTS_KEPT:]
         self.results = (*self.results, *results)[-RESULTS_KEPT:]

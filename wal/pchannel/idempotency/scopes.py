@@ -1,11 +1,11 @@
-"""Scopes of idempotency keys; claims, the keys that are pending in them; and the window of plain keys that are remembered in them. Pure.
+"""The scopes of idempotency keys, the claims (pending keys) in them, and the window of plain keys that are remembered. Pure.
 
 The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts while
 something is known in it, or until one of its vchannels is dropped.
 
-The window keeps keys as runs: keys of one scope whose events follow each other in a frame, as the appends of a turn do. A run costs one
-record and a few calls, however many keys it has; each key has one entry in its scope, which maps it to the tick of its event. Ticks ascend
-over the window, so the tick finds the run, and the run gives the rest of the result.
+The window keeps runs: keys of one scope whose events follow each other in a frame, as those of one turn do. A run costs one record and a
+few calls, however many keys it has. Each key also has one entry in its scope, which maps it to the tick of its event. Ticks ascend in the
+window, so a tick leads to its run by bisection, and the run gives the rest of the result.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Claim", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
 
 _LOGICAL_BITS: Final = 18
 _AGED_A_CALL: Final = 64
-"""The number of aged keys that are removed with a run, besides as many as it adds: so the first append after a long pause does not pay for
+"""Adding a run removes at most this many expired keys, plus as many as it adds, so that the first append after a long pause does not remove
 all of them."""
 
 
 class Scope(msgspec.Struct, eq=False, gc=False):
     """The sorted vchannels that a key belongs to. `uses` counts what is known in it; it is `live` until one of them is dropped.
 
-    `window` is for the `KeyWindow`: the tick of each plain key in it.
+    `window` belongs to the `KeyWindow`: the tick of each plain key in it.
     """
 
     names: tuple[RunName, ...]
@@ -110,7 +110,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Plain keys of one scope, each of an event of the frame at `position`. The first has this index and tick, the others follow."""
+    """Plain keys of one scope, whose events follow each other in the frame at `position`; `index` and `tick` are those of the first."""
 
     scope: Scope
     keys: list[str]
@@ -129,9 +129,9 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class KeyWindow:
-    """The newest keyed events of a pchannel; every key in it is a use of its scope.
+    """The newest events with plain keys in a pchannel; every key in the window is a use of its scope.
 
-    A key whose vchannel was dropped stays until its turn to leave, so the window always holds the last `count_max` of them.
+    The keys of a dropped vchannel stay until they are the oldest, so the window always holds the last `count_max` keys.
     """
 
     def __init__(self, scopes: Scopes, *, count_max: int, age_max_ms: float) -> None:
@@ -140,14 +140,14 @@ class KeyWindow:
         self._age_max_ms = age_max_ms
         self._runs: deque[KeyRun] = deque()
         self._count = 0
-        self._gone = 0  # the number of keys that have left the oldest run
+        self._gone = 0  # the number of keys of the oldest run that were evicted
 
     def __len__(self) -> int:
-        """Returns how many keyed events it holds; a key that was appended again after its age counts for each."""
+        """Returns the number of events; a key that was appended again after it had expired counts for each of them."""
         return self._count
 
     def find(self, scope: Scope, key: str, *, now_ms: int) -> Kept | None:
-        """Returns the result of a key, None if it is not known or older than the window."""
+        """Returns the result of a key, or None if the key is unknown or has expired."""
         tick = scope.window.get(key)
         if tick is None or now_ms - (tick >> _LOGICAL_BITS) > self._age_max_ms:
             return None
@@ -155,7 +155,7 @@ class KeyWindow:
         return Kept(run.position, run.index + tick - run.tick, tick, run.txn_id, run.keepalive_ms)
 
     def add(self, run: KeyRun) -> None:
-        """Adds the newest keys, with their uses of the scope, and removes what is over the bounds."""
+        """Adds the newest keys, takes over their uses of the scope, and evicts keys beyond the bounds."""
         if not self._count_max:
             self._scopes.release(run.scope, len(run.keys))
             return
@@ -168,7 +168,7 @@ class KeyWindow:
             self._evict_aged(oldest, most=_AGED_A_CALL + count)
 
     def restore(self, runs: Iterable[KeyRun]) -> None:
-        """Fills an empty window with runs of live scopes, oldest first, and with their uses."""
+        """Fills an empty window with runs of live scopes, oldest first, and adds their uses."""
         for run in runs:
             run.scope.uses += len(run.keys)
             self._append(run)
@@ -176,7 +176,7 @@ class KeyWindow:
             self._evict(self._count - self._count_max)
 
     def runs(self) -> list[KeyRun]:
-        """Returns what it holds, oldest first. Later changes do not change the list."""
+        """Returns the runs, oldest first. Later changes do not change the list."""
         runs = list(self._runs)
         if self._gone:
             runs[0] = runs[0].part(self._gone, len(runs[0].keys))
@@ -209,7 +209,7 @@ class KeyWindow:
             tick = run.tick + start
             end = min(start + count, len(run.keys))
             for key in islice(run.keys, start, end):
-                if window[key] == tick:  # otherwise it was appended again, after its age
+                if window[key] == tick:  # otherwise it was appended again after it had expired
                     del window[key]
                 tick += 1
             if end == len(run.keys):

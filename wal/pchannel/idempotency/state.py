@@ -9,8 +9,8 @@ Owns the rows that the table keeps and the form of their pieces (see `pieces`):
                 after the other]
 
 The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
-each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is that of the window: keys of one scope whose
-indices and ticks follow each other. Pieces are cut so that encoding one takes well below a millisecond.
+each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is a `KeyRun`: keys of one scope whose indices and
+ticks follow each other. Pieces are cut so that encoding one takes well below a millisecond.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["KeptProducer", "decode_state", "encode_state"]
 PIECE_ROWS: Final = 512
 """A piece is cut at this many keys, or results of producers, …"""
 RUN_KEYS: Final = 256
-"""A run of more keys than this is stored as several."""
+"""A run of more keys than this is stored as several runs."""
 PIECE_NAMES: Final = 1024
 """… or earlier, when the scopes that it has to name have this many vchannels."""
 

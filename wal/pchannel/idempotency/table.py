@@ -6,7 +6,7 @@ reads a clock.
     (unknown) --claim--> pending --durable--> remembered        pending --failed--> unknown again (nothing was written)
 
 Plain keys have a window over all vchannels, bounded by count and by age; only durable keys are in it. `Producers` remembers the keys with
-a sequence. Keys of one kind that follow each other are taken and settled as a run, with a few calls for all of them.
+a sequence. Consecutive keys of one kind are claimed and settled as a run, with a few calls for all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class IdempotencyTable:
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
-        """Takes keys of one kind that need no barrier; returns None, and takes none, unless all are new and none is there twice.
+        """Claims keys of one kind that need no barrier. Returns None, and claims none, unless all of them are new and differ.
 
         See also `Producers.claim_run`.
         """
@@ -84,7 +84,7 @@ class IdempotencyTable:
         return claims
 
     def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
-        """Remembers claims of one vchannel and one kind of key, whose events follow each other from this index and tick on."""
+        """Remembers claims of one vchannel and one kind of key. The first event has this index and tick; the others follow it."""
         scope = claims[0].scope
         self.keyed_since_checkpoint += len(claims)
         if isinstance(claims[0].key, ProducerKey):

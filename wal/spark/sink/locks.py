@@ -5,7 +5,7 @@ log for a stranger's. A log that a stranger has open for writing raises LockedEr
 
 For a journal the answer is exact: the directory's own lock says whether it is free. On Pulsar, opening a log for writing takes it over, so
 the sink asks the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the
-sink until it opens it again; in both cases a row is neither lost nor written twice. A log on the network takes any number of writers.
+sink until it opens it again; in both cases no row is lost or written twice. A log on the network accepts any number of writers.
 """
 
 from __future__ import annotations
