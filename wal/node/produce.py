@@ -97,7 +97,6 @@ class ProduceStream:
         if reader.result():
             await self._context.write(proto.ProduceResponse(close=proto.CloseProducerResponse()))
             await self._draining.let_client_end(self._context)
-            await self._draining.let_client_end(self._context)
 
     async def replaced(self) -> None:
         """Ends the stream: when it returns nothing more of it is executed. What was accepted before is written."""
