@@ -9,10 +9,12 @@ import pytest
 
 from tests.accesser.probes import turns
 from tests.node.servers import Serving
+from tests.outages.proxy import Proxy
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
 from wal.engine.remote import producer
-from wal.errors import BulkAppendError, ChannelNotExistError, ClosedError, UnknownOutcomeError
+from wal.errors import BulkAppendError, ChannelFencedError, ChannelNotExistError, ClosedError, UnknownOutcomeError
 from wal.message import MessageID
+from wal.node.produce import ProduceStream
 
 HALF_A_MINUTE = 30_000 << 18
 """In ticks."""
@@ -42,6 +44,41 @@ async def test_a_close_does_not_wait_for_a_barrier(
     assert time.monotonic() - begin < 5
     with pytest.raises(UnknownOutcomeError):
         await waiting
+
+
+async def test_an_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written, and its answer is lost: the close ends the repetition that its caller was promised."""
+    monkeypatch.setattr(producer, "QUIET_S", 0.3)
+    async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{served.address}") as direct:
+        log = await open_wal(f"wal://{proxy.address}")
+        await log.raw_append(Message("orders", b"1"))
+        proxy.stall_one_way(up=False)
+        waiting = log.append_nowait(Message("orders", b"2"), idempotency_key="k")
+        async with direct.read("orders") as scanner, asyncio.timeout(5):
+            async for message in scanner:
+                if message.payload == b"2":
+                    break
+        await log.close()
+        with pytest.raises(UnknownOutcomeError, match="repeat it with the same idempotency key"):
+            await waiting
+
+
+async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
+    log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "QUIET_S", 2 * producer.PAUSE_MAX_S)
+    await log.raw_append(Message("orders", b"1"))
+    fenced = ChannelFencedError("another owner has the pchannel")
+    monkeypatch.setattr(ProduceStream, "_begin", lambda *_: fenced)
+    waiting = log.append_nowait(Message("orders", b"2"))
+    await turns()
+    async with asyncio.timeout(10):
+        await log.close()
+    with pytest.raises(ClosedError) as caught:
+        await waiting
+    assert not caught.value.outcome_unknown
 
 
 async def test_a_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, served: Serving) -> None:

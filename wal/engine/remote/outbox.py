@@ -41,8 +41,8 @@ class Hold:
 class Sending:
     """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
 
-    A message has `message`, `barrier` and `key`, and shares its request with its neighbours; any other request has `make`. It is
-    `repeatable` if executing it twice does no harm.
+    One that writes nothing has size 0. A message has `message`, `barrier` and `key`, and shares its request with its neighbours; any other
+    request has `make`. It is `repeatable` if executing it twice does no harm.
     """
 
     __slots__ = ("barrier", "future", "hold", "key", "make", "message", "repeatable", "size", "tried")

@@ -118,7 +118,8 @@ class Producer:
     async def close(self) -> None:
         """Waits for the outcomes of everything that was added, and ends the stream. Without a server, requests fail at once.
 
-        What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`.
+        What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`. A
+        refusal is no answer here: a server may refuse for ever.
         """
         self._closing = True
         self._unknown.tell()
@@ -268,7 +269,6 @@ class Producer:
     def _take(self, outcomes: append_pb2.Outcomes) -> None:
         released = newest = 0
         outbox = self.outbox
-        self._outcomes += 1
         self.written.count(outcomes.appended)
         for number, outcome in outcomes_from_proto(outcomes):
             if isinstance(outcome, BaseException):
@@ -297,6 +297,8 @@ class Producer:
                 self._settle(sending, None)
         if released:
             self._in_flight.release(released)
+        if outbox.refusing is None:
+            self._outcomes += 1
         if not outbox.sent:
             self._changed.set()
 
@@ -326,8 +328,8 @@ class Producer:
         """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
         self._unknown.tell()
         waiting = self.outbox.clear()
-        self.fail([sending for sending in waiting if not sending.tried], error)
-        tried = [sending for sending in waiting if sending.tried]
+        tried = [sending for sending in waiting if sending.tried and sending.size]
+        self.fail([sending for sending in waiting if not (sending.tried and sending.size)], error)
         if tried:
             unknown = UnknownOutcomeError(
                 f"the connection to the server of pchannel {self.pchannel} was lost before it answered, and no server takes the message "
@@ -339,8 +341,7 @@ class Producer:
     def _end(self, failure: WALError) -> None:
         self._failure = failure
         self._lost(failure)
-        self._unknown.tell()
-        self.fail(self.outbox.clear(), failure)
+        self._give_up(failure)
 
 
 def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
