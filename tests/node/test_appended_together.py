@@ -1,4 +1,4 @@
-"""Plain messages of one request for one vchannel, which are appended together: they look as if each had been appended by itself."""
+"""The plain messages of one request, which are appended together, have the same results as messages that are appended one by one."""
 
 from __future__ import annotations
 

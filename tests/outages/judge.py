@@ -1,4 +1,4 @@
-"""Judges a log after the kill tests: it is read by the embedded reader, and compared with what its clients were told and given."""
+"""Judges a log after the kill tests: reads it with a local reader, and compares it with the reports of the clients."""
 
 from __future__ import annotations
 

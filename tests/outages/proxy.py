@@ -1,4 +1,4 @@
-"""Proxy: a TCP proxy between a client and a server, which does to their connections what networks do."""
+"""Proxy: a TCP proxy between a client and a server, which cuts, delays and stalls their connections."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Proxy:
     def __init__(self, port: int, *, rng: random.Random | None = None) -> None:
         self.address: str = ""
         self.delay_s: float = 0.0
-        """How long at most each piece is held up on its way; the order of the pieces stays."""
+        """The maximum delay of each piece; the order of the pieces stays."""
         self.refusing: bool = False
         """Whether new connections are reset at once."""
         self.ends = asyncio.Event()
-        """Whether the end of a connection is passed on; while it is cleared, only bytes are."""
+        """Set while the end of a connection is forwarded too; while it is cleared, only bytes are."""
         self.ends.set()
         self.accepted = 0
         """How many connections were accepted so far."""
@@ -50,34 +50,34 @@ class Proxy:
         return len(self._links)
 
     def cut(self) -> None:
-        """Resets all connections on both sides; what is on its way is lost."""
+        """Resets all connections on both sides; bytes on their way are lost."""
         for link in self._links:
             link.task.cancel()
 
     def cut_after(self, bytes_max: int, *, up: bool) -> None:
-        """Resets each connection when it has forwarded a random number of bytes more, to the server or from it: also within a frame."""
+        """Resets each connection after a random number of further bytes, to the server (`up`) or from it; this may be within a frame."""
         for link in self._links:
             link.left[up] = self._rng.randrange(bytes_max)
 
     def stall(self) -> None:
-        """Moves nothing any more on the connections that are open now; none of them ends. New ones are not concerned."""
+        """Forwards nothing any more on the connections that are open now, without ending them. New connections are not affected."""
         for link in self._links:
             link.flowing[True].clear()
             link.flowing[False].clear()
 
     def stall_one_way(self, *, up: bool) -> None:
-        """Moves nothing any more to the server (`up`), or from it."""
+        """Forwards nothing any more to the server (`up`), or from it."""
         for link in self._links:
             link.flowing[up].clear()
 
     def flow(self, *, up: bool | None = None) -> None:
-        """Moves what was held up by a stall, in both directions or in one."""
+        """Forwards the bytes that a stall has held back, in both directions or in one."""
         for link in self._links:
             for way in (True, False) if up is None else (up,):
                 link.flowing[way].set()
 
     def end_one_way(self, *, up: bool) -> None:
-        """Says to the server (`up`), or to the client, that nothing follows; the other direction stays open."""
+        """Half-closes each connection: tells the server (`up`), or the client, that nothing follows. The other direction stays open."""
         for link in self._links:
             link.end(up=up)
 

@@ -1,4 +1,4 @@
-"""What a client of the kill tests reports to its parent when it ends: its calls with their outcomes, and what its readers were given.
+"""The report of a client of the kill tests to its parent: its calls with their outcomes, and the messages that its readers got.
 
 A payload names its call, so that every message of the log can be judged: `client call index count`.
 """
@@ -23,7 +23,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(enum.StrEnum):
-    """What a call told its caller."""
+    """The outcome of a call, as its caller got it."""
 
     DONE = "done"
     UNKNOWN = "unknown"
@@ -49,7 +49,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Session(msgspec.Struct, array_like=True):
-    """One reader with a cursor, from its beginning to its end: the ids that it was given, and how many of them its last save covered."""
+    """One reader with a cursor, from its beginning to its end: the ids that it got, and how many of them its last save covered."""
 
     side: int
     ids: list[str]
@@ -57,7 +57,7 @@ class Session(msgspec.Struct, array_like=True):
 
 
 class Report(msgspec.Struct):
-    """`scanned` has the ids that a reader of each side was given, from the first to the last."""
+    """`scanned` has the ids that a reader of each side got, from the first to the last."""
 
     calls: list[Call]
     scanned: list[list[str]]

@@ -1,4 +1,4 @@
-"""What the tests of outages have in common: the vchannels, and the seed."""
+"""The vchannels and the seed that the tests of outages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS and tokens of a client of a log: what is wrong with them is an error within seconds, never a hang."""
+"""TLS and tokens of a client of a log: wrong ones raise an error within seconds, and no call hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network that cuts, delays, refuses and ends connections under load, between two client processes and a server that stays."""
+"""A network that cuts, delays, refuses and ends connections under load, between two client processes and a server that keeps running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client whose server comes back: how soon it goes on, and that nothing is left of a hundred lost connections."""
+"""A client whose server comes back continues within a second, and a hundred lost connections leave nothing behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_client_goes_on_within_a_second_after_its_server_is_back(data_di
 
 
 async def test_nothing_is_left_of_lost_connections(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks, streams, calls and futures of the client are as many after a hundred connections as after a few."""
+    """The client has as many tasks, streams, calls and futures after a hundred connections as after a few."""
     monkeypatch.setattr(remote_log, "_ENDS_MAX", 8)  # what is remembered of pages is bounded: the bound is reached soon
     async with child(data_dir, "--pchannels", "2") as server, Proxy(int(server.address.rpartition(":")[2])) as proxy:
         async with open_wal(f"wal://{proxy.address}") as log:

@@ -1,4 +1,4 @@
-"""Connections that move nothing and never end: both sides find them by pings, and what was on its way can do no harm later."""
+"""Connections that stay silent and never end: both sides find them by pings, and requests that arrive late are not executed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
 
 
 async def stored(served: Serving) -> list[bytes]:
-    """Returns what the log has, as the server's own process sees it."""
+    """Returns the payloads in the log, read directly from the server."""
     async with open_wal(f"wal://{served.address}") as direct, direct.read("orders", follow=False) as scanner:
         return [message.payload async for message in scanner]
 

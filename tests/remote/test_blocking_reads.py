@@ -1,4 +1,4 @@
-"""`bridge.iterate` and `bridge.record_batches` over the network: what they read of a journal, they read of a server too."""
+"""`bridge.iterate` and `bridge.record_batches` over the network: they read the same from a server as from a journal's files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_they_give_what_a_scanner_of_the_journal_gives(data_dir: Path) -> None:
 
 
 def test_one_follows_a_server_that_is_killed(data_dir: Path) -> None:
-    """Each message once and in order, whatever the reader was doing; a timeout while there is no server ends nothing."""
+    """Each message once and in order, whatever the reader was doing; a timeout without a server does not end the read."""
     seen: list[int] = []
     with ServerProcess(data_dir) as server, bridge.iterate(server.location, "orders", timeout_s=0.2) as messages:
         for life in range(3):
@@ -87,7 +87,7 @@ def test_one_follows_a_server_that_is_killed(data_dir: Path) -> None:
     assert seen == list(range(150))
 
 
-def test_behind_the_tail_it_waits_for_the_server(data_dir: Path) -> None:
+def test_at_the_tail_it_waits_for_the_server(data_dir: Path) -> None:
     with ServerProcess(data_dir) as server:
         with bridge.blocking(server.location) as log:
             log.append_bulk([Message("orders", bytes(100_000)) for _ in range(60)])

@@ -33,7 +33,7 @@ async def test_a_client_that_closes_rolls_its_transactions_back(log: WALAccesser
 async def test_a_close_does_not_wait_for_a_barrier(
     log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits at the server is written when its time has come, so the client cannot say that it is not."""
+    """An append that waits at the server is written when its barrier has passed, so its outcome is unknown to the client."""
     monkeypatch.setattr(producer, "QUIET_S", 0.3)
     barrier = await log.allocate_time_tick() + HALF_A_MINUTE
     waiting = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier)

@@ -1,4 +1,4 @@
-"""Where a client finds a pchannel: at the server that has it, which may be another one than that which it was given."""
+"""A client finds a pchannel at the server that has it, which may not be the server whose address it was given."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_damaged_bytes_are_typed_errors(
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05", b"\xff" * 11, b"\x0b", b"\x0a\x02\x22\x05"])
 def test_bytes_that_are_no_message(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="no message"):
+    with pytest.raises(CorruptionError, match="not a message"):
         EncodedPage(data).page()
 
 

@@ -38,7 +38,7 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
 PING_S: Final = 10.0
 """The silence in seconds after which a connection with calls is pinged: etcd ends connections that are pinged more often than every 5 s."""
 LEFT_S: Final = 7.0
-"""How long a member that says that it is stopping is believed: longer than it waits for calls under way."""
+"""How long a stopping member gets no new calls while it stays connected: longer than it waits for calls under way."""
 _WHY_TIMEOUT_S: Final = 1.0
 
 
@@ -71,7 +71,7 @@ class Endpoints:
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[str] | None = None
         self._left: dict[int, float] = {}
-        """The members that are stopping, with the time until which they are left alone while they are connected."""
+        """The members that are stopping, and the time until which each gets no new calls while it stays connected."""
         self._stopped = False
 
     def connected(self) -> tuple[int, grpc.aio.Channel] | None:
@@ -100,7 +100,7 @@ class Endpoints:
             self._current = (number + 1) % len(self._channels)
 
     def leave(self, number: int) -> None:
-        """Makes no call to this member any more until it is connected anew, because it is stopping."""
+        """Sends no new calls to this member until it has reconnected, because it is stopping."""
         self._left.setdefault(number, asyncio.get_running_loop().time() + LEFT_S)
 
     def _is_left(self, number: int) -> bool:

@@ -33,7 +33,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     """Allows other interfaces than loopback without TLS and a token."""
     advertise: str = ""
-    """Where clients reach the server, as AssignmentDiscover tells them; empty: at `listen`."""
+    """The address that AssignmentDiscover tells to clients; empty for `listen`."""
 
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError for an address that is none, or that must not be served with so little protection."""
@@ -62,7 +62,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.listen.rpartition(':')[0]}:{port}"
 
     def advertised(self, port: int) -> str:
-        """Returns the address that clients are told, if the port that was found is this one."""
+        """Returns the address that clients are told; `port` is the one that the server listens on, in case port 0 was asked for."""
         return self.advertise or self.address(port)
 
 

@@ -1,6 +1,6 @@
-"""Answers: what became known of a Produce stream's requests and was not sent yet. Pure.
+"""Answers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
 
-What became known in one turn of the loop is one message, but for requests in the contract's form, which have a message each.
+The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Answers"]
 
 
 class Answers:
-    """The answers of one stream. Requests in our form are added to these lists, each by its number; `count` is how many there are."""
+    """The answers of one stream. The stream adds the outcome of each request, with its number, to one of the lists."""
 
     def __init__(self) -> None:
         self.outcomes: list[tuple[int, Outcome]] = []
@@ -30,12 +30,12 @@ class Answers:
 
     @property
     def count(self) -> int:
-        """Returns the number of requests that are answered; each message is one."""
+        """The number of requests that are answered; each message of an append counts as one."""
         each = len(self.outcomes) + len(self.single) + len(self.begun) + len(self.done)
         return each + sum([results.count for _, results in self.together])
 
     def messages(self) -> list[proto.ProduceResponse]:
-        """Returns what is to be sent."""
+        """Returns the messages to send."""
         found: list[proto.ProduceResponse] = []
         if self.outcomes or self.together or self.begun or self.done:
             self.outcomes.sort(key=_number)

@@ -1,7 +1,7 @@
 """BroadcastCalls: the calls of LogService that concern broadcasts.
 
-A client that goes away withdraws a call that still waits for its resource keys; a broadcast that has begun is completed. When the node
-stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
+When a client disconnects, its calls that still wait for resource keys are withdrawn; broadcasts that have begun are completed. When the
+node stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
 """
 
 from __future__ import annotations

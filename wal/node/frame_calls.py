@@ -1,7 +1,7 @@
 """FrameCalls: the calls of PChannelService that read frames of the past and answer questions about them.
 
-A page of frames is sent when the client has room for it, so a slow client costs one page of memory and holds up nobody else. A read of many
-pages ends when the node stops: its client reads on from another node, or from this one when it is back.
+A page of frames is sent when the client has room for it, so a slow client costs one page of memory and delays no other. A read of many
+pages ends when the node stops: the client continues at another node, or at this one when it is back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""MessageTxns: the transactions of a Produce stream in the contract's form, whose messages come one after the other.
+"""MessageTxns: the transactions in the contract's form, which a client sends message by message on a Produce stream.
 
-The bodies wait on the node until the commit, and end with it. An answer before the commit carries the transaction alone: nothing of it is
-in the log yet, so there is no id and no tick.
+The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
+nothing is in the log yet, so there is no id and no tick.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal.rpc.txn_messages import TxnMessage
 __all__ = ["MessageTxns"]
 
 _DAY_S: Final = 24 * 60 * 60
-"""The longest keepalive: the bodies of a client that is gone are held for as long."""
+"""The longest keepalive, because the bodies of a client that has gone are kept that long."""
 Result = AppendResult | ForgottenResult
 
 
@@ -34,8 +34,8 @@ class MessageTxns:
     async def execute(self, given: TxnMessage) -> asyncio.Future[Result]:
         """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
 
-        Raises TransactionExpiredError if the transaction expired, was failed, or is not known here, InvalidTransactionStateError if it was
-        committed or rolled back, InvalidArgumentError for a message that it cannot have: that leaves it open.
+        Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
+        it was committed or rolled back; InvalidArgumentError for a message that cannot be in it, which leaves it open.
         """
         message = given.message
         match message.message_type:

@@ -25,7 +25,7 @@ __all__ = ["Node"]
 DRAIN_S: Final = 5.0
 """How long the end of a node waits for calls under way."""
 LATE_S: Final = 0.2
-"""How long calls that were sent before their client knew are still refused. Once the server stops they would end without a word."""
+"""How long a stopping node still refuses calls from clients that do not know yet. After that, gRPC ends them without an error of ours."""
 _SERVER_ID: Final = 1
 """The id of the only node of a log that has no coordinator."""
 _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
@@ -68,7 +68,7 @@ class Node:
         return cls(server, access.address(port), draining, states)
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Refuses new calls, lets those under way end for up to `drain_s`, and stops. Idempotent; a cancelled call stops at once."""
+        """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the node stops at once."""
         try:
             await self._states.stopping()
             used = self._draining.calls > 0

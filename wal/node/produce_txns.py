@@ -1,7 +1,7 @@
 """ProduceTxns: the transactions of a Produce stream whose bodies the client keeps until the commit.
 
 The node keeps the lease and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an earlier
-term of the pchannel is begun anew at its commit, unless the log since its begin holds an exclusive message that it must not span.
+term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sessions: the newest Produce stream of each session, which a client keeps while its connections come and go.
+"""Sessions: the newest Produce stream of each session. A client keeps its session across connections.
 
-A client that has lost a connection does not know whether the server has noticed. What it sent there may still arrive, after what it sends
-on its next connection; so the next stream ends the one before it.
+A client that has lost a connection cannot know whether the server has noticed. Requests from the old connection might be executed after
+those of the new one, so a new stream ends the older one of its session.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SESSION_BYTES_MAX: Final = 64
 
 
 class Replaceable(Protocol):
-    """A stream that the next one of its session ends."""
+    """A stream that a newer one of its session can end."""
 
     async def replaced(self) -> None:
-        """Ends the stream: when it returns nothing more of it is executed."""
+        """Ends the stream. After the return none of its requests is executed any more."""
         ...
 
 
 def replaced() -> ClosedError:
-    """Returns the error of a stream that was ended by the next one of its session."""
+    """Returns the error of a stream that a newer one of its session has ended."""
     return ClosedError("the client has opened another stream of the same session: use that one")
 
 
@@ -40,7 +40,7 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def newest(self, pchannel: str, session: bytes, stream: Replaceable) -> AsyncIterator[None]:
-        """A block in which this is the stream of its session, and the one before it executes nothing. An empty session is none."""
+        """A block in which this is the newest stream of its session, and the older one executes nothing. An empty id means no session."""
         if not session:
             yield
             return

@@ -1,7 +1,7 @@
 """EncodedPage: the message of a page of frames, with the bodies of its frames copied once. Pure.
 
-A generated message copies each body four times on either side, and reading over the network is mostly copying. Only what surrounds the
-bodies is encoded here by hand; the bytes are those of `FramePage` in wal/rpc/api/frames.proto.
+A generated message copies each body four times on either side, and reading over the network is mostly copying. So the fields around the
+bodies are encoded by hand here; the bytes are those of `FramePage` in wal/rpc/api/frames.proto.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["READ_PAGES", "EncodedPage", "frame_pieces"]
 
 
 class EncodedPage:
-    """The bytes of a `FramePage` message. It has the two methods that gRPC needs of a message."""
+    """The bytes of a `FramePage` message, with the two methods that gRPC calls on a message."""
 
     __slots__ = ("data",)
 
@@ -33,7 +33,7 @@ class EncodedPage:
 
     @classmethod
     def of(cls, page: FramePage, *, start: int, pieces: Iterable[bytes]) -> Self:
-        """Returns the message of a page that begins at `start`; `pieces` are those of its frames, by `frame_pieces`."""
+        """Returns the message of a page that begins at `start`; `pieces` are the results of `frame_pieces` for its frames."""
         return cls(b"".join((*pieces, page_to_proto(page, start=start, frames=()).SerializeToString())))
 
     @classmethod
@@ -58,13 +58,15 @@ class EncodedPage:
                     rest.append(data[begin:end])
             message = proto.FramePage.FromString(b"".join(rest))
         except (DecodeError, IndexError) as error:
-            raise CorruptionError("a page of frames from the server is no message", expected="a FramePage") from error
+            raise CorruptionError(
+                "a page of frames from the server is not a message", expected="a FramePage"
+            ) from error
         page = page_from_proto(message)
         return FramePage(frames, page.next_position, page.last_event, page.promised_tick)
 
 
 def frame_pieces(frame: StoredFrame, names: frozenset[str] | None) -> list[bytes]:
-    """Returns the pieces of a page's message for one frame, with what a reader of these vchannels (None: of all) needs of it.
+    """Returns the part of a page's message for one frame, in pieces, for a reader of these vchannels (None: of all).
 
     The bodies are not copied.
     """
@@ -115,9 +117,9 @@ def _frame_in(data: bytes, start: int, end: int) -> StoredFrame:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the fields of the message data[at:end]: number, where the field begins, and where its value begins and ends.
+    """Yields, for each field of the message data[at:end], its number, its start, and the start and end of its value.
 
-    Raises DecodeError for bytes that are no message.
+    Raises DecodeError for bytes that are not a message.
     """
     while at < end:
         begin = at
@@ -140,7 +142,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the varint at this place, and where it ends."""
+    """Returns the varint at `at`, and its end."""
     number = shift = 0
     while shift < 70:
         byte = data[at]
@@ -162,7 +164,7 @@ def _varint(number: int) -> bytes:
 
 
 READ_PAGES: Final = Method(READ_FRAMES.path, READ_FRAMES.request, EncodedPage)
-"""ReadFrames, whose answers are read and made here."""
+"""ReadFrames with `EncodedPage` as its response."""
 
 _FRAMES: Final = proto.FramePage.FRAMES_FIELD_NUMBER
 _BODY: Final = proto.Frame.BODY_FIELD_NUMBER

@@ -79,7 +79,7 @@ async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None 
 
 
 async def check_free(address: str) -> None:
-    """Raises StorageError, with the system's reason, if nothing can listen at `HOST:PORT` now. gRPC itself does not tell the reason."""
+    """Raises StorageError, with the system's reason, if no server can listen at `HOST:PORT` now. gRPC does not report the reason."""
     host, _, port = address.rpartition(":")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -99,7 +99,7 @@ async def check_free(address: str) -> None:
 def _handler(
     method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool
 ) -> grpc.RpcMethodHandler:
-    # Requests are parsed here, since gRPC ends a call with INTERNAL for one that cannot be.
+    # Requests are parsed here, because gRPC ends a call with INTERNAL when a request cannot be parsed.
     parse, serializer = _parser(method), method.response.SerializeToString
 
     async def answer(request: bytes, context: Any) -> Any:
@@ -130,7 +130,7 @@ def _handler(
 
 
 class _Conversation:
-    """What a handler of a stream reads and writes, of the context of its call."""
+    """The part of a call's context that the handler of a stream uses."""
 
     def __init__(self, context: Any, parse: Callable[[bytes], Any]) -> None:
         self.invocation_metadata = context.invocation_metadata
@@ -146,7 +146,7 @@ class _Conversation:
 
 
 def _parser(method: Method[Any, Any]) -> Callable[[bytes], Any]:
-    """Returns what parses the requests of a method. It raises InvalidArgumentError for bytes that are none."""
+    """Returns the function that parses the requests of a method. It raises InvalidArgumentError for bytes that are not a request."""
     from_string = method.request.FromString
 
     def parse(data: bytes) -> Any:

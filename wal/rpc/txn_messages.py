@@ -1,6 +1,6 @@
-"""Transactions in the contract's form: each of them as messages to append, one after the other. Pure.
+"""Transactions in the contract's form, in which a client sends each of them message by message. Pure.
 
-The type of a message says what it does, and its reserved properties belong to which transaction:
+The type of a message says what it does; the reserved property `_tx` says to which transaction it belongs:
 
     _t 900   begins one on its vchannel; `_h` is the base64 of a BeginTxnHeader with the keepalive
     _tx      the base64 of the TxnContext that the begin was answered with: the message is a body
@@ -26,9 +26,9 @@ __all__ = ["TxnMessage", "is_of_txn", "txn_message_from_wire"]
 
 
 class TxnMessage(msgspec.Struct, frozen=True):
-    """A message of a transaction: one that begins or ends it, or a body; the type of `message` says which.
+    """A message that begins or ends a transaction, or a body; the type of `message` says which.
 
-    `txn_id` is 0 and `keepalive_s` counts for one that begins it, with 0.0 for the log's own keepalive.
+    The message that begins it has the `txn_id` 0, and only its `keepalive_s` counts; 0.0 means the log's setting.
     """
 
     message: Message

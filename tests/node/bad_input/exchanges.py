@@ -25,11 +25,11 @@ from wal.rpc.outcomes import outcomes_from_proto
 from wal.rpc.results import result_from_proto, results_of
 
 DEADLINE_S: Final = 30.0
-"""The bound of each exchange: far above what one takes, on a machine that is busy."""
+"""The bound of each exchange: far more than one takes on a busy machine."""
 RESPONSES_MAX: Final = 200
-"""A stream that goes on is read so far."""
+"""The most responses that are read of a stream."""
 LOST: Final = "Internal error from Core"
-"""What this side says if the other one ended a call during a write: it has lost the status then."""
+"""The text of the error when the other side ended a call during a write; the status is lost then."""
 _OWN: Final = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: ("larger than max", "metadata size exceeds"),
     grpc.StatusCode.INTERNAL: (LOST,),
@@ -41,7 +41,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Answer:
-    """What came back: the ids of what was written, the transactions that were begun, and the error that ended the call."""
+    """An answer: the ids of the messages that were written, the transactions that were begun, and the error that ended the call."""
 
     def __init__(self) -> None:
         self.ids: set[bytes] = set()
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Exchanges:
-    """The exchanges over one channel. `defects` are the answers that must not be."""
+    """The exchanges over one channel. `defects` are the answers that no server may give."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.defects: list[str] = []

@@ -1,4 +1,4 @@
-"""Neighbour: a well-behaved client on the same connection. It appends, reads and discovers, and nothing of it may ever fail."""
+"""Neighbour: a well-behaved client on the same connection. It appends, reads and discovers; none of its calls may ever fail."""
 
 from __future__ import annotations
 

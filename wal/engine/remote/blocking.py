@@ -1,7 +1,7 @@
 """BlockingRemote: a log on the network for threads without an event loop.
 
-Owns an open `RemoteLog`, opened for reading, and the loop in a thread that runs it. A call waits for a server that is being restarted, for
-a bounded time. `end_calls` and `close` end calls under way, from any thread; a forked child opens the log anew.
+Owns a `RemoteLog` that is open for reading, and the thread whose event loop runs it. A call waits for a server that is being restarted, for
+a bounded time. `end_calls` and `close` end calls under way, from any thread. A forked child has to open the log again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PATIENCE_S: Final = 30.0
 class BlockingRemote:
     """The log that these servers serve, open until `close`. Any number of threads may call.
 
-    The constructor connects; it raises what `open_wal` raises, after at least `wait_s` if there is no server. If it is garbage-collected
-    without `close`, it is closed by itself.
+    The constructor connects, and raises the errors of `open_wal`; without a server, after at least `wait_s`. An object that is
+    garbage-collected without `close` closes itself.
     """
 
     def __init__(self, servers: ServerLocation, settings: Settings, *, wait_s: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class BlockingRemote:
     def start(
         self, call: Callable[[], Awaitable[_T]], what: str, *, owner: object = None
     ) -> concurrent.futures.Future[_T]:
-        """Starts a call in the loop, which tries again while no server answers, and returns a future of its result.
+        """Starts a call in the loop and returns the future of its result. The call is repeated while no server answers.
 
         `what` names the call in errors; `end_calls` ends the calls of an `owner`. The future raises UnavailableError after `PATIENCE_S`.
         """
@@ -59,7 +59,7 @@ class BlockingRemote:
         return future
 
     def result(self, future: concurrent.futures.Future[_T]) -> _T:
-        """Waits for a started call. An interrupted caller cancels it; a call that was ended raises ClosedError."""
+        """Waits for a started call and returns its result. An interrupt cancels the call; a call that was ended raises ClosedError."""
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -123,7 +123,7 @@ class _Opened:
 
 
 async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
-    """Awaits the call until it succeeds; raises the first error that says more than that no server serves it now."""
+    """Repeats the call until it succeeds. Raises UnavailableError after `PATIENCE_S`, and any error other than a missing server at once."""
     pause_s, why = PAUSE_FIRST_S, "no answer came"
     try:
         async with asyncio.timeout(PATIENCE_S) as patience:

@@ -1,7 +1,7 @@
 """BlockingLog: the log of one pchannel on a server, read from threads without an event loop.
 
-Owns the page that is fetched ahead: while a caller works on a page, the next one of the same read is under way. How far the log reaches is
-pushed by the server, so looking at it costs no request.
+Owns the prefetched page: while a caller works on a page, the next page of the same read is under way. The server pushes how far the log
+reaches, so looking at it costs no request.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class BlockingLog:
         return self._found.log.shown
 
     def follow(self) -> None:
-        """Has the server push how far the log reaches from now on; otherwise `refresh` shows what the last `reach` found."""
+        """Lets the server push how far the log reaches from now on. Without it, `refresh` returns what the last `reach` found."""
         self._remote.call(self._follow, f"following pchannel {self.pchannel}", owner=self)
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns frames in [start, end), see `ReadOnlyPChannelLog.page`, and begins to fetch those that follow."""
+        """Returns frames in [start, end) as `ReadOnlyPChannelLog.page` does, and begins to fetch the following ones."""
         self._check_open()
         wanted: _Read = (start, end, names, bytes_max)
         with self._turn:
@@ -112,4 +112,4 @@ class BlockingLog:
 
 
 _AHEAD_BYTES_MIN: Final = 1 << 16
-"""A read of smaller pages looks at single frames, and what follows them is not wanted."""
+"""A read of smaller pages looks at single frames, so the following page is not fetched."""

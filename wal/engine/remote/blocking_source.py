@@ -1,7 +1,7 @@
 """BlockingSource: a log on the network as a source for reads in the caller's thread (`wal.engine.read_only.source.ReadOnlySource`).
 
-The servers push how far the log reaches and which vchannels there are, so a read that waits at the tail asks nothing. While no server can
-be reached, what is known stays, and a reader at the tail waits.
+The servers push how far the log reaches and which vchannels there are, so a read that waits at the tail sends no requests. While no server
+can be reached, the last known state stays valid, and a reader at the tail waits.
 """
 
 from __future__ import annotations

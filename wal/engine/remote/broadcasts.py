@@ -95,7 +95,7 @@ class RemoteBroadcasts:
 
 
 def _check_range(broadcast_id: int) -> None:
-    """Raises InvalidArgumentError for a number that the protocol cannot carry, and that no broadcast has."""
+    """Raises InvalidArgumentError for a number that does not fit the protocol's field; no broadcast has such an id."""
     if not 0 <= broadcast_id < 1 << 64:
         raise InvalidArgumentError(
             f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message"

@@ -1,7 +1,7 @@
-"""Nodes: which server has which pchannel, as AssignmentDiscover says it, and the connections to these servers.
+"""Nodes: which server has which pchannel, as AssignmentDiscover reports it, and the connections to these servers.
 
-Owns the task that follows the assignments. A pchannel of the server that answers is reached over the connection to it, under whatever
-address that has here; a pchannel of another server at the address that this server advertises.
+Owns the task that follows the assignments. The pchannels of the server that sends the assignments are reached over the existing connection,
+because its advertised address may not be the one used here; those of another server are reached at its advertised address.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Version = tuple[int, int]
 
 
 class Nodes:
-    """`start` it before use, and `close` it. `connect` returns a connection to a server at an address, without waiting for it."""
+    """The connection for each pchannel, from `start` until `close`. `connect` returns a connection to an address without waiting for it."""
 
     def __init__(self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]]) -> None:
         self._coordinator = coordinator
         self._connect = connect
         self._version: Version = (-1, -1)
         self._places: dict[str, Connection] = {}
-        """The connection to the server of each pchannel that is on another one than the coordinator's."""
+        """The connection for each pchannel that is not on the coordinator's server."""
         self._connections: dict[str, Connection] = {}
         self._told = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Returns when the assignments are known. Raises UnavailableError if no server tells them in time."""
+        """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="follow assignments")
         try:
             async with asyncio.timeout(timeout_s):
@@ -47,7 +47,7 @@ class Nodes:
             ) from None
 
     def connection(self, pchannel: str) -> Connection:
-        """Returns the connection to the server that has this pchannel; to the coordinator, which knows why, if none has it."""
+        """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
         return self._places.get(pchannel, self._coordinator)
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class Nodes:
             connection.stop()
 
     async def close(self) -> None:
-        """Follows no longer, and disconnects from the servers, but for the coordinator."""
+        """Stops following the assignments, and disconnects from all servers except the coordinator."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -81,7 +81,7 @@ class Nodes:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> None:
-        """Takes all assignments, unless they are older than what is known."""
+        """Adopts these assignments, unless newer ones are known."""
         version = (getattr(full.version, "global"), full.version.local)
         if version < self._version:
             return

@@ -1,4 +1,4 @@
-"""PagesAhead: the pages of one reader that goes forward, which the server sends before they are asked for.
+"""PagesAhead: the pages that the server sends to one reader before the reader asks for them.
 
 Owns one call and the task that takes its pages, at most `AHEAD_PAGES` before the reader does. The rest waits at the server: HTTP/2 has a
 window for each call, so a reader that is slow costs a few pages of memory, and holds up no other.
@@ -18,11 +18,11 @@ from wal.rpc.encoded_page import EncodedPage
 __all__ = ["PagesAhead"]
 
 AHEAD_PAGES: Final = 2
-"""One page is on its way while the reader works on another; a third one makes no difference."""
+"""The pages that are kept for the reader. One arrives while the reader works on another; a third makes no measurable difference."""
 
 
 class PagesAhead:
-    """The pages of a call, in their order, up to the position `end`. `task` ends with the call; cancel it to end the call."""
+    """The pages of one call, in order, up to the position `end`. `task` runs the call; cancel it to end the call."""
 
     def __init__(self, responses: AsyncGenerator[EncodedPage, None], *, end: int, name: str) -> None:
         self.end: int = end

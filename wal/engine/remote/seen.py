@@ -1,4 +1,4 @@
-"""What a client has seen in the results of its appends: SeenTick, the largest tick, and Written, the frames. Pure."""
+"""The figures that a client takes from the results of its appends: SeenTick, the largest tick, and Written, its events and frames. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SeenTick", "Written"]
 
 
 class SeenTick:
-    """The largest tick that this client has seen: what it appends afterwards gets a larger one, whichever server it is sent to."""
+    """The largest tick that this client has seen. Its later appends get larger ones, whichever server executes them."""
 
     __slots__ = ("value",)
 

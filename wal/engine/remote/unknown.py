@@ -1,7 +1,7 @@
-"""UnknownOutcomes: requests that were sent on a lost connection and not answered, until their callers are told.
+"""UnknownOutcomes: requests that were sent on a lost connection and not answered, until their callers get the error.
 
-They are told when a new stream has ended the lost one on the server: from then on nothing of it is executed, so a caller that does not find
-its message in the log may send it again. Without a server they are told after `UNKNOWN_S`.
+That is when a new stream has ended the lost one on the server: after that the server executes nothing of the lost stream, so a caller that
+does not find its message in the log may send it again. Without a server the callers get the error after `UNKNOWN_S`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN_S: Final = 5.0
 
 
 class UnknownOutcomes:
-    """`fail` fails requests, and releases their room."""
+    """Keeps requests whose outcome is unknown. `fail` resolves requests with an error, and releases their room in flight."""
 
     def __init__(self, fail: Callable[[list[Sending], BaseException], None]) -> None:
         self._fail = fail
@@ -30,13 +30,13 @@ class UnknownOutcomes:
         return bool(self._kept)
 
     def add(self, sendings: list[Sending], error: UnknownOutcomeError) -> None:
-        """Keeps requests until `tell`, or until their time is over: it begins with the first ones that are kept."""
+        """Keeps requests until `tell`, but no longer than `UNKNOWN_S` after the first `add`."""
         self._kept.append((sendings, error))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(UNKNOWN_S, self.tell)
 
     def tell(self) -> None:
-        """Fails everything that is kept."""
+        """Fails all kept requests."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
