@@ -57,69 +57,63 @@ _TURNS: Final = (
 )
 _WRITER: Final = "tests what the process that writes the log counts, holds or does by its own clock"
 _BARRIER: Final = "has a barrier an hour ahead, which a server refuses"
-_READERS: Final = "counts on readers that share what they read with each other, or with the writer"
+_LAG: Final = "`lag_bytes` counts up to where this client was told that the log reaches"
+_OBJECTS: Final = "readers share what is transferred, and each builds its messages"
 _FORK: Final = "forks a process, which a client cannot survive: gRPC does not allow it"
 FILES: Final = {"test_failures": _WRITER, "test_copies_operator": _WRITER, "test_releasing": _WRITER}
 """Files whose tests concern only the process that writes the log."""
 TESTS: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
-            "test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it",
-            "test_a_key_in_flight_shares_its_result_and_takes_room_until_then",
-            "test_a_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels",
-            "test_calls_in_flight_share_their_result_and_its_failure",
-            "test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved",
-            "test_calls_that_wait_for_ticks_keep_their_order",
-            "test_forgetting_has_its_place_in_the_order_of_the_calls",
-            "test_it_waits_for_ticks_and_claims_its_key_once",
-            "test_refused_frames_let_no_sequence_overtake_one_at_its_barrier",
-            "test_sequences_after_a_failed_one_fail_wherever_they_wait",
-            "test_single_appends_are_withdrawn_out_of_what_waits_together",
-            "test_those_that_share_a_result_take_room_until_it_is_there",
+            "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it",
+            "test_idempotency.test_a_key_in_flight_shares_its_result_and_takes_room_until_then",
+            "test_txn.test_a_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels",
+            "test_append_txn.test_calls_in_flight_share_their_result_and_its_failure",
+            "test_time_ticks.test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved",
+            "test_time_ticks.test_calls_that_wait_for_ticks_keep_their_order",
+            "test_idempotency.test_forgetting_has_its_place_in_the_order_of_the_calls",
+            "test_append_txn.test_it_waits_for_ticks_and_claims_its_key_once",
+            "test_idempotency.test_refused_frames_let_no_sequence_overtake_one_at_its_barrier",
+            "test_idempotency.test_sequences_after_a_failed_one_fail_wherever_they_wait",
+            "test_idempotency.test_single_appends_are_withdrawn_out_of_what_waits_together",
+            "test_idempotency.test_those_that_share_a_result_take_room_until_it_is_there",
         ),
         _TURNS,
     ),
     **dict.fromkeys(
         (
-            "test_a_transaction_that_is_collected_rolls_back",
-            "test_statistics",
-            "test_writes_and_producers_outlive_a_clock_that_jumps",
+            "test_unclosed.test_a_transaction_that_is_collected_rolls_back",
+            "test_reopening.test_statistics",
+            "test_retention.test_writes_and_producers_outlive_a_clock_that_jumps",
         ),
         _WRITER,
     ),
     **dict.fromkeys(
         (
-            "test_an_exclusive_message_fails_a_keyed_commit_that_waits",
-            "test_close_while_it_waits_is_closed_error_and_nothing_is_written",
-            "test_one_that_waits_ends_with_any_of_its_vchannels",
+            "test_idempotency.test_an_exclusive_message_fails_a_keyed_commit_that_waits",
+            "test_barriers.test_close_while_it_waits_is_closed_error_and_nothing_is_written",
+            "test_append_txn.test_one_that_waits_ends_with_any_of_its_vchannels",
         ),
         _BARRIER,
     ),
-    **dict.fromkeys(
-        (
-            "test_a_slow_one_holds_nobody_up",
-            "test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame",
-            "test_each_gets_every_message",
-            "test_memory_of_a_slow_reader_is_bounded_by_pages",
-            "test_scanners_with_one_selection_share_their_messages",
-            "test_they_come_and_go",
-        ),
-        _READERS,
-    ),
-    "test_a_forked_child_is_refused_and_the_parent_goes_on": _FORK,
-    "test_a_forked_child_releases_and_says_nothing": _FORK,
-    "test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only": "the client learns of it at the commit",
-    "test_cancelled_while_it_waits_nothing_of_it_is_written": "what was sent is written, whether its caller waits or not",
-    "test_without_create_vchannels_an_unknown_one_does_not_exist": "append_nowait returns a future that has the error",
+    "test_read.test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame": "a result and a message come in two streams",
+    "test_scanner.test_memory_of_a_slow_reader_is_bounded_by_pages": _LAG,
+    "test_many_scanners.test_scanners_with_one_selection_share_their_messages": _OBJECTS,
+    "test_places.test_a_forked_child_is_refused_and_the_parent_goes_on": _FORK,
+    "test_unclosed.test_a_forked_child_releases_and_says_nothing": _FORK,
+    "test_txn.test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only": "the client learns of it at the commit",
+    "test_barriers.test_cancelled_while_it_waits_nothing_of_it_is_written": "what was sent is written, whether its caller waits or not",
+    "test_read.test_without_create_vchannels_an_unknown_one_does_not_exist": "append_nowait returns a future that has the error",
 }
-"""Tests that do not hold over the network, with the reason; docs/howto/network.md states each difference in behaviour."""
+"""Tests, by file and name, that do not hold over the network, with the reason; docs/howto/network.md states each difference."""
 
 
 def not_over_the_network(test: Callable[..., Any]) -> str | None:
     """Returns why a test does not hold over the network, or None."""
     if open_virtual in _used(test):
         return "runs by a virtual clock"
-    return FILES.get(test.__module__.rpartition(".")[2]) or TESTS.get(test.__name__)
+    file = test.__module__.rpartition(".")[2]
+    return FILES.get(file) or TESTS.get(f"{file}.{test.__name__}")
 
 
 def is_inside(test: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ Files, from the bottom up:
 * cursors:         the cursors of the log
 * broadcasts:      the calls of the log's broadcaster
 * pages_ahead:     the pages that the server sends a reader that goes forward
+* shared_calls:    the calls under way, for other callers that want the same answer
 * remote_log:      the log of one pchannel, for its readers
 * remote_pchannel: a pchannel for the scanners of this process, and the stream that says how far it reaches
 * nodes:           which server has which pchannel, and the connections to these servers

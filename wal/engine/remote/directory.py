@@ -15,6 +15,7 @@ from typing import Final
 from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
 from wal.engine.remote.remote_log import PAUSE_FIRST_S, PAUSE_MAX_S
 from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.engine.remote.shared_calls import SharedCalls
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import InvalidArgumentError, UnavailableError, UnknownError, WALError
 from wal.reading import Selection
@@ -36,6 +37,9 @@ __all__ = ["RemoteDirectory"]
 
 _State = pchannel_pb2.VChannelState
 
+_Mark = tuple[str, int, int]
+"""The pchannel of a vchannel, its state, and its incarnation if it exists."""
+
 
 class RemoteDirectory:
     """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings."""
@@ -45,6 +49,7 @@ class RemoteDirectory:
         self._connection = connection
         self._pchannels = pchannels
         self._place = place
+        self._located: SharedCalls[Sequence[_State]] = SharedCalls()
         self._unknown = UnknownVChannels(place)
         self._watching: asyncio.Task[None] | None = None
         self._listed = asyncio.Event()
@@ -78,20 +83,28 @@ class RemoteDirectory:
 
     async def pchannel_of(self, name: str) -> str:
         """Returns the pchannel of a vchannel, or the one that it would get. Raises ChannelNotExistError if it cannot be created."""
-        (state,) = await self._locate((name,), create=False, together=True)
+        (state,) = await self._locate_to_read((name,))
         return state.pchannel
 
     async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection]:
         """Returns the pchannel to read these vchannels on, caught up, and the vchannels as they are now."""
-        states = await self._locate(names, create=False, together=True)
+        expected = self._expected(names)
+        if expected is None:
+            expected = list(map(_mark, await self._locate_to_read(names)))
         while True:
             self._unknown.note(names, self.known.records)
-            pchannel = self._pchannels[states[0].pchannel]
+            pchannel = self._pchannels[expected[0][0]]
             await pchannel.catch_up()
-            # The pchannel may now show a vchannel that was created after it was located: the selection must bind it.
-            before, states = states, await self._locate(names, create=False, together=True)
-            if list(map(_mark, before)) == list(map(_mark, states)):
+            # The pchannel may now show a vchannel that was created since: the selection must bind it.
+            states = await self._locate_to_read(names)
+            before, expected = expected, list(map(_mark, states))
+            if before == expected:
                 return pchannel, self.known.selection(states)
+
+    def _expected(self, names: tuple[str, ...]) -> list[_Mark] | None:
+        """Returns the marks of these vchannels by what is known of them, which may be old; None if one is not known."""
+        known = [self.known.records.get(name) for name in names]
+        return None if None in known else [(info.pchannel, _State.EXISTS, info.incarnation) for info in known if info]
 
     async def listed(self) -> list[VChannelInfo]:
         """Returns all vchannels."""
@@ -140,6 +153,9 @@ class RemoteDirectory:
         answer = await self._connection.read(DESCRIBE_CHANNELS, request, "describing channels")
         return [ChannelDescription(channel.name, owner_from_proto(channel.owner)) for channel in answer.channels]
 
+    async def _locate_to_read(self, names: tuple[str, ...]) -> Sequence[_State]:
+        return await self._located.join_next(names, lambda: self._locate(names, create=False, together=True))
+
     async def _locate(self, names: tuple[str, ...], *, create: bool, together: bool) -> Sequence[_State]:
         request = cluster_pb2.LocateVChannelsRequest(names=names, create=create, together=together)
         answer = await self._connection.read(LOCATE_VCHANNELS, request, f"locating {len(names)} vchannels")
@@ -185,7 +201,7 @@ class RemoteDirectory:
                         reader.created(name, there, incarnation=change.incarnation)
 
 
-def _mark(state: _State) -> tuple[str, int, int]:
+def _mark(state: _State) -> _Mark:
     return state.pchannel, state.state, state.incarnation if state.state == _State.EXISTS else 0
 
 

@@ -2,8 +2,8 @@
 
 It knows the log as the server last showed it. A first read asks the server for one page. A read that begins where another one ended is
 that of a reader that goes forward: to such a reader the server sends all pages up to the end of the log, without being asked for each. A
-page is found by where it begins, so no reader has to say that it ends. A read is asked again while no server can be reached: a reader
-outlives the restart of its server.
+page is found by where it begins, so no reader has to say that it ends. Readers that want the same page at the same time share one read. A
+read is asked again while no server can be reached: a reader outlives the restart of its server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from wal.backends import FramePage, LogSnapshot, ReadableLog
 from wal.engine.remote.pages_ahead import PagesAhead
+from wal.engine.remote.shared_calls import SharedCalls
 from wal.errors import (
     ChannelFencedError,
     ClosedError,
@@ -67,6 +68,8 @@ class RemoteReadableLog(ReadableLog):
         self._ahead: OrderedDict[_Following, PagesAhead] = OrderedDict()
         """The pages that come next, by where they begin; the reader that was last served is last."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reads: SharedCalls[FramePage] = SharedCalls()
+        self._moments: SharedCalls[tuple[LogSnapshot, LogPosition | None]] = SharedCalls()
 
     @property
     def durable_end(self) -> int:
@@ -91,6 +94,9 @@ class RemoteReadableLog(ReadableLog):
 
     async def moment(self) -> tuple[LogSnapshot, LogPosition | None]:
         """Returns the log as it is now, and its last truncated event if that is known."""
+        return await self._moments.join_next("moment", self._moment)
+
+    async def _moment(self) -> tuple[LogSnapshot, LogPosition | None]:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
         moment = await self.connection().read(GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
         check_log(identity_from_proto(moment.log), self.origin)
@@ -100,13 +106,17 @@ class RemoteReadableLog(ReadableLog):
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
     ) -> FramePage:
         following = (start, names, bytes_max)
+        if end is None and self.earliest[0] <= start < self.shown.durable_end:
+            return await self._reads.join(following, lambda: self._forward(following))
+        # What was truncated meanwhile is refused, as without pages ahead.
+        if (ahead := self._ahead.pop(following, None)) is not None:
+            ahead.task.cancel()
+        return await self._read(start, names, bytes_max, end)
+
+    async def _forward(self, following: _Following) -> FramePage:
+        """Returns the page of a reader that goes forward, out of those ahead if there are any."""
+        start, names, bytes_max = following
         ahead = self._ahead.pop(following, None)
-        if (
-            end is not None or start < self.earliest[0]
-        ):  # what was truncated meanwhile is refused, as without pages ahead
-            if ahead is not None:
-                ahead.task.cancel()
-            return await self._read(start, names, bytes_max, end)
         if ahead is None and following in self._ends and self._is_far(start, bytes_max):
             ahead = self._send_ahead(following)
         if ahead is not None and (page := await self._next(following, ahead)) is not None:
