@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,14 +15,17 @@ from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produc
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
+    FormatError,
     InvalidArgumentError,
     TruncatedError,
     UnavailableError,
     UnknownError,
     UnknownOutcomeError,
 )
+from wal.network import Method
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, streaming_pb2
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, PRODUCE, READ_FRAMES
+from wal.rpc.encoded_page import EncodedPage
+from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE_STATES, PRODUCE, READ_FRAMES
 from wal.rpc.serving import listen, server_options
 
 
@@ -37,6 +42,37 @@ async def test_a_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptur
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="defect"), "dropping")
         assert await listed(connection) == ["orders"]
     assert "a handler of /wal.rpc.LogService/DropVChannel failed" in caplog.text
+
+
+async def test_an_answer_that_is_no_message_is_an_error_of_its_call() -> None:
+    """gRPC itself returns None for it, which a stream has for its end."""
+    damaged = EncodedPage(b"\xff")
+
+    async def answer(_request: object, _context: object) -> EncodedPage:
+        return damaged
+
+    async def read(_request: object, _context: object) -> AsyncIterator[EncodedPage]:
+        yield damaged
+
+    async def produce(context: Any) -> None:
+        await context.write(damaged)
+
+    class Damaged(Server):
+        def handlers(self) -> dict[Any, Any]:
+            each = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, PRODUCE: produce}
+            found = {Method(method.path, method.request, EncodedPage): handler for method, handler in each.items()}
+            return {NODE_STATES: self.states, **found}
+
+    async with serving(Damaged()) as port, connected(port) as connection:
+        with pytest.raises(FormatError, match="cannot be read"):
+            await listed(connection)
+        with pytest.raises(UnknownOutcomeError, match="cannot be read"):
+            await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
+        with pytest.raises(FormatError, match="cannot be read"):
+            await anext(connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
+        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        with pytest.raises(FormatError, match="cannot be read"):
+            await stream.read()
 
 
 async def test_many_responses_come_before_the_error_that_ends_them() -> None:

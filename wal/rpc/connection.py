@@ -19,7 +19,14 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 import grpc.aio
 
-from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, UnknownOutcomeError, WALError
+from wal.errors import (
+    ClosedError,
+    FormatError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WALError,
+)
 from wal.network import PING_S, Endpoints, Method, TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
@@ -134,7 +141,7 @@ class Connection:
         call = channel.unary_stream(method.path, **method.serializers())(request, metadata=self._headers)
         try:
             async for response in call:
-                yield response
+                yield _received(response, self._name(number, what), writing=False)
         except grpc.aio.AioRpcError as error:
             if isinstance(error_in(error), ClosedError):
                 self._endpoints.leave(number)
@@ -166,13 +173,15 @@ class Connection:
             timeout = max(0.001, left if writing else min(left, total / self._tries))
             call = channel.unary_unary(method.path, **method.serializers())
             try:
-                return await call(  # type: ignore[no-any-return]
+                response = await call(
                     request,
                     timeout=timeout if timeout < math.inf else None,
                     metadata=self._headers,
                     # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
                     wait_for_ready=writing,
                 )
+                received: Response = _received(response, self._name(number, what), writing=writing)
+                return received
             except grpc.aio.AioRpcError as error:
                 explained = _explain(error, self._name(number, what), writing=writing)
                 told = error_in(error)
@@ -255,7 +264,8 @@ class Stream(Generic[Request, Response]):
             if not self._is_cancelled():
                 raise
             raise self._closed() from None
-        return response  # type: ignore[no-any-return]
+        received: Response = _received(response, self._what, writing=False)
+        return received
 
     async def finish(self) -> None:
         """Says that no request follows."""
@@ -285,6 +295,16 @@ class Stream(Generic[Request, Response]):
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self._what}: the stream has ended")
+
+
+def _received(response: Response | None, what: str, *, writing: bool) -> Response:
+    """Returns the response. Raises an error for None, which gRPC returns for bytes that it cannot read as the message of this call."""
+    if response is not None:
+        return response
+    text = f"{what}: the answer cannot be read as the message of this call"
+    if writing:
+        raise UnknownOutcomeError(f"{text}, so what was asked for may have been done: look before you repeat it")
+    raise FormatError(f"{text}: use a server and a client of the same version")
 
 
 def _explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALError:
