@@ -373,7 +373,7 @@ def test_blocking_scanners_and_transactions_that_are_collected(data: str) -> Non
         with leaks("transaction"):
             del txn
             gc.collect()
-        while written(log).pchannels[0].open_transactions:
+        while log.statistics().pchannels[0].open_transactions:
             pass
 
 

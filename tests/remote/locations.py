@@ -236,7 +236,12 @@ class ServedLocation:
         """Returns the address of the server, which is started unless a client uses it."""
         if not self._address or all(client._log._lifecycle._closed for client in self.clients):
             await self.close()
-            self._address = await self.server.open(self._journal, settings, create=create)
+            opening = asyncio.ensure_future(self.server.open(self._journal, settings, create=create))
+            try:
+                self._address = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                self._address = await opening  # the server opens the log all the same
+                raise
         return self._address
 
     async def close(self) -> None:
