@@ -272,7 +272,7 @@ async def test_a_vchannel_of_another_pchannel_is_refused() -> None:
             stream = await opened(connection, info)
             await stream.write(append(1, Message(f"on-{other}", b"x")))
             refused = (await outcomes(stream, 1))[1]
-            assert isinstance(refused, InvalidArgumentError)
+            assert isinstance(refused, ChannelNotExistError)
             assert f"is on pchannel {other}, and this stream writes {info.name}" in str(refused)
         assert not any(pchannel.statistics().events for pchannel in served.log.pchannels.values())
 

@@ -208,7 +208,7 @@ async def test_a_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None
         await served.log.create_vchannel("b", "p1")
         client = Client(await opened(connection))
         txn = await client.begin("a")
-        with pytest.raises(InvalidArgumentError, match="this stream writes p0"):
+        with pytest.raises(ChannelNotExistError, match="this stream writes p0"):
             await client.commit(txn, ["b"], Message("b", b"1"))
         await client.commit(txn, ["a"], Message("a", b"1"))
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
 import pytest
 
+from tests.accesser.probes import turns
 from tests.node.servers import Serving, serving
+from tests.outages.proxy import Proxy
 from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
+from wal.channels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.node.access import Access
 from wal.secret import Secret
@@ -85,6 +90,34 @@ async def test_a_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Ser
         with pytest.raises(ChannelNotExistError):
             async with asyncio.timeout(5):
                 await anext(scanner)
+
+
+async def test_a_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(served: Serving) -> None:
+    """The appends are right, and an append after them creates the vchannel again, where it is placed by its name."""
+    here = place("orders", list(served.log.pchannels))
+    there = next(name for name in served.log.pchannels if name != here)
+    async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{proxy.address}") as log:
+        await log.create_vchannel("orders", pchannel=there)
+        await log.raw_append(Message("orders", b"1"))
+        proxy.stall_one_way(up=True)
+        late: list[asyncio.Future[Any]] = [
+            log.append_nowait(Message("orders", b"2")),
+            log.append_nowait(Message("orders", b"3"), idempotency_key="k"),
+            asyncio.ensure_future(log.append_txn("orders", [b"4"])),
+        ]
+        await turns()
+        await served.log.drop_vchannel("orders")
+        proxy.flow(up=True)
+        for error in await asyncio.gather(*late, return_exceptions=True):
+            assert isinstance(error, ChannelNotExistError)
+            assert "append to it again" in str(error)
+        async with asyncio.timeout(5):
+            while True:  # until the client, too, has heard of the drop
+                with contextlib.suppress(ChannelNotExistError):
+                    await log.raw_append(Message("orders", b"5"))
+                    break
+        assert await payloads(log, "orders") == [b"5"]
+        assert [info.pchannel for info in await log.vchannels()] == [here]
 
 
 async def test_a_reader_of_an_unknown_vchannel_moves_to_where_it_is_created(log: WALAccesser, served: Serving) -> None:

@@ -17,6 +17,7 @@ from wal.engine.local.appends import BULK_RECORDS
 from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelFencedError,
+    ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     InvalidRequestSeqError,
@@ -328,14 +329,18 @@ class ProduceStream:
         return await self._appends.send_keyed(message, barrier, key)
 
     def _check_hosted(self, vchannel: str) -> None:
-        """Raises InvalidArgumentError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
+        """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
         if self._log.vchannels.incarnation(vchannel) is not None:
             self._check_place(vchannel)
 
     def _check_place(self, vchannel: str) -> None:
-        """Raises InvalidArgumentError for a vchannel that is on another pchannel, or would be created there."""
+        """Raises ChannelNotExistError for a vchannel that is on another pchannel, or would be created there.
+
+        A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way.
+        """
         place = self._log.vchannels.pchannel_of(vchannel)
         if place != self._pchannel.channel:
-            raise InvalidArgumentError(
-                f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel.channel}: open one for {place}"
+            raise ChannelNotExistError(
+                f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel.channel}: nothing was written; "
+                f"if it was dropped meanwhile, append to it again, otherwise open a stream for {place}"
             )
