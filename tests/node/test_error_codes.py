@@ -61,9 +61,11 @@ async def channel_fenced(served: Serving, foreign: Foreign) -> tuple[None, int]:
 
 
 async def on_shutdown(served: Serving, foreign: Foreign) -> tuple[grpc.StatusCode, int]:
+    info = await foreign.assigned()
     producer = await Producer.open(foreign)
     closing = asyncio.ensure_future(served.node.close())
-    found = await ended(foreign, producer.call)
+    assert (await producer.call.read()).HasField("close")  # what is open ends well, and what comes now is refused
+    found = await ended(foreign, foreign.produce(info))
     await closing
     return found
 
