@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from broadcaster import BroadcasterStatistics
 from wal import ImmutableMessage, WALAccesser
 from wal.engine.base import LogStatistics
 from wal.engine.local.log import LocalLog
 from wal.engine.remote.log import RemoteLog
+from wal.errors import WALError
+from wal.rpc.api.component_pb2 import GetComponentStatesRequest
+from wal.rpc.methods import NODE_STATES
 
 served: dict[str, LocalLog] = {}
 """The logs that this process serves to clients, by address."""
+clients: list[RemoteLog] = []
+"""The clients of these logs."""
+_ROUND_TRIPS: Final = 4
+"""A call, what it causes at the server, its answer, and what that causes."""
 
 
 def local(log: WALAccesser) -> LocalLog:
@@ -69,9 +77,16 @@ def start(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def turns(count: int = 20) -> None:
-    """Lets the loop run, so that everything that needs no waiting has happened."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+    """Lets the loop run, so that everything that needs no waiting has happened; also at a server on this loop, and back at its clients.
+
+    Each round trip begins after what the clients have sent by then.
+    """
+    for round_trip in range(_ROUND_TRIPS if clients else 1):
+        for client in clients if round_trip else ():
+            with contextlib.suppress(WALError):  # it is closed
+                await client._connection.read(NODE_STATES, GetComponentStatesRequest(), "letting the server run")
+        for _ in range(count):
+            await asyncio.sleep(0)
 
 
 def same(left: ImmutableMessage, right: ImmutableMessage) -> bool:
