@@ -11,6 +11,7 @@ Files, from the bottom up:
 * discovery:         AssignmentDiscover: which pchannels are on which node
 * sessions:          the newest Produce stream of each session of a client
 * answers:           what became known of a Produce stream's requests
+* requests:          the requests of a Produce stream, until the node is stopping
 * produce_txns:      transactions whose bodies a client keeps until the commit
 * message_txns:      transactions whose messages come one by one, in the contract's form
 * produce:           one Produce stream, on which a client appends

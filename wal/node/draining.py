@@ -15,8 +15,6 @@ from wal.rpc.codes import abort
 
 __all__ = ["Draining"]
 
-LET_END_S: Final = 1.0
-"""How long a client that was told may take to end its stream."""
 _ANSWERED_TO_THE_END: Final = (
     "/grpc.health.v1.Health/",
     "/milvus.proto.streaming.StreamingCoordStateService/",
@@ -58,17 +56,6 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
             raise self.error() from None
         finally:
             forget()
-
-    async def let_client_end(self, context: Any) -> None:
-        """Waits until the client of a stream ends it, if the node is stopping: it has been told. What it still sends is not executed.
-
-        In gRPC for Python a client that is writing when its stream ends gets an internal error, and not what it has not read yet.
-        """
-        if self.begun:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LET_END_S):
-                    while await context.read() is not grpc.aio.EOF:
-                        pass
 
     def begin(self) -> None:
         """Refuses new calls from now on, and asks the streams to end. Idempotent."""

@@ -26,6 +26,8 @@ DRAIN_S: Final = 5.0
 """How long the end of a node waits for calls under way."""
 LATE_S: Final = 0.2
 """How long a stopping node still refuses calls from clients that do not know yet. After that, gRPC ends them without an error of ours."""
+SENT_S: Final = 1.0
+"""How long the statuses with which calls ended may take to be sent. A connection that is idle ends at once."""
 _SERVER_ID: Final = 1
 """The id of the only node of a log that has no coordinator."""
 _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
@@ -76,5 +78,6 @@ class Node:
             await self._draining.wait(drain_s)
             if used:
                 await asyncio.sleep(LATE_S)
+                await self._server.stop(SENT_S)
         finally:
             await self._server.stop(None)

@@ -34,6 +34,7 @@ from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
+from wal.node.requests import Requests
 from wal.node.sessions import replaced
 from wal.node.tails import identity_of
 from wal.pchannel import Key, PChannel, Together
@@ -50,6 +51,8 @@ UNANSWERED_MAX: Final = 65_536
 """The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
 _STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, StorageError, UnmatchedChannelTermError)
 """The errors of a pchannel that takes nothing any more, here or in this term."""
+LET_END_S: Final = 1.0
+"""How long a client that was told that the node is stopping may take to end its stream."""
 Result = AppendResult | ForgottenResult
 
 
@@ -75,29 +78,37 @@ class ProduceStream:
         self._wake = asyncio.Event()
         self._taken = asyncio.Event()
         """Set when the client took answers."""
+        self._requests = Requests(context, self._look)
 
     async def run(self) -> None:
-        """Serves the stream to its end, which is the error that the reader raised, once everything before it is answered."""
+        """Serves the stream to its end. Raises the reader's error once all before it is answered; ClosedError if the node is stopping."""
         if self._replaced:
             raise replaced()
         reader = asyncio.get_running_loop().create_task(self._read(), name=f"produce on {self._pchannel.channel}")
         reader.add_done_callback(lambda _: self._wake.set())
         self._reader = reader
+        forget = self._draining.on_begin(self._requests.stop)
         try:
-            while not reader.done() or (self._unanswered and not self._replaced):
+            while not (reader.done() or self._requests.begin_no_more) or (self._unanswered and not self._replaced):
                 await self._wake.wait()
                 self._wake.clear()
                 await self._answer()
             if self._replaced:
                 raise replaced()
+            if not reader.done() or reader.result():
+                await self._context.write(proto.ProduceResponse(close=proto.CloseProducerResponse()))
+            await asyncio.wait((reader,), timeout=LET_END_S)
+            if self._replaced:
+                raise replaced()
+            if not reader.done():
+                raise self._draining.error()
+            reader.result()
         finally:
+            forget()
             reader.cancel()
             await asyncio.wait((reader,))
             if not reader.cancelled():
                 reader.exception()  # retrieved, also if the client is gone
-        if reader.result():
-            await self._context.write(proto.ProduceResponse(close=proto.CloseProducerResponse()))
-            await self._draining.let_client_end(self._context)
 
     async def replaced(self) -> None:
         """Ends the stream: when it returns nothing more of it is executed. What was accepted before is written."""
@@ -137,10 +148,8 @@ class ProduceStream:
     # -- requests
 
     async def _read(self) -> bool:
-        """Executes the requests; returns whether the client or the node asked for the end. Raises for a request that ends the stream."""
+        """Executes the requests; returns whether the client asked for the end. Raises for a request that ends the stream."""
         while (request := await self._next()) is not grpc.aio.EOF:
-            if request is None:
-                return True
             match request.WhichOneof("request"):
                 case "append":
                     await self._append(request.append)
@@ -161,15 +170,15 @@ class ProduceStream:
         return False
 
     async def _next(self) -> Any:
-        """Returns the next request. When the node stops it returns None: a request that was begun is finished, and none is begun."""
-        try:
-            with self._draining.ending():
-                while self._unanswered >= UNANSWERED_MAX:
-                    self._taken.clear()
-                    await self._taken.wait()
-                return await self._context.read()
-        except ClosedError:
-            return None
+        """Returns the next request, or EOF. While the client leaves too many answers unread it reads nothing."""
+        while self._unanswered >= UNANSWERED_MAX and not self._requests.stopped:
+            self._taken.clear()
+            await self._taken.wait()
+        return await self._requests.next()
+
+    def _look(self) -> None:
+        self._taken.set()
+        self._wake.set()
 
     async def _nothing_follows(self) -> None:
         """Waits until everything is answered. Raises InvalidRequestSeqError if the client sends anything meanwhile."""
