@@ -2,19 +2,25 @@
 
 The test counts the points of a run without a cut, then makes a run for every number up to there: the KV and the logs keep everything
 durable, nothing else survives. The recovery is cut at its points as well.
+
+Over the network the process that is cut is the server, by kill -9, and the client lives on; not every number is tried outside of a soak.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broadcaster import BroadcasterLimits, BroadcastMessage, BroadcastState, BroadcastTask
 from broadcaster.records import Stored, read_records
+from tests.broadcaster.served import Served, ServedLife, ServedWorld
 from tests.broadcaster.world import Cut, InLogs, Life, World
 from wal.errors import ResourceAcquiredError
 from wal.message import ResourceKey
@@ -24,10 +30,36 @@ LIMITS = BroadcasterLimits(tombstones_max=0)
 """Done marks are removed as soon as no log lists their copies, so that a too early removal shows."""
 
 
+class InMemory:
+    """The location of a process with its own broadcaster."""
+
+    together = 1
+    """The number of rounds that run at once."""
+
+    @contextlib.asynccontextmanager
+    async def world(self, vchannels: Mapping[str, str]) -> AsyncIterator[World]:
+        yield World(vchannels=vchannels)
+
+    def life(self, world: World, cut: Cut | None = None) -> Life:
+        return Life(world, cut, limits=LIMITS)
+
+    def some(self, rounds: Sequence[Any]) -> Sequence[Any]:
+        return rounds
+
+
+Location = InMemory | Served
+
+
+@pytest.fixture(params=["memory", pytest.param("served", marks=pytest.mark.one_loop)])
+def location(request: pytest.FixtureRequest, tmp_path: Path, soak: int) -> Location:
+    """Where the broadcaster is: in this process, or in a server that is killed."""
+    return InMemory() if request.param == "memory" else Served(tmp_path, rounds_max=8 if soak == 1 else 200)
+
+
 class Script:
     """The clients of a run: their calls, and the answers they got. Broadcasts are identified by their payload, the label."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life | ServedLife) -> None:
         self.life = life
         self.messages: dict[str, BroadcastMessage] = {}
         self.ids: dict[str, int] = {}
@@ -101,7 +133,7 @@ class Script:
             self.over.add(label)
 
 
-async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
+async def until_cut(life: Life | ServedLife, work: Coroutine[Any, Any, None]) -> None:
     """Runs until the end, or until the cut, which ends the process."""
     task = asyncio.create_task(work)
     cut = asyncio.create_task(life.cut.dead.wait())
@@ -111,15 +143,13 @@ async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
         cut.cancel()
         await task
         return
-    life.kill()
-    task.cancel()
-    await asyncio.gather(task, cut, return_exceptions=True)
+    await life.leave(task)
 
 
 class Checks:
     """Checks after a crash, against the durable state and the answers that the clients had received."""
 
-    def __init__(self, world: World, script: Script) -> None:
+    def __init__(self, world: World | ServedWorld, script: Script) -> None:
         self.world = world
         self.script = script
         self.stored = Stored()
@@ -139,7 +169,7 @@ class Checks:
             for vchannel in self.script.messages[label].vchannels:
                 assert self.logs.aborts[self.script.ids[label], vchannel] == 1
 
-    async def recover(self, life: Life) -> None:
+    async def recover(self, life: Life | ServedLife) -> None:
         """Checks that the next run finishes every broadcast that was begun, and holds the keys of those that are not acknowledged."""
         tasks = {task.broadcast_id: task for task in await settled(life)}
         logs = self.world.in_logs()
@@ -171,14 +201,14 @@ class Checks:
                 assert not message.needs_ack or saved == (1 << len(message.vchannels)) - 1, f"{label!r} was forgotten"
         assert tasks.keys() <= labels.keys()
 
-    async def is_held(self, life: Life, task: BroadcastTask) -> None:
+    async def is_held(self, life: Life | ServedLife, task: BroadcastTask) -> None:
         with pytest.raises(ResourceAcquiredError) as caught:
             await life.broadcast.append(
                 BroadcastMessage(vchannels=["a0"], payload=b"late", resource_keys=task.resource_keys)
             )
         assert caught.value.holder == task.broadcast_id
 
-    async def finish(self, life: Life) -> None:
+    async def finish(self, life: Life | ServedLife) -> None:
         """Acknowledges the rest; then every key is free, and the KV is empty once checkpoints have passed."""
         for task in await settled(life):
             for vchannel in task.missing_acks:
@@ -200,7 +230,7 @@ class Checks:
         assert twice == [], f"appended twice: {twice}"
 
 
-async def settled(life: Life) -> list[BroadcastTask]:
+async def settled(life: Life | ServedLife) -> list[BroadcastTask]:
     """Returns the tasks once no copy remains to be appended."""
     async with asyncio.timeout(10):
         while True:
@@ -210,81 +240,98 @@ async def settled(life: Life) -> list[BroadcastTask]:
             await asyncio.sleep(0)
 
 
-async def first_life(at: int | None, shuffle: random.Random | None) -> tuple[World, Script]:
-    world = World(vchannels=PLACES)
-    life = Life(world, Cut(at, shuffle=shuffle), limits=LIMITS)
+async def first_life(location: Location, world: Any, at: int | None, shuffle: random.Random | None) -> Script:
+    life = location.life(world, Cut(at, shuffle=shuffle))
     await life.open()
     script = Script(life)
     await until_cut(life, script.run())
     await life.close()
     assert life.asked_again == 0
-    return world, script
+    return script
 
 
-async def one_round(at: int, *, again: int | None, shuffle: random.Random | None = None) -> None:
+async def one_round(location: Location, at: int, *, again: int | None, shuffle: random.Random | None = None) -> None:
     """Cuts a run at a point, perhaps also the recovery of the next run, and lets the last run finish."""
-    world, script = await first_life(at, shuffle)
-    checks = Checks(world, script)
-    await checks.after_crash()
-    if again is not None:
-        life = Life(world, Cut(again, shuffle=shuffle), limits=LIMITS)
-        await until_cut(life, recovery(life))
-        await life.close()
-        assert life.asked_again == 0
+    async with location.world(PLACES) as world:
+        script = await first_life(location, world, at, shuffle)
+        checks = Checks(world, script)
+        await checks.after_crash()
+        if again is not None:
+            life = location.life(world, Cut(again, shuffle=shuffle))
+            await until_cut(life, recovery(life))
+            await life.close()
+            assert life.asked_again == 0
+            checks.once(world.in_logs())
+        async with location.life(world) as life:
+            await checks.recover(life)
+            await checks.finish(life)
+            assert life.asked_again == 0
+        async with location.life(world) as life:
+            assert await life.broadcast.tasks() == []
         checks.once(world.in_logs())
-    async with Life(world, limits=LIMITS) as life:
-        await checks.recover(life)
-        await checks.finish(life)
-        assert life.asked_again == 0
-    async with Life(world, limits=LIMITS) as life:
-        assert await life.broadcast.tasks() == []
-    checks.once(world.in_logs())
 
 
-async def recovery(life: Life) -> None:
+async def recovery(life: Life | ServedLife) -> None:
     await life.open()
     await settled(life)
     for pchannel in life.world.pchannels:
         await life.checkpoint(pchannel)
 
 
-async def points() -> int:
+async def points(location: Location) -> int:
     """Returns the number of points in an uncut run."""
-    world = World(vchannels=PLACES)
-    async with Life(world, limits=LIMITS) as life:
+    async with location.world(PLACES) as world, location.life(world) as life:
         script = Script(life)
         await script.run()
-        return life.cut.points
+    return life.cut.points
 
 
-async def test_an_uncut_run_closes_and_the_next_one_takes_it_up() -> None:
-    world, script = await first_life(None, None)
-    checks = Checks(world, script)
-    await checks.after_crash()
-    async with Life(world, limits=LIMITS) as life:
-        await checks.recover(life)
-        await checks.finish(life)
+async def all_of(location: Location, rounds: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Makes the rounds of a location, as many at once as it can."""
+    room = asyncio.Semaphore(location.together)
+
+    async def one(begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with room:
+            await begin()
+
+    async with asyncio.TaskGroup() as group:
+        for begin in location.some(rounds):
+            group.create_task(one(begin))
 
 
-async def test_a_cut_at_every_point_of_a_run() -> None:
-    count = await points()
+async def test_an_uncut_run_closes_and_the_next_one_takes_it_up(location: Location) -> None:
+    async with location.world(PLACES) as world:
+        script = await first_life(location, world, None, None)
+        checks = Checks(world, script)
+        await checks.after_crash()
+        async with location.life(world) as life:
+            await checks.recover(life)
+            await checks.finish(life)
+
+
+async def test_a_cut_at_every_point_of_a_run(location: Location) -> None:
+    count = await points(location)
     assert count > 40
-    for at in range(1, count):
-        await one_round(at, again=None)
+    await all_of(location, [partial(one_round, location, at, again=None) for at in range(1, count)])
+    if isinstance(location, Served):
+        assert location.unknown
+        assert location.sent_again
 
 
-async def test_a_cut_at_every_point_of_the_recovery(soak: int) -> None:
-    for at in range(1, await points(), max(1, 7 // soak)):
-        for again in range(1, 16):
-            await one_round(at, again=again)
+async def test_a_cut_at_every_point_of_the_recovery(location: Location, soak: int) -> None:
+    ats = range(1, await points(location), max(1, 7 // soak))
+    await all_of(location, [partial(one_round, location, at, again=again) for at in ats for again in range(1, 16)])
 
 
-async def test_cuts_when_saves_and_appends_become_durable_in_other_orders(soak: int) -> None:
+async def test_cuts_when_saves_and_appends_become_durable_in_other_orders(location: Location, soak: int) -> None:
     """Concurrent saves and appends become durable in any order."""
-    for seed in range(120 * soak):
+
+    async def one(seed: int) -> None:
         chance = random.Random(seed)
         try:
-            await one_round(chance.randrange(1, 70), again=chance.choice([None, 1, 2, 5]), shuffle=chance)
+            await one_round(location, chance.randrange(1, 70), again=chance.choice([None, 1, 2, 5]), shuffle=chance)
         except BaseException:
             print(f"seed {seed}")
             raise
+
+    await all_of(location, [partial(one, seed) for seed in range(120 * soak)])

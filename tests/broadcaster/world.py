@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -122,15 +122,8 @@ class World:
         found = InLogs()
         for pchannel in self.pchannels:
             channel = self.store._channels.get(pchannel)
-            for frame in channel.page(0, None, 1 << 40).frames if channel is not None else ():
-                for copy in _copies(frame):
-                    event = (copy.header.broadcast_id, copy.vchannel)
-                    if copy.content.message_type == ABORT:
-                        found.aborts[event] += 1
-                    else:
-                        found.copies[event] += 1
-                        found.headers[copy.header.broadcast_id] = copy.header
-                        found.contents[copy.header.broadcast_id] = copy.content
+            if channel is not None:
+                count_copies(channel.page(0, None, 1 << 40).frames, found)
         return found
 
 
@@ -141,6 +134,19 @@ class InLogs(msgspec.Struct):
     aborts: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
     headers: dict[int, BroadcastHeader] = {}
     contents: dict[int, Content] = {}
+
+
+def count_copies(frames: Iterable[StoredFrame], into: InLogs) -> None:
+    """Counts the copies and the aborts in these frames."""
+    for frame in frames:
+        for copy in _copies(frame):
+            event = (copy.header.broadcast_id, copy.vchannel)
+            if copy.content.message_type == ABORT:
+                into.aborts[event] += 1
+            else:
+                into.copies[event] += 1
+                into.headers[copy.header.broadcast_id] = copy.header
+                into.contents[copy.header.broadcast_id] = copy.content
 
 
 class Life:
@@ -225,6 +231,12 @@ class Life:
             append.cancel()
         for ref in list(self.system._owned.values()):
             ref.cut_off()
+
+    async def leave(self, task: asyncio.Task[None]) -> None:
+        """Ends the process and what runs in it."""
+        self.kill()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     async def checkpoint(self, pchannel: str) -> None:
         """Saves the recovery state as of the durable end, and reports the broadcasts that it no longer lists."""
@@ -447,12 +459,13 @@ class _Copy(msgspec.Struct):
 def _copies(frame: StoredFrame) -> list[_Copy]:
     """Returns the copies in a frame."""
     view = frame.view
+    names = {ordinal: [name for name, _ in copies] for ordinal, _, copies in view.runs.copies()}
     found = []
     for run in view.runs:
         if run.kind == RunKind.COPY:
             columns = view.columns(view.runs[run.shared])
             assert columns.exts is not None
-            header = BroadcastHeader.from_bytes(decode_ext(columns.exts[0])[ExtTag.BROADCAST])
+            header = BroadcastHeader.from_bytes(decode_ext(columns.exts[0])[ExtTag.BROADCAST], names[run.shared])
             kind = columns.types[0] if columns.types else int(MessageType.INSERT)
             content = Content(columns.payloads[0], kind, columns.properties[0] if columns.properties else b"")
             found.append(

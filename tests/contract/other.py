@@ -23,8 +23,8 @@ __all__ = ["Line", "Other", "eventually"]
 
 WAIT_TIMEOUT_S: Final = 15.0
 
-_context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
+context: Final = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(
     [
         "wal.bridge",
         "wal.spark.sink.locks",
@@ -33,6 +33,7 @@ _context.set_forkserver_preload(
         "hypothesis",
         "tests.contract.other",
         "tests.files.other_user",
+        "tests.broadcaster.served_child",
     ]
 )
 
@@ -42,9 +43,9 @@ class Other:
 
     def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False) -> None:
         """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests."""
-        self._line, theirs = _context.Pipe()
-        context = multiprocessing.get_context("spawn") if fresh else _context
-        self._process = context.Process(target=_run, args=(job, theirs, args), daemon=True)
+        self._line, theirs = context.Pipe()
+        chosen = multiprocessing.get_context("spawn") if fresh else context
+        self._process = chosen.Process(target=_run, args=(job, theirs, args), daemon=True)
         self._process.start()
         theirs.close()
 
