@@ -25,7 +25,7 @@ from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 RECORDS = 256
 PAYLOAD_BYTES = 1024
 IN_FLIGHT = 2
-"""The same as in the write path: one frame is written while the next one waits."""
+"""The number of frames under way, as in the log's write path: one is written while the next one waits."""
 
 
 def make_frame(sequence: int, payloads: list[bytes]) -> EncodedFrame:

@@ -5,16 +5,16 @@ exactly, whichever server it is connected to.
 
 Files, from the bottom up:
 
-* outbox:          the requests of one producer, what is sent next, and what becomes of them when the connection is lost: pure
-* seen:            the largest tick that this client has seen, and what it has written
-* unknown:         the requests whose outcome is unknown, until their callers are told
+* outbox:          the requests of one producer: which are sent next, and which are sent again after a lost connection: pure
+* seen:            the largest tick that this client has seen, and the counts of the events and frames that it wrote
+* unknown:         the requests whose outcome is unknown, until their callers get the error
 * vchannels:       the vchannels of the log as the server shows them
 * producer:        the Produce stream of one pchannel
 * txn:             an open transaction; its bodies are kept here
 * appends:         the writing calls
 * cursors:         the cursors of the log
 * broadcasts:      the calls of the log's broadcaster
-* pages_ahead:     the pages that the server sends a reader that goes forward
+* pages_ahead:     the pages that the server sends to a reader before the reader asks for them
 * shared_calls:    the calls under way, for other callers that want the same answer
 * remote_log:      the log of one pchannel, for its readers
 * remote_pchannel: a pchannel for the scanners of this process, and the stream that says how far it reaches
@@ -22,7 +22,7 @@ Files, from the bottom up:
 * directory:       where the vchannels are, and the calls that create and drop them
 * log:             the engine
 * blocking:        a log for threads without an event loop
-* blocking_log:    the log of one pchannel for such threads, read a page ahead
+* blocking_log:    the log of one pchannel for such threads, with the next page prefetched
 * blocking_cursors:  the cursors for such threads
 * blocking_source: the source of the reads of `wal.bridge`
 """

@@ -22,8 +22,8 @@ REQUEST_BYTES: Final = 1024 * 1024
 REQUEST_MESSAGES: Final = 4096
 """The most messages of a request: with columns of small messages, building more at once would hold up the event loop."""
 AHEAD_MIN: Final = 64
-"""While nothing is under way, half of what waits goes ahead, and at least this many messages: from then on the client and the server work
-at the same time, each on one half. A request of fewer messages costs more than that saves."""
+"""While nothing is under way, the first request takes half of the waiting messages, and at least this many. After that the client and the
+server work at the same time, each on one half. A request of fewer messages would cost more than that saves."""
 
 Make = Callable[[int, int], proto.ProduceRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
@@ -129,7 +129,7 @@ class Outbox:
             self.refusing = error
 
     def restart(self, *, answered: bool = False) -> list[Sending]:
-        """Begins anew because the stream has ended. Returns the requests whose outcome is unknown, in their order.
+        """Starts over because the stream has ended. Returns the requests whose outcome is unknown, in their order.
 
         `answered`: the server had answered everything that it executed, so that it did not execute what has no answer.
         """

@@ -73,9 +73,9 @@ class Producer:
         """A new stream of the same session ends the older one on the server."""
         self._unknown = UnknownOutcomes(self.fail)
         self._opening = False
-        """Whether it looks for a server, and has no stream."""
+        """Whether the producer is looking for a server, and has no stream."""
         self._closed_there = False
-        """Whether the server has closed the newest stream well: it has answered everything that it executed."""
+        """Whether the server has sent `close` on the newest stream, so that it has answered everything that it executed."""
         self._pause_s = 0.0
         """The pause before the next stream, because the server refused the requests on the last one."""
         self._failure: BaseException | None = None
@@ -312,7 +312,7 @@ class Producer:
                 future.set_result(outcome)
 
     def _lost(self, cause: WALError | None) -> None:
-        """Goes through the requests of a stream that has ended: those whose outcome is unknown will fail, others are sent again."""
+        """Sorts the requests of a stream that has ended: those whose outcome is unknown will fail, the others are sent again."""
         unknown = self.outbox.restart(answered=self._closed_there)
         if unknown:
             error = UnknownOutcomeError(

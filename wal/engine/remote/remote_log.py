@@ -43,11 +43,11 @@ MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChan
 
 
 READERS_MAX: Final = 8
-"""The most readers for which the server sends pages ahead: a reader that stops holds up to 16 MiB, most of it in the windows of gRPC."""
+"""The most readers that get pages before they ask: a reader that pauses holds up to 16 MiB, most of it in the windows of gRPC."""
 _ENDS_MAX: Final = 256
 
 _Following = tuple[int, frozenset[str] | None, int]
-"""What a reader that goes forward asks for next: where it begins, the vchannels, and the size of a page."""
+"""The next read of a reader that reads on: the start, the vchannels, and the size of a page."""
 
 
 class RemoteReadableLog(ReadableLog):
@@ -66,7 +66,7 @@ class RemoteReadableLog(ReadableLog):
         self._ends: OrderedDict[_Following, None] = OrderedDict()
         """Where single pages ended, the newest last."""
         self._ahead: OrderedDict[_Following, PagesAhead] = OrderedDict()
-        """The pages that come next, by where they begin; the reader that was last served is last."""
+        """The pages that were sent early, by the read that takes them; the reader that was last served is last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._reads: SharedCalls[FramePage] = SharedCalls()
         self._moments: SharedCalls[tuple[LogSnapshot, LogPosition | None]] = SharedCalls()
@@ -133,7 +133,7 @@ class RemoteReadableLog(ReadableLog):
         return end - start > bytes_max if self.form == FORM_JOURNAL else start < end
 
     def _send_ahead(self, following: _Following) -> PagesAhead:
-        """Asks for all pages from here to the end of the log, as it is shown now."""
+        """Asks for all pages from here to the end of the log, as far as it is known now."""
         end, what = self.shown.durable_end, f"reading pchannel {self.pchannel}"
         self._ends.pop(following, None)
         responses = self.connection().responses(READ_PAGES, self._request(*following, end), what)
@@ -143,7 +143,7 @@ class RemoteReadableLog(ReadableLog):
         return ahead
 
     async def _next(self, following: _Following, ahead: PagesAhead) -> FramePage | None:
-        """Returns the next page of those ahead; None if it has to be asked for, because they end here or the server is gone."""
+        """Returns the next of the pages that were sent early. Returns None if they end here or the server is gone."""
         try:
             page = await ahead.next()
         except asyncio.CancelledError:

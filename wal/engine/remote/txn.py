@@ -201,7 +201,7 @@ class RemoteTxn:
         error = future.exception()
         if self._ended:
             return
-        # A server of a later term does not know the transaction, and begins it anew at the commit.
+        # A server of a later term does not know the transaction, and begins it again at the commit.
         if (
             isinstance(error, TransactionExpiredError | ChannelNotExistError)
             and self._producer.term == self._begun.term
