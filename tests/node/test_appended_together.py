@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import append, opened, outcomes, stored
 from wal import Message
 from wal.engine.local.appends import BULK_RECORDS, LocalAppends
 from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.frame import EncodedFrame
 from wal.message import AppendResult, MessageID, Origin
 from wal.pchannel import Together
 from wal.rpc.connection import Connection
@@ -54,6 +59,28 @@ async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
         found = await outcomes(stream, 3)
         assert isinstance(found[2], InvalidArgumentError)
         assert list(map(len, await stored(served, "orders"))) == [10, 20]
+
+
+async def test_a_large_request_is_no_larger_frame(
+    served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""
+    await served.log.create_vchannel("orders", None)
+    lengths: list[int] = []
+    for pchannel in served.log.pchannels.values():
+        write = pchannel.log.append
+
+        def counted(frame: EncodedFrame, settled: Any, write: Any = write) -> None:
+            lengths.append(frame.length)
+            write(frame, settled)
+
+        monkeypatch.setattr(pchannel.log, "append", counted)
+    group_bytes = served.log.pchannels["p0"].log.group_bytes
+    stream = await opened(connection)
+    await stream.write(append(1, *[Message("orders", bytes(1_000_000))] * 7))
+    found = await outcomes(stream, 7)
+    assert all(isinstance(outcome, AppendResult) for outcome in found.values())
+    assert max(lengths) <= group_bytes
 
 
 async def test_more_than_has_room_waits_for_it() -> None:

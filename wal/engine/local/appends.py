@@ -188,15 +188,15 @@ class LocalAppends(TxnAppends):
     def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
         """Appends these payloads to a vchannel as plain messages, in order, and returns one future for every `BULK_RECORDS` of them.
 
-        Returns no future, and appends nothing, if there is no room in flight for all of them, if one is larger than `message_bytes_max`,
-        or if the vchannel was not used before. The caller then appends them one by one.
+        Returns no future, and appends nothing, if there is no room in flight for all of them, if they would not fit a group commit, if one
+        is larger than `message_bytes_max`, or if the vchannel was not used before. The caller then appends them one by one.
         """
         vchannel, in_flight = self._routes.get(name), self._in_flight
         lengths = list(map(len, payloads))
         size = sum(lengths) + BODY_OVERHEAD * len(lengths)
         if vchannel is None or in_flight.queued or in_flight.size + size > in_flight.bytes_max:
             return []
-        if max(lengths, default=0) > self.message_bytes_max:
+        if size > vchannel.pchannel.log.group_bytes or max(lengths, default=0) > self.message_bytes_max:
             return []
         futures: list[asyncio.Future[Together]] = []
         for first in range(0, len(payloads), BULK_RECORDS):
