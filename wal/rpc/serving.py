@@ -138,11 +138,28 @@ class _Conversation:
         self.done = context.done
         self._read = context.read
         self._parse = parse
+        self._reading: asyncio.Future[Any] | None = None
+        """The read that is under way."""
 
     async def read(self) -> Any:
-        """Returns the next request, or EOF. Raises InvalidArgumentError for one that cannot be parsed."""
-        data = await self._read()
+        """Returns the next request, or EOF. Raises InvalidArgumentError for one that cannot be parsed.
+
+        If the caller is cancelled, the read goes on, and the next call has its result. gRPC for Python never frees a request that arrives
+        for a read that was cancelled (https://github.com/grpc/grpc/issues/43360), and clients may send some on streams that end.
+        """
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = asyncio.ensure_future(self._read())
+            reading.add_done_callback(_retrieve)
+        data = await asyncio.shield(reading)
+        self._reading = None
         return data if data is grpc.aio.EOF else self._parse(data)
+
+
+def _retrieve(reading: asyncio.Future[Any]) -> None:
+    """Retrieves the error of a read for which nobody may wait any more: it fails if the call ends first."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _parser(method: Method[Any, Any]) -> Callable[[bytes], Any]:

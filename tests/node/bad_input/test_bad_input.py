@@ -38,9 +38,12 @@ from wal.secret import Secret
 REQUESTS: Final = 1000
 STRANGERS: Final = 60
 SETTLED: Final = 2
-"""The tenths of the requests after which the memory of the server has its size."""
-GROWTH_BYTES_MAX: Final = 24 << 20
-"""What the memory may grow after that."""
+"""The tenths of the requests after which the memory of the server has its size: in a soak its window of recent frames is full then."""
+GROWTH_BYTES_MAX: Final = 16 << 20
+"""What the memory may grow after that: by 9 MiB if the allocator keeps the room of the largest request, and by 7 for the index of the log
+and the vchannels, which are bounded, and for gaps. 8 MiB in all were measured."""
+ONE_ARENA: Final = {"MALLOC_ARENA_MAX": "1"}
+"""The allocator has one arena for all threads of gRPC: what each of several arenas keeps free would be measured as growth."""
 OVERSIZE: Final = 9 << 20
 SEED: Final = int(os.environ.get("WAL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 REPLAY: Final = f"replay with WAL_TEST_SEED={SEED} python -m pytest tests/node/bad_input"
@@ -174,7 +177,7 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
     print(REPLAY)
     count = REQUESTS * soak
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 20)]
-    async with child(data_dir, *BOUNDS) as server:
+    async with child(data_dir, *BOUNDS, **ONE_ARENA) as server:
         async with grpc.aio.insecure_channel(server.address, options=options) as channel:
             neighbour = await Neighbour(channel).open()
             world, exchanges = corpus.World(neighbour.log), Exchanges(channel)
@@ -195,9 +198,9 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
         for kind, text in sorted(exchanges.samples.items()):
             print(f"{kind.split()[0]}: {text[:300]}")
         assert not exchanges.defects, "\n".join([REPLAY, *exchanges.defects])
-        assert memory[-1] - memory[SETTLED] < GROWTH_BYTES_MAX, REPLAY
         assert await server.stop() == 0
     await check_log(data_dir, neighbour, attack)
+    assert memory[-1] - memory[SETTLED] < GROWTH_BYTES_MAX, REPLAY
 
 
 async def test_strangers_and_what_is_not_grpc_harm_nobody(certificates: Path, soak: int) -> None:
