@@ -166,7 +166,7 @@ async def test_without_an_event_loop(log: WALAccesser, served: Serving) -> None:
                 return [message.payload for message in scanner]
 
     def iterated() -> list[bytes]:
-        return [message.payload for message in bridge.iterate(f"wal://{served.address}", "orders")]
+        return [message.payload for message in bridge.iterate(f"wal://{served.address}", "orders", follow=False)]
 
     assert await asyncio.to_thread(use) == [b"1"]
     assert await asyncio.to_thread(iterated) == [b"1"]
