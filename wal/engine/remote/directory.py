@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final
 
 from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
@@ -129,10 +129,8 @@ class RemoteDirectory:
     async def drop(self, name: str) -> None:
         """Drops a vchannel durably. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
         request = cluster_pb2.DropVChannelRequest(name=check_vchannel(name))
-        before = self.known.records.get(name)
-        await self._connection.write(DROP_VCHANNEL, request, f"dropping vchannel {name!r}")
-        if before is not None and self.known.records.get(name) == before:
-            del self.known.records[name]
+        with self._forgetting((name,)):
+            await self._connection.write(DROP_VCHANNEL, request, f"dropping vchannel {name!r}")
 
     async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
         """Creates so many channels durably, all or none, and returns their names."""
@@ -143,7 +141,18 @@ class RemoteDirectory:
     async def destroy_channels(self, names: tuple[str, ...]) -> None:
         """Destroys channels durably, all or none. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
         request = cluster_pb2.ChannelNames(names=names)
-        await self._connection.write(DESTORY_CHANNELS, request, f"destroying {len(names)} channels")
+        with self._forgetting(names):
+            await self._connection.write(DESTORY_CHANNELS, request, f"destroying {len(names)} channels")
+
+    @contextmanager
+    def _forgetting(self, names: tuple[str, ...]) -> Iterator[None]:
+        """Forgets these vchannels when they were dropped, before the watch says so, unless they were recreated meanwhile."""
+        records = self.known.records
+        before = {name: records[name] for name in names if name in records}
+        yield
+        for name, info in before.items():
+            if records.get(name) == info:
+                del records[name]
 
     async def described(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, in this order, or (None) all."""

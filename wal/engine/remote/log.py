@@ -7,7 +7,7 @@ limits, belongs to the server: this side takes the settings of the log and refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -246,7 +246,10 @@ class RemoteLog:
 
     async def destroy_channels(self, names: tuple[str, ...]) -> None:
         """Destroys channels durably, all or none."""
-        await self._directory.destroy_channels(names)
+        destroy: Callable[[], Awaitable[None]] = partial(self._directory.destroy_channels, names)
+        for name in names:
+            destroy = partial(self.appends.dropping, name, destroy)
+        await destroy()
 
     async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, or (None) all."""
