@@ -2,8 +2,9 @@
 
 Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
 one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
-carried out (UnknownOutcomeError). A server that is stopping refuses calls, with ClosedError, and both are sent again. Any other error of
-the server is raised as it is, and a stream is never opened again here: its owner knows what is lost.
+carried out (UnknownOutcomeError). A write that may be repeated is retried as a read is, and raises what a write raises. A server that is
+stopping refuses calls, with ClosedError, and all of them are sent again. Any other error of the server is raised as it is, and a stream is
+never opened again here: its owner knows what is lost.
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
@@ -106,7 +107,16 @@ class Connection:
 
         With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
         """
-        return await self._call(method, request, what, timeout_s, writing=False)
+        return await self._call(method, request, what, timeout_s, writing=False, once=False)
+
+    async def repeat(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> Response:
+        """Returns the answer to a call that changes something, but nothing more when it is executed again: it is sent until it is answered.
+
+        It raises what `write` raises.
+        """
+        return await self._call(method, request, what, timeout_s, writing=True, once=False)
 
     async def write(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
@@ -115,7 +125,7 @@ class Connection:
 
         Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
         """
-        return await self._call(method, request, what, timeout_s, writing=True)
+        return await self._call(method, request, what, timeout_s, writing=True, once=True)
 
     async def stream(
         self,
@@ -160,17 +170,28 @@ class Connection:
         await self._endpoints.close()
 
     async def _call(
-        self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        what: str,
+        timeout_s: float | None,
+        *,
+        writing: bool,
+        once: bool,
     ) -> Response:
         loop = asyncio.get_running_loop()
         deadline, pause = self._deadline(timeout_s), _PAUSE_FIRST_S
         total = deadline - loop.time()
+        unknown: WALError | None = None
         while True:
-            number, channel = await self._connected(
-                deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what
-            )
+            try:
+                number, channel = await self._connected(
+                    deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what
+                )
+            except WALError as error:
+                raise unknown or error from error
             left = deadline - loop.time()
-            timeout = max(0.001, left if writing else min(left, total / self._tries))
+            timeout = max(0.001, left if once else min(left, total / self._tries))
             call = channel.unary_unary(method.path, **method.serializers())
             try:
                 response = await call(
@@ -178,21 +199,25 @@ class Connection:
                     timeout=timeout if timeout < math.inf else None,
                     metadata=self._headers,
                     # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
-                    wait_for_ready=writing,
+                    wait_for_ready=once,
                 )
                 received: Response = _received(response, self._name(number, what), writing=writing)
                 return received
             except grpc.aio.AioRpcError as error:
                 explained = _explain(error, self._name(number, what), writing=writing)
                 told = error_in(error)
-                lost = told is None and isinstance(explained, UnavailableError)
+                lost = told is None and not once and not isinstance(explained, InvalidArgumentError)
+                if lost and writing:
+                    unknown = explained
                 stopping = isinstance(told, ClosedError) and not told.outcome_unknown
                 if lost:
                     self._endpoints.turn_away(number)
                 elif stopping:
                     self._endpoints.leave(number)
-                if not (lost or stopping) or self._closing or loop.time() + pause >= deadline:
+                if not (lost or stopping):
                     raise explained from error
+                if self._closing or loop.time() + pause >= deadline:
+                    raise unknown or explained from error
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not self._closing or (task is not None and task.cancelling()):

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
 from wal.engine.remote.log import RemoteLog
 from wal.engine.remote.remote_log import MOVED, PAUSE_FIRST_S, PAUSE_MAX_S
-from wal.errors import ClosedError, UnavailableError
+from wal.errors import ClosedError, UnavailableError, UnknownOutcomeError
 from wal.location import ServerLocation
 from wal.loop_thread import LoopThread
 from wal.network import Method
@@ -123,8 +123,11 @@ class _Opened:
 
 
 async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
-    """Repeats the call until it succeeds. Raises UnavailableError after `PATIENCE_S`, and any error other than a missing server at once."""
-    pause_s, why = PAUSE_FIRST_S, "no answer came"
+    """Repeats the call, which does no harm, until it succeeds. An error other than a missing server is raised at once.
+
+    After `PATIENCE_S` it raises UnknownOutcomeError if the call may have changed something, else UnavailableError.
+    """
+    pause_s, why, unknown = PAUSE_FIRST_S, "no answer came", False
     try:
         async with asyncio.timeout(PATIENCE_S) as patience:
             while True:
@@ -132,11 +135,14 @@ async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
                     return await call()
                 except MOVED as error:
                     why = str(error)
+                except UnknownOutcomeError as error:
+                    why, unknown = str(error), True
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
     except TimeoutError as error:
         if not patience.expired():
             raise
-        raise UnavailableError(
-            f"{what}: no server answered within {PATIENCE_S:g} s, the last one said: {why}; nothing was changed: try again"
-        ) from error
+        text = f"{what}: no server answered within {PATIENCE_S:g} s, the last one said: {why}"
+        if unknown:
+            raise UnknownOutcomeError(f"{text}; it may have been carried out: it may be repeated") from error
+        raise UnavailableError(f"{text}; nothing was changed: try again") from error

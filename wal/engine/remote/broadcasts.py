@@ -55,7 +55,7 @@ class RemoteBroadcasts:
         broadcast_id, vchannel = copy_named(broadcast, vchannel)
         _check_range(broadcast_id)
         request = cluster_pb2.AckBroadcastRequest(broadcast_id=broadcast_id, vchannel=vchannel)
-        await self._connection().read(ACK_BROADCAST, request, f"acknowledging broadcast {broadcast_id}")
+        await self._connection().repeat(ACK_BROADCAST, request, f"acknowledging broadcast {broadcast_id}")
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
         """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if there is none."""
@@ -78,7 +78,7 @@ class RemoteBroadcasts:
         check_reason(reason)
         _check_range(broadcast_id)
         request = cluster_pb2.AbortBroadcastRequest(broadcast_id=broadcast_id, reason=reason)
-        await self._connection().read(ABORT_BROADCAST, request, f"aborting broadcast {broadcast_id}")
+        await self._connection().repeat(ABORT_BROADCAST, request, f"aborting broadcast {broadcast_id}")
 
     def statistics(self) -> BroadcasterStatistics:
         """Raises NotLocalError: the broadcaster's counts are kept where it runs."""

@@ -39,7 +39,7 @@ class RemoteCursors:
         request = pchannel_calls_pb2.SaveCursorRequest(
             pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
         )
-        await self._connection(cursor.pchannel).read(SAVE_CURSOR, request, f"saving {cursor.key}")
+        await self._connection(cursor.pchannel).repeat(SAVE_CURSOR, request, f"saving {cursor.key}")
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""
@@ -59,7 +59,7 @@ class RemoteCursors:
 
         async def delete(pchannel: str) -> None:
             request = pchannel_calls_pb2.DeleteCursorsRequest(pchannel=_named(pchannel), name=name, vchannels=names)
-            await self._connection(pchannel).read(DELETE_CURSORS, request, f"deleting cursor {name!r}")
+            await self._connection(pchannel).repeat(DELETE_CURSORS, request, f"deleting cursor {name!r}")
 
         await asyncio.gather(*map(delete, self._pchannels))
 

@@ -298,7 +298,7 @@ class RemoteLog:
         request = pchannel_calls_pb2.TruncateRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=up_to.pchannel), up_to=MessageIDProto(id=bytes(up_to))
         )
-        await self._node(up_to.pchannel).read(TRUNCATE, request, f"truncating up to {up_to}")
+        await self._node(up_to.pchannel).repeat(TRUNCATE, request, f"truncating up to {up_to}")
         await pchannel.look()
 
     async def allocate_time_tick(self) -> int:
