@@ -87,6 +87,27 @@ async def test_many_responses_come_before_the_error_that_ends_them() -> None:
         assert ended.value.earliest == EARLIEST
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(turns: int) -> None:
+    """gRPC raises CancelledError for them, as if the caller had been cancelled."""
+
+    class Silent(Server):
+        async def read(self, request: object, _context: object) -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+    async with serving(Silent()) as port, connected(port) as connection:
+        await listed(connection)
+        responses = connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading")
+        waiting = asyncio.ensure_future(anext(responses))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connection.stop()
+        await connection.close()
+        with pytest.raises(ClosedError):
+            await waiting
+
+
 async def test_a_stream_answers_until_it_is_closed() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])

@@ -156,6 +156,10 @@ class Connection:
             if isinstance(error_in(error), ClosedError):
                 self._endpoints.leave(number)
             raise _explain(error, self._name(number, what), writing=False) from error
+        except asyncio.CancelledError:
+            if not self._ended_it():
+                raise
+            raise self._ended(what, writing=False) from None
         finally:
             call.cancel()
 
@@ -219,12 +223,16 @@ class Connection:
                 if self._closing or loop.time() + pause >= deadline:
                     raise unknown or explained from error
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not self._closing or (task is not None and task.cancelling()):
+                if not self._ended_it():
                     raise
                 raise self._ended(what, writing=writing) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_S)
+
+    def _ended_it(self) -> bool:
+        """Returns whether closing this connection ended a call, and not a cancelled caller: gRPC raises CancelledError for both."""
+        task = asyncio.current_task()
+        return self._closing and not (task is not None and task.cancelling())
 
     @staticmethod
     def _ended(what: str, *, writing: bool) -> ClosedError:
