@@ -76,17 +76,22 @@ class Server:
         """Answers each request; a text of a payload asks for something special."""
         producer_in(context.invocation_metadata())
         self.streams.add(context)
-        await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))
-        while (request := await context.read()) is not grpc.aio.EOF:
-            if request.HasField("close"):
-                await context.write(streaming_pb2.ProduceResponse(close=streaming_pb2.CloseProducerResponse()))
-                return
-            if request.produce.message.payload == b"freeze":
-                await self.hang.wait()
-            if request.produce.message.payload == b"fail":
-                raise ChannelNotExistError("no such channel")
-            answer = streaming_pb2.ProduceMessageResponse(request_id=request.produce.request_id)
-            await context.write(streaming_pb2.ProduceResponse(produce=answer))
+        try:
+            await context.write(
+                streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1))
+            )
+            while (request := await context.read()) is not grpc.aio.EOF:
+                if request.HasField("close"):
+                    await context.write(streaming_pb2.ProduceResponse(close=streaming_pb2.CloseProducerResponse()))
+                    return
+                if request.produce.message.payload == b"freeze":
+                    await self.hang.wait()
+                if request.produce.message.payload == b"fail":
+                    raise ChannelNotExistError("no such channel")
+                answer = streaming_pb2.ProduceMessageResponse(request_id=request.produce.request_id)
+                await context.write(streaming_pb2.ProduceResponse(produce=answer))
+        finally:
+            self.streams.discard(context)  # its handler has ended
 
 
 @contextlib.asynccontextmanager

@@ -134,12 +134,12 @@ async def test_a_server_that_falls_silent_is_found_by_pings_on_both_sides() -> N
         async with proxy as through, connected(through, ping_s=0.4) as connection:
             stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
             await stream.read()
-            (context,) = fake.streams
+            assert fake.streams
             proxy.freeze()
             async with asyncio.timeout(WAIT_S):
                 with pytest.raises(UnavailableError, match="producing: "):
                     await stream.read()
-            await until(context.done)
+            await until(lambda: not fake.streams)
 
 
 async def test_pings_of_an_idle_stream_are_no_attack() -> None:

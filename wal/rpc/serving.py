@@ -135,7 +135,6 @@ class _Conversation:
     def __init__(self, context: Any, parse: Callable[[bytes], Any]) -> None:
         self.invocation_metadata = context.invocation_metadata
         self.write = context.write
-        self.done = context.done
         self._read = context.read
         self._parse = parse
         self._reading: asyncio.Future[Any] | None = None
