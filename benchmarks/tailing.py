@@ -33,7 +33,7 @@ CALLED: Final = struct.Struct("<d")
 SELECT_MAX: Final = 4096
 
 Page = list[Any]
-"""What a reader gets at once: messages, or rows of SQLite (rowid and payload)."""
+"""The messages, or the rows of SQLite (rowid and payload), that a reader gets at once."""
 Take = Callable[[Page], None]
 
 

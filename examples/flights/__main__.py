@@ -1,7 +1,7 @@
 """`python -m examples.flights`: writes the flights, kills the writer, recovers, reads back and compares; then reads with Spark as well.
 
     --location DIR   where the log is (default .demo, recreated); a directory given here must be empty or absent
-    --location standalone   behind a server, `wal standalone`, which is killed instead of the writer; the writer goes on by itself
+    --location standalone   on a server, `wal standalone`, which is killed instead of the writer; the writer goes on by itself
     --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
     --keep           leave the log there
     --seed N         decides when the writer is killed (default: chosen, and printed)

@@ -1,4 +1,4 @@
-"""What a client sends on a stream that has ended takes no memory from the server."""
+"""Requests that a client sends on a stream that has ended take no memory from the server."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Clients:
             for client in self._clients:
                 if client.process.returncode is None:
                     client.process.send_signal(signal.SIGUSR1)
-            await asyncio.sleep(1.0)  # for what they say
+            await asyncio.sleep(1.0)  # the clients need it to write what they wait for
             raise AssertionError(f"waited {WAIT_S} s for {what}") from None
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:

@@ -17,7 +17,7 @@ Key = tuple[int, int]
 
 
 class Unit:
-    """What the log has of one call: its messages in the order of the log, with the indices of their bodies."""
+    """The messages of one call in the order of the log, with the indices of their bodies."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[ImmutableMessage, list[int]]] = []

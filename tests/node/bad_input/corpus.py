@@ -26,13 +26,13 @@ FIELDS: Final = ("produce", "append", "append_txn", "begin_txn", "keep_txn", "co
 
 
 class World:
-    """What a client knows of the log: its pchannel, some ids in it, and its newest tick."""
+    """The pchannel of a log, some ids in it, and its newest tick, as a client knows them."""
 
     def __init__(self, log: pchannel_pb2.LogIdentity) -> None:
         self.log = log
         self.info = pchannel_pb2.PChannelInfo(name=log.pchannel.name, term=log.pchannel.term)
         self.old: MessageID
-        """What is truncated, with everything before it."""
+        """The newest event that is truncated."""
         self.kept: MessageID
         """The beginning of the extents that are read."""
         self.newest: MessageID

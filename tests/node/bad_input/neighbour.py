@@ -29,7 +29,7 @@ class Neighbour:
         self._headers = headers
         self._number = 0
         self.ids: list[MessageID] = []
-        """What was acknowledged, in order."""
+        """The ids of the acknowledged messages, in their order."""
         self.tick = 0
         self.log: pchannel_pb2.LogIdentity
         self._producing: Any

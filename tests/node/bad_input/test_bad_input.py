@@ -40,9 +40,9 @@ STRANGERS: Final = 60
 SETTLED: Final = 2
 """The tenths of the requests after which the memory of the server has its size: in a soak its window of recent frames is full then."""
 GROWTH_BYTES_MAX: Final = 24 << 20
-"""What the memory may grow after that: by 9 MiB if the allocator keeps the room of the largest request, by 11 that were measured for what
-Python's allocator keeps after the requests with the most objects, and by 4 for the index of the log and the vchannels, which are bounded.
-8 to 15 MiB in all were measured in three runs."""
+"""The growth of the memory that is allowed after that: 9 MiB if the allocator keeps the room of the largest request, 11 for the room that
+Python's allocator keeps after the requests with the most objects (measured), and 4 for the index of the log and the vchannels, which are
+bounded. 8 to 15 MiB in all were measured in three runs."""
 ONE_ARENA: Final = {"MALLOC_ARENA_MAX": "1"}
 """The allocator has one arena for all threads of gRPC: what each of several arenas keeps free would be measured as growth."""
 OVERSIZE: Final = 9 << 20
