@@ -86,7 +86,7 @@ def _passes(version: str, python: Path) -> bool:
     place = ROOT / f".venv-{version}"
     ensured = subprocess.run([ROOT / ".ci" / "ensure-uv"], check=True, capture_output=True, text=True)
     uv = str(ROOT / ensured.stdout.strip())  # a path on PATH is absolute, one in the clone is not
-    wanted = ["--no-default-groups", "--group", "quick", "--extra", "wire"]
+    wanted = ["--no-default-groups", "--group", "quick", "--extra", "cluster"]
     subprocess.run(
         [uv, "sync", "--quiet", "--locked", "--no-python-downloads", "--python", str(python), *wanted],
         cwd=ROOT,
