@@ -1,0 +1,120 @@
+"""Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from wal.errors import InvalidArgumentError
+from wal.flowgraph.msg import Msg
+from wal.flowgraph.states import FlowGraphStates
+
+__all__ = ["MAX_QUEUE_LENGTH", "BaseNode", "Node", "Outputs"]
+
+MAX_QUEUE_LENGTH: Final = 16
+"""The default of `max_queue_length`. A message holds a whole tick, so a queue is there to overlap the work of two nodes, not to store."""
+
+Outputs: TypeAlias = Sequence[Msg] | None
+"""What `operate` gives: at most one message for each out-edge, all of the tick that it was called for. None is the same as empty."""
+
+
+class Node(Protocol):
+    """A node of a flow graph. A node without in-edges is an input node.
+
+    The graph also looks for three attributes that a node may have, and that BaseNode has: `in_thread`, `waits_for` and `commit`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name, unique in its graph."""
+
+    @property
+    def max_queue_length(self) -> int:
+        """The messages that wait for this node on each of its in-edges, at most."""
+
+    @property
+    def max_parallelism(self) -> int:
+        """The ticks that the node works on at once, at most. An input node has one call of `operate` at a time, whatever this says."""
+
+    def set_pipeline_states(self, states: FlowGraphStates) -> None:
+        """Called once, before the graph starts."""
+
+    def operate(self, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:
+        """Works on one tick: `msgs` has one message for each in-edge, in the order of `set_edges(in_=…)`, a SkipTickMsg where it has none.
+
+        All of them have the same tick, and so must the results. It may be a coroutine function. A plain function runs on the event loop,
+        and must not block it, unless `in_thread` is True. Results are handed on in the order of ticks. An exception fails the graph.
+
+        Of an input node it is called with an empty list, again and again, whenever the out-edges have room, and gives the messages of the
+        next tick, which is above all earlier ones. An empty result ends the input. When the graph closes, a call that is waiting is
+        cancelled: it must lose nothing that a restart would not read again.
+        """
+
+
+class BaseNode:
+    """A node that only lacks `operate`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_queue_length: int = MAX_QUEUE_LENGTH,
+        max_parallelism: int = 1,
+        in_thread: bool = False,
+    ) -> None:
+        self._name = name
+        self.graph_states: FlowGraphStates | None = None
+        """The states of the graph; None before its start."""
+        self.in_thread: bool = in_thread
+        """Whether `operate` runs in a thread; it must be a plain function then."""
+        self.set_max_queue_length(max_queue_length)
+        self.set_max_parallelism(max_parallelism)
+
+    @property
+    def name(self) -> str:
+        """The name, unique in its graph."""
+        return self._name
+
+    @property
+    def max_queue_length(self) -> int:
+        """The messages that wait for this node on each of its in-edges, at most."""
+        return self._max_queue_length
+
+    @property
+    def max_parallelism(self) -> int:
+        """The ticks that the node works on at once, at most."""
+        return self._max_parallelism
+
+    @property
+    def waits_for(self) -> Sequence[str]:
+        """What a call of `operate` that runs now waits for, such as silent channels, for the statistics; empty where that is not known."""
+        return ()
+
+    def set_max_queue_length(self, n: int) -> None:
+        """Sets the length of the queues; without effect after the start of the graph."""
+        self._max_queue_length = _positive("max_queue_length", n, self._name)
+
+    def set_max_parallelism(self, n: int) -> None:
+        """Sets the parallelism; without effect after the start of the graph."""
+        self._max_parallelism = _positive("max_parallelism", n, self._name)
+
+    def set_pipeline_states(self, states: FlowGraphStates) -> None:
+        """Keeps the states of the graph."""
+        self.graph_states = states
+
+    def operate(self, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:
+        """Works on one tick; see Node."""
+        raise NotImplementedError(f"{type(self).__name__} has no operate(): implement it")
+
+    async def commit(self, tick: int) -> None:
+        """Called for an input node when everything that it gave up to this tick has passed every sink that it leads to.
+
+        Ticks ascend, and some may be left out, because a call stands for all ticks up to its own. There is one call at a time, which may
+        overlap with `operate`. An exception fails the graph.
+        """
+
+
+def _positive(what: str, value: int, name: str) -> int:
+    if value < 1:
+        raise InvalidArgumentError(f"{what} of node {name!r} is {value}: it must be at least 1")
+    return value
