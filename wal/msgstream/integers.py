@@ -1,10 +1,14 @@
-"""The check of integers that have a fixed width on the wire."""
+"""The checks of integers that have a fixed width on the wire."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+from typing import Literal
+
 from wal.errors import InvalidArgumentError
 
-__all__ = ["check_integer"]
+__all__ = ["check_integer", "check_integers"]
 
 
 def check_integer(name: str, value: object, *, bits: int, signed: bool = False) -> None:
@@ -14,3 +18,17 @@ def check_integer(name: str, value: object, *, bits: int, signed: bool = False) 
     low, high = (-1 << bits - 1, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     if not low <= value <= high:
         raise InvalidArgumentError(f"{name}={value} is out of range: give a number from {low} to {high}")
+
+
+def check_integers(name: str, values: object, code: Literal["I", "Q", "q"]) -> None:
+    """Returns if this is a sequence of ints of the width that this code means to `array`.
+
+    Raises TypeError or InvalidArgumentError otherwise, which names the value and its index.
+    """
+    if type(values) is not list and (not isinstance(values, Sequence) or isinstance(values, str | bytes)):
+        raise TypeError(f"{name} must be a sequence of int, not {values!r}")
+    try:
+        array(code, values)
+    except (TypeError, OverflowError):
+        for at, value in enumerate(values):
+            check_integer(f"{name}[{at}]", value, bits=32 if code == "I" else 64, signed=code == "q")

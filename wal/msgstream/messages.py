@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Self
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
-from wal.msgstream.integers import check_integer
+from wal.msgstream.integers import check_integer, check_integers
 from wal.msgstream.ts_msg import TsMsg
 from wal.msgstream.types import MsgType
 
@@ -39,9 +39,12 @@ class OpaqueMsg(TsMsg):
 
     def check(self) -> None:
         super().check()
-        check_integer("msg_type", self.msg_type, bits=32, signed=True)
-        if self.msg_type <= MsgType.UNDEFINED:
-            raise InvalidArgumentError(f"msg_type={int(self.msg_type)} is no type: give a MsgType above 0")
+        if not isinstance(self.msg_type, int):
+            raise TypeError(f"msg_type must be a MsgType, not {self.msg_type!r}")
+        if not 0 < self.msg_type < 1 << 31:
+            raise InvalidArgumentError(
+                f"msg_type={int(self.msg_type)} is no type: give a MsgType above 0, or another number of 31 bits"
+            )
         if type(self.body) is not bytes:
             raise TypeError(f"body must be bytes, not {self.body!r}")
 
@@ -75,21 +78,25 @@ class RowsMsg(TsMsg, kw_only=True):
 
     def check(self) -> None:
         super().check()
-        check_integer("collection_id", self.collection_id, bits=64, signed=True)
-        check_integer("partition_id", self.partition_id, bits=64, signed=True)
-        for ts in self.timestamps:
-            check_integer("a row's timestamp", ts, bits=64)
+        check_integers("collection_id and partition_id", (self.collection_id, self.partition_id), "q")
+        check_integers("timestamps", self.timestamps, "Q")
         if not self.timestamps:
             raise InvalidArgumentError("the message has no rows: give at least one")
-        self.check_rows("hash_keys", self.hash_keys or self.timestamps)
+        if self.hash_keys:
+            self.check_rows("hash_keys", len(self.hash_keys))
 
-    def check_rows(self, name: str, values: Sequence[object]) -> None:
-        """Raises TypeError or InvalidArgumentError if this is not one value a row."""
-        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            raise TypeError(f"{name} must be a sequence with a value for each row, not {values!r}")
-        if len(values) != len(self.timestamps):
+    @classmethod
+    def from_parts(cls, base: wire.MsgBase, body: bytes) -> Self:
+        message = super().from_parts(base, body)
+        if message.hash_keys:
+            message.check_rows("hash_keys", len(message.hash_keys))
+        return message
+
+    def check_rows(self, name: str, count: int) -> None:
+        """Raises InvalidArgumentError if so many values are not one a row."""
+        if count != len(self.timestamps):
             raise InvalidArgumentError(
-                f"{name} has {len(values)} values, and timestamps {len(self.timestamps)}: give one a row"
+                f"{name} has {count} values, and timestamps {len(self.timestamps)}: give one a row"
             )
 
 
@@ -104,13 +111,14 @@ class InsertMsg(RowsMsg):
 
     def check(self) -> None:
         super().check()
-        self.check_rows("row_ids", self.row_ids)
-        self.check_rows("row_data", self.row_data)
-        for row_id in self.row_ids:
-            check_integer("a row id", row_id, bits=64, signed=True)
+        check_integers("row_ids", self.row_ids, "q")
+        self.check_rows("row_ids", len(self.row_ids))
+        if type(self.row_data) is not list and not isinstance(self.row_data, Sequence):
+            raise TypeError(f"row_data must be a sequence of bytes, not {self.row_data!r}")
         for data in self.row_data:
             if type(data) is not bytes:
-                raise TypeError(f"row_data must be bytes, not {data!r}")
+                raise TypeError(f"row_data must be a sequence of bytes, not of {data!r}")
+        self.check_rows("row_data", len(self.row_data))
 
     def marshal_body(self) -> bytes:
         return wire.InsertMsg(
@@ -143,9 +151,8 @@ class DeleteMsg(RowsMsg):
 
     def check(self) -> None:
         super().check()
-        self.check_rows("primary_keys", self.primary_keys)
-        for key in self.primary_keys:
-            check_integer("a primary key", key, bits=64, signed=True)
+        check_integers("primary_keys", self.primary_keys, "q")
+        self.check_rows("primary_keys", len(self.primary_keys))
 
     def marshal_body(self) -> bytes:
         return wire.DeleteMsg(

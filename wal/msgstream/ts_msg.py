@@ -11,16 +11,16 @@ from types import MappingProxyType
 from typing import Final, Self
 
 import msgspec
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
-from wal.msgstream.integers import check_integer
+from wal.msgstream.integers import check_integer, check_integers
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.types import MsgType
 
-__all__ = ["TsMsg", "read_type", "renumbered", "undecodable"]
+__all__ = ["TsMsg", "joined", "split", "undecodable"]
 
+NO_KEYS: Final[Sequence[int]] = ()
 NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -38,7 +38,7 @@ class TsMsg(msgspec.Struct, kw_only=True):
     """Who produced it (64 bits, signed)."""
     target_id: int = 0
     """For whom it is (64 bits, signed)."""
-    hash_keys: Sequence[int] = ()
+    hash_keys: Sequence[int] = NO_KEYS
     """What distributes it over the channels (32 bits, unsigned): a key for each row, or one key."""
     trace_ctx: Mapping[str, str] = NO_TRACE
     """The context of a trace, such as W3C's `traceparent`; the base's `properties` on the wire."""
@@ -79,14 +79,18 @@ class TsMsg(msgspec.Struct, kw_only=True):
 
     def check(self) -> None:
         """Raises TypeError or InvalidArgumentError, which names the field, if one has no wire form."""
-        for name, value in (("id", self.id), ("source_id", self.source_id), ("target_id", self.target_id)):
-            check_integer(name, value, bits=64, signed=True)
-        check_integer("timestamp", self.timestamp, bits=64)
-        if isinstance(self.hash_keys, str | bytes):
-            raise TypeError(f"hash_keys must be a sequence of int, not {self.hash_keys!r}")
-        for key in self.hash_keys:
-            check_integer("a hash key", key, bits=32)
-        check_trace(self.trace_ctx)
+        try:
+            usual = 0 <= self.id | self.timestamp | self.source_id | self.target_id < 1 << 63
+        except TypeError:
+            usual = False
+        if not usual:
+            check_integer("timestamp", self.timestamp, bits=64)
+            for name, value in (("id", self.id), ("source_id", self.source_id), ("target_id", self.target_id)):
+                check_integer(name, value, bits=64, signed=True)
+        if self.hash_keys is not NO_KEYS:
+            check_integers("hash_keys", self.hash_keys, "I")
+        if self.trace_ctx is not NO_TRACE:
+            check_trace(self.trace_ctx)
 
     def marshal_body(self) -> bytes:
         """Returns the fields of the class on the wire, which follow the base."""
@@ -99,60 +103,86 @@ class TsMsg(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
     def marshal(self) -> bytes:
-        """Returns the message on the wire."""
-        try:
-            base = wire.MsgBase(
-                msg_type=self.msg_type,
-                msg_id=self.id,
-                timestamp=self.timestamp,
-                source_id=self.source_id,
-                target_id=self.target_id,
-                properties=self.trace_ctx,
-                hash_keys=self.hash_keys,
-            ).SerializeToString(deterministic=True)
-            return _joined(base, self.marshal_body())
-        except (TypeError, ValueError, OverflowError, AttributeError, EncodeError) as error:
-            self.check()
-            raise InvalidArgumentError(f"a message of type {self.msg_type} has no wire form: {error}") from error
+        """Returns the message on the wire; raises as the constructor does if a field was assigned a wrong value."""
+        self.check()
+        base = wire.MsgBase()
+        base.msg_type = self.msg_type
+        base.msg_id = self.id
+        base.timestamp = self.timestamp
+        base.source_id = self.source_id
+        base.target_id = self.target_id
+        if self.hash_keys:
+            base.hash_keys.extend(self.hash_keys)
+        if self.trace_ctx:
+            base.properties.update(self.trace_ctx)
+        return joined(base, self.marshal_body())
 
     @classmethod
     def unmarshal(cls, data: bytes) -> Self:
         """Returns the message with these bytes; raises InvalidArgumentError if they are none of this class."""
-        base, body = _split(data)
+        return cls.from_parts(*split(data))
+
+    @classmethod
+    def from_parts(cls, base: wire.MsgBase, body: bytes) -> Self:
+        """Returns the message with this base and the bytes that follow it; raises InvalidArgumentError as `unmarshal` does."""
         try:
             message = cls.unmarshal_body(base.msg_type, body)
         except (TypeError, ValueError, DecodeError) as error:
-            raise undecodable(data, f"a {cls.__name__}: {error}") from error
+            raise undecodable(body, f"the fields of a {cls.__name__}: {error}") from error
         if message.msg_type != base.msg_type:
-            raise undecodable(data, f"a {cls.__name__}: its type is {base.msg_type}, not {int(message.msg_type)}")
+            raise InvalidArgumentError(
+                f"a message of type {base.msg_type} is no {cls.__name__}, which has {message.msg_type!r}"
+            )
         message.id = base.msg_id
         message.timestamp = base.timestamp
         message.source_id = base.source_id
         message.target_id = base.target_id
-        if base.hash_keys:
-            message.hash_keys = tuple(base.hash_keys)
+        if keys := base.hash_keys[:]:
+            message.hash_keys = keys
         if base.properties:
             message.trace_ctx = dict(base.properties)
         return message
 
 
-def read_type(data: bytes) -> int:
-    """Returns the number of a message's type, which may be unknown; raises InvalidArgumentError for bytes that are no message."""
-    return _split(data)[0].msg_type
+def split(data: bytes) -> tuple[wire.MsgBase, bytes]:
+    """Returns the base of a message and the bytes that follow it; raises InvalidArgumentError if it has no base or no type."""
+    if type(data) is not bytes:
+        raise TypeError(f"a message must be bytes, not {type(data).__name__}")
+    if len(data) < 2 or data[0] != _BASE:
+        raise undecodable(data, "a message: one begins with its base, in field 1 (0a)")
+    size, at = data[1], 2
+    if size > 127:
+        size, at = _long_size(data)
+    end = at + size
+    if end > len(data):
+        raise undecodable(data, f"a message: its base should have {size} bytes")
+    try:
+        base = wire.MsgBase.FromString(data[at:end])
+    except DecodeError as error:
+        raise undecodable(data, f"a message: its base cannot be read ({error})") from error
+    if base.msg_type < 1:
+        raise undecodable(data, f"a message: its type is {base.msg_type}, and types are above 0")
+    return base, data[end:]
 
 
-def renumbered(data: bytes, msg_type: int) -> bytes:
-    """Returns the message with another type."""
-    base, body = _split(data)
-    base.msg_type = msg_type
-    return _joined(base.SerializeToString(deterministic=True), body)
+def joined(base: wire.MsgBase, body: bytes) -> bytes:
+    """Returns the message with this base and the bytes that follow it."""
+    encoded = base.SerializeToString(deterministic=True)
+    size = len(encoded)
+    if size < 128:
+        return b"\n%c%b%b" % (size, encoded, body)
+    length = bytearray((_BASE,))
+    while size > 127:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return bytes(length) + encoded + body
 
 
 def undecodable(data: bytes, expected: str) -> InvalidArgumentError:
     """Returns the error for bytes that are not what is expected."""
-    return InvalidArgumentError(
-        f"{len(data)} bytes, {data[:32].hex(' ')}{' …' if len(data) > 32 else ''}, are not {expected}"
-    )
+    shown = f"{data[:32].hex(' ')}{' …' if len(data) > 32 else ''}"
+    return InvalidArgumentError(f"{len(data)} bytes [{shown}] are not {expected}")
 
 
 def check_trace(ctx: object) -> None:
@@ -173,27 +203,6 @@ _BASE: Final = 0x0A
 """The first byte of a message: field 1, with a length."""
 
 
-def _split(data: bytes) -> tuple[wire.MsgBase, bytes]:
-    """Returns the base of a message and the bytes that follow it."""
-    if type(data) is not bytes:
-        raise TypeError(f"a message must be bytes, not {type(data).__name__}")
-    if len(data) < 2 or data[0] != _BASE:
-        raise undecodable(data, "a message: one begins with its base, in field 1 (0a)")
-    size, at = data[1], 2
-    if size > 127:
-        size, at = _long_size(data)
-    end = at + size
-    if end > len(data):
-        raise undecodable(data, f"a message: its base has {size} bytes")
-    try:
-        base = wire.MsgBase.FromString(data[at:end])
-    except DecodeError as error:
-        raise undecodable(data, f"a message: its base cannot be read ({error})") from error
-    if base.msg_type <= MsgType.UNDEFINED:
-        raise undecodable(data, f"a message: its type is {base.msg_type}, and types are above 0")
-    return base, data[end:]
-
-
 def _long_size(data: bytes) -> tuple[int, int]:
     """Returns the length of a base of 128 bytes and more, and where the base begins."""
     size = 0
@@ -202,12 +211,3 @@ def _long_size(data: bytes) -> tuple[int, int]:
         if byte < 0x80:
             return size, at + 2
     raise undecodable(data, "a message: the length of its base does not end")
-
-
-def _joined(base: bytes, body: bytes) -> bytes:
-    size, length = len(base), bytearray((_BASE,))
-    while size > 127:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return bytes(length) + base + body

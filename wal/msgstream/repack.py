@@ -1,0 +1,97 @@
+"""Repack: which message, or which of its rows, goes to which producer. Pure functions.
+
+A message's hash keys decide: the bucket of a key is key % number of producers. A RepackFunc gets messages of one type and, for each of
+them, the buckets of its keys. It returns the messages of each bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, TypeVar
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.msgstream.messages import DeleteMsg, InsertMsg, RowsMsg
+from wal.msgstream.pack import MsgPack
+from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.types import MsgType
+
+__all__ = ["RepackFunc", "default_repack", "delete_repack", "distribute", "insert_repack"]
+
+RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
+"""Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer."""
+
+
+def insert_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Splits each InsertMsg by rows: row i goes to bucket i of its message. Rows of one message and bucket stay one message."""
+    return _by_rows(msgs, buckets, InsertMsg, ("timestamps", "row_ids", "row_data", "hash_keys"))
+
+
+def delete_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Splits each DeleteMsg by primary keys: key i goes to bucket i of its message."""
+    return _by_rows(msgs, buckets, DeleteMsg, ("timestamps", "primary_keys", "hash_keys"))
+
+
+def default_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Sends each message, which must have exactly one hash key, to the bucket of its key."""
+    found: dict[int, list[TsMsg]] = {}
+    for message, row in zip(msgs, buckets, strict=True):
+        if len(row) != 1:
+            raise InvalidArgumentError(
+                f"a message of type {message.msg_type!r} has {len(row)} hash keys: give hash_keys=[key], or set a repack "
+                "function"
+            )
+        found.setdefault(row[0], []).append(message)
+    return {bucket: MsgPack(one) for bucket, one in found.items()}
+
+
+def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None = None) -> dict[int, list[TsMsg]]:
+    """Returns the messages for each producer that gets some, by its index, in the order of `msgs`.
+
+    `repack` is called for each run of messages of one type; None chooses by the type. Raises InvalidArgumentError for hash keys that do not
+    fit the message and for an index of `repack` that no producer has, TypeError if it returns anything but packs.
+    """
+    found: dict[int, list[TsMsg]] = {}
+    for msg_type, run in groupby(msgs, attrgetter("msg_type")):
+        same = list(run)
+        buckets = [[key % producers for key in message.hash_keys] for message in same]
+        chosen = repack or _BY_TYPE.get(msg_type, default_repack)
+        packs = chosen(same, buckets)
+        if not isinstance(packs, Mapping):
+            raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {packs!r}")
+        for index, pack in packs.items():
+            if not isinstance(index, int) or not 0 <= index < producers:
+                raise InvalidArgumentError(
+                    f"the repack function chose producer {index!r}, and there are {producers}: choose 0 to {producers - 1}"
+                )
+            if not isinstance(pack, MsgPack):
+                raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not to {pack!r}")
+            found.setdefault(index, []).extend(pack.msgs)
+    return found
+
+
+_M = TypeVar("_M", bound=RowsMsg)
+
+
+def _by_rows(
+    msgs: list[TsMsg], buckets: list[list[int]], kind: type[_M], columns: tuple[str, ...]
+) -> dict[int, MsgPack]:
+    found: dict[int, list[TsMsg]] = {}
+    for message, row in zip(msgs, buckets, strict=True):
+        if not isinstance(message, kind):
+            raise InvalidArgumentError(f"{message.msg_type!r} is no {kind.__name__}: only those are split by rows")
+        message.check_rows("the row of buckets (one for each hash key)", len(row))
+        if row.count(row[0]) == len(row):
+            found.setdefault(row[0], []).append(message)
+            continue
+        for bucket in dict.fromkeys(row):
+            rows = [at for at, chosen in enumerate(row) if chosen == bucket]
+            part = {name: [getattr(message, name)[at] for at in rows] for name in columns}
+            found.setdefault(bucket, []).append(msgspec.structs.replace(message, **part))
+    return {bucket: MsgPack(one) for bucket, one in found.items()}
+
+
+_BY_TYPE: Final[Mapping[int, RepackFunc]] = {MsgType.INSERT: insert_repack, MsgType.DELETE: delete_repack}
