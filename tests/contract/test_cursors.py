@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.accesser.probes import made_on, turns
@@ -69,6 +70,39 @@ async def test_it_saves_behind_what_was_handed_over_by_pages(log: WALAccesser) -
         await scanner.save()
         assert (await the_cursor(log, "pages")).position == position
     assert (await rest(log, cursor="pages"))[0] == 14
+
+
+async def test_an_earlier_position_of_the_scanner_can_be_saved(log: WALAccesser) -> None:
+    await numbered(log, 6)
+    await log.append_txn("orders", [b"6", b"7"])
+    await numbered(log, 2, first=8)
+    positions: list[ReadPosition] = []
+    async with log.read("orders", cursor="billing", follow=False) as scanner:
+        async for _ in scanner:
+            assert scanner.position is not None
+            positions.append(scanner.position)
+        for read, position in enumerate(positions):
+            await scanner.save(position)
+            assert await rest(log, cursor="billing") == list(range(10))[read + (1 if read < 6 else 2) :]
+        await scanner.save(positions[2])
+        assert await rest(log, cursor="billing") == [3, 4, 5, 6, 7, 8, 9], "the last save counts"
+        assert (await the_cursor(log, "billing")).position == positions[2]
+
+
+async def test_a_position_of_another_log_is_not_saved(log: WALAccesser) -> None:
+    await numbered(log, 5)
+    async with log.read("orders", cursor="billing") as scanner:
+        await anext(scanner)
+        assert scanner.position is not None
+        message_id = scanner.position.message_id
+        replaced = msgspec.structs.replace
+        beyond = replaced(message_id, position=message_id.position + (1 << 40))
+        for wrong in (replaced(message_id, incarnation=message_id.incarnation + 1), beyond):
+            with pytest.raises(InvalidArgumentError, match="in another log, or above the durable end"):
+                await scanner.save(ReadPosition(wrong, 0))
+        with pytest.raises(TypeError, match="must be a ReadPosition, not str"):
+            await scanner.save(str(scanner.position))  # type: ignore[arg-type]
+        assert await log.cursors() == []
 
 
 async def test_a_handler_can_save(log: WALAccesser) -> None:

@@ -15,7 +15,7 @@ from wal.message import ImmutableMessage, MessageType
 from wal.pchannel.handler import Handler
 from wal.pchannel.read_loop import Attach
 from wal.pchannel.scanner import Scanner
-from wal.reading import ReadOptions
+from wal.reading import ReadOptions, ReadPosition
 
 __all__ = ["AckingScanner"]
 
@@ -62,14 +62,14 @@ class AckingScanner(Scanner):
         self._given(given)
         return given
 
-    async def save(self) -> None:
+    async def save(self, position: ReadPosition | None = None) -> None:
         """Saves as a `Scanner` does, after acknowledging what is before the position, since no reader would see it again.
 
         If nothing can be stored, it refuses before anything is acknowledged.
         """
         self._loop.check_cursor()
         await self.settle()
-        await super().save()
+        await super().save(position)
 
     async def settle(self) -> None:
         """Acknowledges what was handed over: the consumer has finished with it."""

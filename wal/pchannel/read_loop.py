@@ -18,7 +18,7 @@ from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID
 from wal.pchannel.readable import ReadablePChannel
-from wal.reading import Need, Progress, ReadOptions, Selection
+from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
 
 __all__ = ["Attach", "ReadLoop", "Spawn"]
 
@@ -262,9 +262,11 @@ class ReadLoop:
 
     # -- the cursor
 
-    async def save(self, cursor: CursorUse) -> None:
-        """Stores the position of the read durably. The TruncatedError that it may raise names the earliest event that still exists."""
-        reached, pchannel = self.progress.reached, self.pchannel
+    async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
+        """Stores this position durably, or that of the read. The TruncatedError that it may raise names the earliest event that still
+        exists."""
+        pchannel = self.pchannel
+        reached = self.progress.reached if position is None else pchannel.reached_at(position)
         try:
             await cursor.save(
                 {name: self.incarnation(name) for name in self.vchannels},

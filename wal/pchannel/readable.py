@@ -19,7 +19,7 @@ from wal.frame import EncodedFrame
 from wal.message import LogPosition, MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
-from wal.reading import event_named, first_event_in, overtaken, start_truncated
+from wal.reading import Reached, ReadPosition, event_named, first_event_in, overtaken, start_truncated
 
 __all__ = ["PChannelStatistics", "ReadablePChannel", "Reader"]
 
@@ -142,6 +142,19 @@ class ReadablePChannel(abc.ABC):
                 f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
             )
         return (position, event.index + 1)
+
+    def reached_at(self, position: ReadPosition) -> Reached:
+        """Returns the progress of a reader at this position. Raises InvalidArgumentError for one of another log, or above the durable
+        end."""
+        if not isinstance(position, ReadPosition):
+            raise TypeError(f"a position must be a ReadPosition, not {type(position).__name__}")
+        event = position.message_id
+        if not event.same_log(self.log_id) or event.position >= self.tail.durable_end:
+            raise InvalidArgumentError(
+                f"position {position} is in another log, or above the durable end {self.tail.durable_end} of pchannel {self.channel}: "
+                "save the position of a message that was read"
+            )
+        return Reached((event.position, event.index), position.time_tick, (event.position, event.index + 1))
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
         """Returns the error for a read that should begin at this id, which is gone."""

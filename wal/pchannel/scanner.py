@@ -194,10 +194,11 @@ class Scanner(AsyncOnly):
         """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self._progress.position
 
-    async def save(self) -> None:
-        """Stores `position` under the name of its cursor; durable when it returns. Retention keeps what follows it from then on.
+    async def save(self, position: ReadPosition | None = None) -> None:
+        """Stores a position under the name of its cursor; durable when it returns. Retention keeps what follows it from then on.
 
-        Before anything was handed over it stores where the read begins. Raises InvalidArgumentError without `cursor=…`,
+        None is the scanner's own `position`; before anything was handed over, where the read begins. A consumer that has handled less than
+        it was handed gives an earlier one. Raises InvalidArgumentError without `cursor=…` or for a position of another log,
         ChannelNotExistError if a vchannel was dropped, TruncatedError if the cursor has become stale or the log was truncated past the
         position: then call `delete_cursor` and start over.
         """
@@ -208,7 +209,7 @@ class Scanner(AsyncOnly):
             if not loop.entered:  # the read ended before it began
                 return
             loop.check_cursor()
-        await loop.save(cursor)
+        await loop.save(cursor, position)
 
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; raises the scanner's error if it ends before.
