@@ -16,8 +16,8 @@ import wal
 ROOT: Final = Path(__file__).parents[2]
 DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
 RARELY_NEEDED: Final = (
-    "wal.backends.pulsar", "wal.kv.etcd", "wal.network", "wal.rpc", "wal.spark", "wal.rocksmq", "urllib.request", "http.client", "email",
-    "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
+    "wal.backends.pulsar", "wal.kv.etcd", "wal.network", "wal.pulsar", "wal.rpc", "wal.spark", "wal.rocksmq", "urllib.request",
+    "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
 ENGINE: Final = (

@@ -12,8 +12,8 @@ import pytest
 from tests.servers.pulsar import PulsarServer, admin_request
 from tests.servers.pulsar_fixtures import make_namespace
 from wal import Secret
-from wal.backends.pulsar import PulsarAddress
 from wal.frame import FrameHeader
+from wal.pulsar import PulsarAddress
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,11 @@ import pytest
 from tests.backends.frames import INCARNATION
 from tests.pulsar.conftest import admin, location_of
 from wal import Message, open_wal
-from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
+from wal.backends.pulsar import Allowances, PulsarBackend
 from wal.backends.pulsar.broker_settings import check_policies
 from wal.errors import FormatError, InvalidArgumentError
 from wal.kv import MemoryKV
+from wal.pulsar import PulsarAddress
 
 
 async def opens(address: PulsarAddress, allowed: Allowances | None = None) -> None:

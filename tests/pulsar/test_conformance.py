@@ -9,8 +9,9 @@ import pytest
 from tests.backends.conformance import BackendConformance
 from tests.pulsar.conftest import new_namespace
 from wal.backends import LogBackend
-from wal.backends.pulsar import PulsarAddress, PulsarBackend
+from wal.backends.pulsar import PulsarBackend
 from wal.kv import MemoryKV
+from wal.pulsar import PulsarAddress
 
 
 class TestPulsarBackend(BackendConformance):

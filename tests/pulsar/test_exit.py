@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.snippets import ROOT
 from tests.pulsar.conftest import location_of, new_namespace, token_of
-from wal.backends.pulsar import PulsarAddress
+from wal.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
 CONNECTIONS: Final = 32
@@ -24,8 +24,8 @@ STATUS: Final = 3
 COMMON: Final = """
 import asyncio, json, logging, sys, threading
 from wal import Message, Secret, open_wal
-from wal.backends.pulsar.address import PulsarAddress
-from wal.backends.pulsar.connection import Connection
+from wal.pulsar.address import PulsarAddress
+from wal.pulsar.connection import Connection
 from wal.settings import Settings
 
 given = json.load(sys.stdin)

@@ -13,11 +13,12 @@ import pytest
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.pulsar.conftest import new_namespace, raw_client
 from wal.backends import PChannelLog, StoredFrame
-from wal.backends.pulsar import PulsarAddress, PulsarBackend, opening
-from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar import PulsarBackend, opening
 from wal.backends.pulsar.topic import send_mark
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.kv import MemoryKV
+from wal.pulsar import PulsarAddress
+from wal.pulsar.connection import Connection
 
 ROUNDS = 5
 WRITERS = 6

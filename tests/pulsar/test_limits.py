@@ -18,12 +18,12 @@ from tests.servers.pulsar import PulsarServer, find_pulsar
 from wal import Message, open_wal
 from wal.backends import FRAME_BYTES_MAX
 from wal.backends.pulsar import PulsarBackend
-from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.broker_settings import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
-from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.errors import InvalidArgumentError, StorageError
 from wal.kv import MemoryKV
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection
 
 MESSAGE_BYTES: Final = 1 << 20
 SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 300_000}
@@ -81,7 +81,7 @@ async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is unknown: frames before the refused one are written, none after it, and the log opens again."""
-    monkeypatch.setattr(Connection, "largest_message", lambda self, topic: None)
+    monkeypatch.setattr(Connection, "largest_message", lambda self, topic, bytes_max: None)
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

@@ -13,7 +13,6 @@ from tests.accesser.probes import payloads, start
 from tests.contract.other import Line, Other
 from tests.pulsar.conftest import location_of
 from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
-from wal.backends.pulsar import PulsarAddress
 from wal.channels import place
 from wal.errors import (
     ChannelNotExistError,
@@ -22,6 +21,7 @@ from wal.errors import (
     NotLocalError,
     TruncatedError,
 )
+from wal.pulsar import PulsarAddress
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 WAIT_S = 30.0

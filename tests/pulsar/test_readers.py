@@ -17,14 +17,15 @@ import pytest
 from tests.backends.frames import INCARNATION, append, append_all, read_all
 from tests.pulsar.conftest import admin, raw_client
 from tests.pulsar.physical import Item, Physical, meaning
-from wal.backends.pulsar import PulsarAddress, PulsarBackend
-from wal.backends.pulsar.connection import READ_AHEAD, position_of_id
+from wal.backends.pulsar import PulsarBackend
 from wal.backends.pulsar.control import Control
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
 from wal.backends.pulsar.reader import LogReader
 from wal.errors import CorruptionError
 from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 from wal.kv import MemoryKV
+from wal.pulsar import PulsarAddress
+from wal.pulsar.connection import READ_AHEAD, position_of_id
 
 
 def frame_of(term: int, sequence: int) -> EncodedFrame:

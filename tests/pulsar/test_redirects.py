@@ -13,9 +13,9 @@ import pytest
 
 from tests.pulsar.conftest import location_of
 from wal import Message, open_wal
-from wal.backends.pulsar import PulsarAddress
-from wal.backends.pulsar.admin import REDIRECTS_MAX, Admin
 from wal.errors import StorageError
+from wal.pulsar import PulsarAddress
+from wal.pulsar.admin import REDIRECTS_MAX, Admin
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def test_redirects_in_a_circle_end(address: PulsarAddress) -> None:
 def test_the_token_is_not_sent_without_tls() -> None:
     import urllib.request
 
-    from wal.backends.pulsar.admin import _Redirects
+    from wal.pulsar.admin import _Redirects
 
     secret = urllib.request.Request("https://one/admin", headers={"Authorization": "Bearer t"}, method="PUT")
     rule = _Redirects()

@@ -14,12 +14,13 @@ from tests.backends.frames import FrameMaker
 from wal.backends.base import LogState
 from wal.backends.pulsar.fencing_floor import FencingFloor
 from wal.backends.pulsar.floor_index import FloorIndex
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, entry_of, ledger_of, position_of
+from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark
 from wal.backends.pulsar.ledgers import Ledger, LedgerTable
 from wal.backends.pulsar.opening import Opened
 from wal.backends.pulsar.repair import Outage
 from wal.backends.pulsar.writer import Writer
 from wal.errors import StorageError, WALError
+from wal.pulsar.positions import entry_of, ledger_of, position_of
 
 INCARNATION = FrameMaker(1).data(("v", b"")).header.incarnation
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.pulsar.conftest import token_of
 from tests.spark.place import Place
 from wal import Secret
-from wal.backends.pulsar import PulsarAddress
+from wal.pulsar import PulsarAddress
 
 __all__ = ["PulsarPlace", "new_place"]
 

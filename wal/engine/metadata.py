@@ -18,7 +18,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 
 if TYPE_CHECKING:
-    from wal.backends.pulsar import PulsarAddress
+    from wal.pulsar import PulsarAddress
 
 __all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "open_metadata", "pulsar_address"]
 
@@ -34,7 +34,7 @@ PULSAR_ROOT: Final = "pulsar"
 
 def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddress:
     """Returns the address of the Pulsar at this location, with the credentials from the settings."""
-    from wal.backends.pulsar import PulsarAddress  # most logs are journals
+    from wal.pulsar import PulsarAddress  # most logs are journals
 
     return PulsarAddress(
         location.service_url,

@@ -18,16 +18,16 @@ from typing import Final
 import msgspec
 
 from wal.backends import FramePage
-from wal.backends.pulsar import PulsarAddress
-from wal.backends.pulsar.admin import Admin
-from wal.backends.pulsar.connection import Connection
-from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.cursors import CursorStore
 from wal.engine.read_only.pulsar_metadata import KnownVChannels, PulsarMetadata
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError, WALError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
+from wal.pulsar import PulsarAddress
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection
+from wal.pulsar.positions import text_of
 from wal.secret import Secret
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import LogPosition

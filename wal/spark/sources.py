@@ -31,7 +31,7 @@ def source_of(location: Location) -> FrameSource:
         from wal.spark.server_frames import ServerSource
 
         return ServerSource(servers, location.token)
-    from wal.backends.pulsar import PulsarAddress  # most logs are journals
+    from wal.pulsar import PulsarAddress  # most logs are journals
     from wal.spark.pulsar_frames import PulsarSource
 
     place, kv = location.pulsar()

@@ -19,7 +19,7 @@ from tests.conftest import SOAK
 from tests.pulsar.conftest import location_of
 from wal import WALAccesser
 from wal.accesser.opening import LogOpening
-from wal.backends.pulsar import PulsarAddress
+from wal.pulsar import PulsarAddress
 
 watchdog = accesser.watchdog
 data = accesser.data

@@ -3,18 +3,14 @@
 Files:
 
 * Pure:
-    address          the address of a Pulsar, and the names of topics
-    layout           messages and positions
+    layout           messages
     ledgers          the ledgers of a topic: which positions there are
     fencing_floor    which messages of a topic are the log
     broker_settings  policies that endanger a log; how large a frame may be
     in_flight        the frames of a writer that are not answered yet
     repair           what a writer does after a gap, a lost producer or a fence, as a table of states
-* The connection:
-    connection       the client, its threads, and its log
-    admin            the admin REST
-    topic            the messages of a topic, in their order
 * The log:
+    topic            the messages of a topic, in their order
     backend          the topics of a namespace
     opening          takes over a log in a new term
     recovery         finds the end of a log
@@ -26,12 +22,14 @@ Files:
     truncation       what Pulsar may delete
     checkpoints      the states that recovery begins with
     read_only        one log, for a process that only reads it
+
+The client, the address and the admin REST are those of `wal.pulsar`.
 """
 
-from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.backend import PulsarBackend
 from wal.backends.pulsar.broker_settings import Allowances
 from wal.backends.pulsar.control import RecordStore
 from wal.backends.pulsar.log import PulsarLog
+from wal.pulsar.address import PulsarAddress
 
 __all__ = ["Allowances", "PulsarAddress", "PulsarBackend", "PulsarLog", "RecordStore"]

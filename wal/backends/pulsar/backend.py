@@ -11,10 +11,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from wal.backends.base import LogBackend
-from wal.backends.pulsar.address import PulsarAddress
-from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.broker_settings import Allowances, check_policies, frame_bytes_limit
-from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.control import Control, ControlRecord, RecordStore
 from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.backends.pulsar.ledgers import LedgerTable
@@ -23,6 +20,9 @@ from wal.backends.pulsar.opening import check_checkpoint, open_log, patiently
 from wal.backends.pulsar.topic import SUBSCRIPTION, TopicReader
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.message import FORM_PULSAR
+from wal.pulsar.address import PulsarAddress
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection
 
 __all__ = ["PulsarBackend"]
 
@@ -118,7 +118,9 @@ class PulsarBackend(LogBackend):
         if said is not None:
             self.frame_bytes_limit = frame_bytes_limit(said)
         else:
-            found = await self._connection.run(lambda: self._connection.largest_message(self._address.probe))
+            found = await self._connection.run(
+                lambda: self._connection.largest_message(self._address.probe, FRAME_BYTES_LIMIT)
+            )
             self.frame_bytes_limit: int = FRAME_BYTES_LIMIT if found is None else found
         if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
             now = f"it is {said}" if said is not None else "below Pulsar's default, as was found by trying"

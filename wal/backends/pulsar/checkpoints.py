@@ -13,11 +13,12 @@ from typing import Final
 
 import google_crc32c
 
-from wal.backends.pulsar.connection import Connection, failure, position_of_id
 from wal.backends.pulsar.control import Control, SavedState
-from wal.backends.pulsar.layout import KIND, PIECE, text_of
+from wal.backends.pulsar.layout import KIND, PIECE
 from wal.backends.pulsar.topic import TopicReader, move_cursor
 from wal.errors import CorruptionError
+from wal.pulsar.connection import Connection, failure, position_of_id
+from wal.pulsar.positions import text_of
 
 __all__ = ["PIECE_BYTES", "Checkpoints"]
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import msgspec
 
-from wal.backends.pulsar.layout import text_of
 from wal.errors import CorruptionError
 from wal.frame import TermStart
+from wal.pulsar.positions import text_of
 
 __all__ = ["FencingFloor", "FloorSearch"]
 

@@ -1,11 +1,11 @@
-"""Layout: the messages of a log on Pulsar, and their positions. Pure.
+"""Layout: the messages of a log on Pulsar. Pure.
 
     frame   the bytes of a frame (wal.frame) as they are, no properties; unbatched, so that an entry of the ledger is a frame
     mark    no bytes; properties `wal=mark`, `term`, `incarnation` (decimal): from here on the log belongs to this term
     piece   a piece of a checkpoint, in the topic of checkpoints; properties `wal=piece`, `save` (its checkpoint), `part` (from 0 on)
 
-A position is `ledger << 64 | entry`, as in message ids. The next position in a ledger is one more; only the list of ledgers
-(wal.backends.pulsar.ledgers) knows where the next ledger begins.
+The next position (`wal.pulsar.positions`) in a ledger is one more; only the list of ledgers (`wal.backends.pulsar.ledgers`) knows where
+the next ledger begins.
 """
 
 from __future__ import annotations
@@ -16,24 +16,18 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError
+from wal.pulsar.positions import text_of
 
 __all__ = [
-    "ENTRY_BITS",
     "FRAMES_IN_FLIGHT",
     "FRAME_BYTES_LIMIT",
     "KIND",
     "PIECE",
     "Mark",
-    "entry_of",
-    "ledger_of",
     "mark_of",
     "mark_properties",
-    "position_of",
-    "text_of",
 ]
 
-ENTRY_BITS: Final = 64
-_ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
 """Pulsar's default `maxMessageSize` of 5 MiB, less a generous margin for its own metadata of a message."""
 FRAMES_IN_FLIGHT: Final = 8
@@ -48,24 +42,6 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
     term: int
     incarnation: int
-
-
-def position_of(ledger: int, entry: int) -> int:
-    """Returns the position of this entry."""
-    return ledger << ENTRY_BITS | entry
-
-
-def ledger_of(position: int) -> int:
-    return position >> ENTRY_BITS
-
-
-def entry_of(position: int) -> int:
-    return position & _ENTRY_MASK
-
-
-def text_of(position: int) -> str:
-    """Returns the text of a position: ledger.entry, as in message ids."""
-    return f"{ledger_of(position)}.{entry_of(position)}"
 
 
 def mark_properties(mark: Mark) -> dict[str, str]:

@@ -13,8 +13,8 @@ from itertools import islice, pairwise
 import msgspec
 
 from wal.backends.base import Extent
-from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError
+from wal.pulsar.positions import TopicLedger, entry_of, ledger_of, position_of
 
 __all__ = ["Ledger", "LedgerRecord", "LedgerTable"]
 
@@ -31,12 +31,9 @@ class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
     newest: tuple[int, int] | None
 
 
-class Ledger(msgspec.Struct, gc=False):
-    """A ledger of the topic: its `entries` and `size` (bytes) so far; its `record` once it is full and described."""
+class Ledger(TopicLedger, gc=False):
+    """A ledger of the log's topic, with its `record` once it is full and described."""
 
-    number: int
-    entries: int
-    size: int
     record: LedgerRecord | None = None
 
     @property
@@ -47,17 +44,17 @@ class Ledger(msgspec.Struct, gc=False):
 class LedgerTable:
     """The ledgers of a topic, oldest first. The last one is open and grows by `added`."""
 
-    def __init__(self, ledgers: Iterable[Ledger]) -> None:
+    def __init__(self, ledgers: Iterable[TopicLedger]) -> None:
         # Threads read this list while the loop adds to it: it is appended to, or replaced, never shortened.
-        self._ledgers = list(ledgers)
+        self._ledgers = _described(ledgers)
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
         return tuple(self._ledgers)
 
-    def renew(self, ledgers: Iterable[Ledger]) -> None:
+    def renew(self, ledgers: Iterable[TopicLedger]) -> None:
         """Replaces the ledgers by those listed now, for a reader that is not told of new entries."""
-        self._ledgers = list(ledgers)
+        self._ledgers = _described(ledgers)
 
     def describe(self, records: Mapping[int, LedgerRecord]) -> None:
         """Sets the records of full ledgers, by number."""
@@ -169,3 +166,8 @@ class LedgerTable:
 
 def _number(ledger: Ledger) -> int:
     return ledger.number
+
+
+def _described(ledgers: Iterable[TopicLedger]) -> list[Ledger]:
+    """Returns these ledgers, without records yet."""
+    return [Ledger(ledger.number, ledger.entries, ledger.size) for ledger in ledgers]

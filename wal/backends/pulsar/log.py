@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final, TypeVar
 from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
 from wal.backends.pulsar.broker_settings import group_bytes
 from wal.backends.pulsar.checkpoints import PIECE_BYTES, Checkpoints
-from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.ledgers import LedgerRecord
 from wal.backends.pulsar.opening import Opened
 from wal.backends.pulsar.reader import LogReader
@@ -22,6 +21,7 @@ from wal.backends.pulsar.truncation import Truncation
 from wal.backends.pulsar.writer import Writer
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
 from wal.frame import EncodedFrame
+from wal.pulsar.positions import text_of
 
 __all__ = ["PulsarLog"]
 

@@ -16,16 +16,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wal.backends.base import LogState
-from wal.backends.pulsar.admin import Admin
-from wal.backends.pulsar.connection import Connection, close_producer, failure, is_one_of
 from wal.backends.pulsar.control import Control, ControlRecord
 from wal.backends.pulsar.fencing_floor import FencingFloor
 from wal.backends.pulsar.floor_index import FloorIndex
-from wal.backends.pulsar.layout import Mark, entry_of, ledger_of, text_of
+from wal.backends.pulsar.layout import Mark
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.recovery import end_before, missing_records
 from wal.backends.pulsar.topic import move_cursor, send_mark
 from wal.errors import CorruptionError
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection, close_producer, failure, is_one_of
+from wal.pulsar.positions import entry_of, ledger_of, text_of
 
 __all__ = ["Opened", "check_checkpoint", "open_log", "patiently"]
 

@@ -15,17 +15,17 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from wal.backends.base import FramePage
-from wal.backends.pulsar.admin import Admin
-from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.control import ControlRecord
 from wal.backends.pulsar.fencing_floor import FencingFloor
 from wal.backends.pulsar.floor_index import FloorIndex
-from wal.backends.pulsar.layout import ledger_of, position_of, text_of
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.recovery import end_before
 from wal.backends.read_only import LogSnapshot
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection
+from wal.pulsar.positions import ledger_of, position_of, text_of
 
 __all__ = ["LookAtControl", "ReadOnlyTopic"]
 

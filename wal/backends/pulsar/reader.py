@@ -20,15 +20,16 @@ from typing import ClassVar, Final
 import msgspec
 
 from wal.backends.base import FramePage, StoredFrame
-from wal.backends.pulsar.connection import READ_AHEAD, Connection
 from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.backends.pulsar.floor_index import FloorIndex
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, text_of
+from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.topic import Entry, TopicReader, damaged
 from wal.errors import ClosedError, CorruptionError, TruncatedError
 from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind
 from wal.message import FORM_PULSAR, MessageID
+from wal.pulsar.connection import READ_AHEAD, Connection
+from wal.pulsar.positions import text_of
 
 __all__ = ["LogReader"]
 

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.backends.pulsar.floor_index import FloorIndex
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
 from wal.backends.pulsar.topic import TopicReader
+from wal.pulsar.connection import Connection
 
 __all__ = ["LogEnd", "end_before", "missing_records"]
 

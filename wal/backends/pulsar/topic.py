@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wal.backends.pulsar.connection import Connection, failure, position_of_id
-from wal.backends.pulsar.layout import Mark, entry_of, ledger_of, mark_of, mark_properties, text_of
+from wal.backends.pulsar.layout import Mark, mark_of, mark_properties
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
+from wal.pulsar.connection import Connection, failure, position_of_id
+from wal.pulsar.positions import entry_of, ledger_of, text_of
 
 if TYPE_CHECKING:
     import pulsar

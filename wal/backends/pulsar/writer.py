@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any, Final
 
 from wal.backends.base import AppendDone
-from wal.backends.pulsar.connection import close_producer, failure, is_refusal, position_of_id
 from wal.backends.pulsar.in_flight import Flight, FramesInFlight, error_for
 from wal.backends.pulsar.opening import Opened
 from wal.backends.pulsar.repair import Outage, Repair, WriterAction, WriterEvent, WriterState
 from wal.backends.pulsar.topic import Entry, read_entries, send_mark
 from wal.errors import ChannelFencedError, StorageError, UnknownError, WALError
 from wal.frame import RECOVERED, EncodedFrame, FrameHeader
+from wal.pulsar.connection import close_producer, failure, is_refusal, position_of_id
 
 __all__ = ["Writer"]
 

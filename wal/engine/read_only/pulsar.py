@@ -10,9 +10,7 @@ import threading
 import weakref
 from pathlib import Path
 
-from wal.backends.pulsar import PulsarAddress, PulsarBackend
-from wal.backends.pulsar.admin import Admin
-from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar import PulsarBackend
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
 from wal.cursors import CursorStore
@@ -22,6 +20,9 @@ from wal.engine.read_only.source import ReadOnlySource
 from wal.errors import FormatError, InvalidArgumentError
 from wal.location import PulsarLocation, parse_kv
 from wal.loop_thread import LoopThread
+from wal.pulsar import PulsarAddress
+from wal.pulsar.admin import Admin
+from wal.pulsar.connection import Connection
 from wal.secret import Secret
 from wal.settings import Settings
 

@@ -1,6 +1,6 @@
-"""Admin: the calls of Pulsar's admin REST that a log needs.
+"""Admin: the calls of Pulsar's admin REST that logs and message streams need.
 
-Owns: the requests, and the meaning of their failures. It changes nothing but the log's own topics.
+Owns: the requests, and the meaning of their failures. It changes nothing but the caller's own topics.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import urllib.parse
 import urllib.request
 from typing import Any, Final
 
-from wal.backends.pulsar.address import PulsarAddress
-from wal.backends.pulsar.ledgers import Ledger
 from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.pulsar.address import PulsarAddress
+from wal.pulsar.positions import TopicLedger
 
 __all__ = ["Admin"]
 
@@ -71,12 +71,12 @@ class Admin:
         """Switches deduplication off for this topic only."""
         self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)
 
-    def ledgers(self, topic: str) -> list[Ledger] | None:
+    def ledgers(self, topic: str) -> list[TopicLedger] | None:
         """Returns the current ledgers of a topic, oldest first; None when there is no such topic."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         if found is None:
             return None
-        ledgers = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in found["ledgers"]]
+        ledgers = [TopicLedger(each["ledgerId"], each["entries"], each["size"]) for each in found["ledgers"]]
         if ledgers:
             # The list says nothing about the open ledger.
             ledgers[-1].entries = max(ledgers[-1].entries, found["currentLedgerEntries"])

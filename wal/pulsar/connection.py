@@ -1,10 +1,10 @@
-"""Connection: the client of one Pulsar, the threads for its blocking calls, and the client's log.
+"""Connection: the client of one Pulsar, and the threads for its blocking calls.
 
 Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. The only call of the client's library on the loop is
 `send_async`, which only queues. A caller that waits for a thread can be cancelled; the thread still finishes its call.
 
 The client answers `send_async` in its own threads, and a C++ thread that enters an interpreter which is about to exit aborts the
-process. So a client that was not closed is closed when Python exits, and clients log through `ClientLog`.
+process. So a client that was not closed is closed when Python exits, and clients log through `CLIENT_LOG`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import logging
 import os
-import re
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wal.backends.pulsar.address import PulsarAddress
-from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT, entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.installation import install_hint
+from wal.pulsar.address import PulsarAddress
+from wal.pulsar.client_log import CLIENT_LOG
+from wal.pulsar.positions import entry_of, ledger_of, position_of
 
 if TYPE_CHECKING:
     import pulsar
 
 __all__ = [
-    "CLIENT_LOG",
     "READ_AHEAD",
-    "ClientLog",
     "Connection",
     "close_producer",
     "failure",
@@ -54,12 +50,6 @@ REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationN
 _READERS: Final = 12
 _OTHERS: Final = 6
 """Threads for everything except reading: readers that wait for a broker must not stop a writer from reconnecting."""
-LOG_THREAD: Final = "wal-pulsar-log"
-READ_BYTES: Final = 1 << 16
-_END: Final = b"\0"
-_LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
-"""A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
-_LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 _log: Final = logging.getLogger("wal.pulsar")
 
 
@@ -142,15 +132,15 @@ class Connection:
             topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest
         )
 
-    def largest_message(self, topic: str) -> int | None:
-        """Returns the largest of some sizes, from FRAME_BYTES_LIMIT downwards, at which a message is accepted; None if that fails.
+    def largest_message(self, topic: str, bytes_max: int) -> int | None:
+        """Returns the largest of some sizes, from `bytes_max` downwards, at which a message is accepted; None if that fails.
 
         The client gets the broker's limit when it connects but does not expose it; this is for when the admin REST does not tell it either.
         `topic`: a non-persistent one, which drops what is sent. Blocks.
         """
         import pulsar
 
-        size = FRAME_BYTES_LIMIT
+        size = bytes_max
         try:
             producer = self.producer(topic, fencing=False)
             try:
@@ -244,84 +234,6 @@ def is_one_of(error: Exception, *names: str) -> bool:
     return isinstance(
         error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name))
     )
-
-
-class ClientLog:
-    """Forwards the log of Pulsar's client in this process to the logger `wal.pulsar`. Thread-safe.
-
-    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
-    well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
-    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after everything was
-    closed.
-
-    The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
-    here. The level is INFO if `wal.pulsar` enables it when the first connection is started, else WARNING.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pipe: tuple[int, int] | None = None
-        self._thread: threading.Thread | None = None
-        self._ended = False
-        self._hushed = False
-        os.register_at_fork(after_in_child=self._forked)
-        atexit.register(self._end)
-
-    def logger(self) -> pulsar.FileLogger:
-        """Returns the logger for a client. The first call starts the thread."""
-        import pulsar
-
-        with self._lock:
-            if self._pipe is None:
-                # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
-                self._pipe = os.pipe()
-            if self._thread is None and not self._ended:
-                self._thread = threading.Thread(
-                    target=self._pass_on, args=(self._pipe[0],), name=LOG_THREAD, daemon=True
-                )
-                self._thread.start()
-            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
-            return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
-
-    def hush(self) -> None:
-        """Drops the clients' log from now on; the pipe is still read, so that no client blocks on it."""
-        self._hushed = True
-
-    def _end(self) -> None:
-        """Ends the thread before the interpreter does: a thread that logged then could leave one of Python's streams locked."""
-        with self._lock:
-            thread, self._thread, self._ended = self._thread, None, True
-        if thread is not None and self._pipe is not None:
-            os.write(self._pipe[1], _END)
-            thread.join()
-
-    def _forked(self) -> None:
-        """Forgets the thread in a forked child, which starts one when it connects. The pipe is shared with the parent: either process may
-        read a line."""
-        self._lock = threading.Lock()
-        self._thread = None
-
-    def _pass_on(self, source: int) -> None:
-        """Runs in the thread: logs line by line until the end marker."""
-        rest, level = b"", logging.WARNING
-        while True:
-            *lines, rest = (rest + os.read(source, READ_BYTES)).split(b"\n")
-            for line in lines:
-                text = line.decode(errors="replace")
-                found = _LINE.fullmatch(text)
-                if found is not None:  # else the line continues the previous message
-                    level, text = _LEVELS[found[1]], found[2]
-                if not self._hushed:
-                    with contextlib.suppress(
-                        Exception
-                    ):  # raised by a handler: without this thread the client would block for ever
-                        _log.log(level, "%s", text)
-            if self._ended and _END in rest:
-                return
-
-
-CLIENT_LOG: Final = ClientLog()
-"""Created at import, so that it ends after every `atexit` function that was registered later."""
 
 
 _started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()

@@ -1,0 +1,105 @@
+"""ClientLog: the log of Pulsar's client, of which there is one for the process.
+
+Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["CLIENT_LOG", "ClientLog"]
+
+LOG_THREAD: Final = "wal-pulsar-log"
+READ_BYTES: Final = 1 << 16
+_END: Final = b"\0"
+_LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
+"""A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
+_LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+_log: Final = logging.getLogger("wal.pulsar")
+
+
+class ClientLog:
+    """Forwards the log of Pulsar's client in this process to the logger `wal.pulsar`. Thread-safe.
+
+    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
+    well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
+    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after everything was
+    closed.
+
+    The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
+    here. The level is INFO if `wal.pulsar` enables it when the first connection is started, else WARNING.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._hushed = False
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._end)
+
+    def logger(self) -> pulsar.FileLogger:
+        """Returns the logger for a client. The first call starts the thread."""
+        import pulsar
+
+        with self._lock:
+            if self._pipe is None:
+                # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
+                self._pipe = os.pipe()
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(
+                    target=self._pass_on, args=(self._pipe[0],), name=LOG_THREAD, daemon=True
+                )
+                self._thread.start()
+            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
+            return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
+
+    def hush(self) -> None:
+        """Drops the clients' log from now on; the pipe is still read, so that no client blocks on it."""
+        self._hushed = True
+
+    def _end(self) -> None:
+        """Ends the thread before the interpreter does: a thread that logged then could leave one of Python's streams locked."""
+        with self._lock:
+            thread, self._thread, self._ended = self._thread, None, True
+        if thread is not None and self._pipe is not None:
+            os.write(self._pipe[1], _END)
+            thread.join()
+
+    def _forked(self) -> None:
+        """Forgets the thread in a forked child, which starts one when it connects. The pipe is shared with the parent: either process may
+        read a line."""
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def _pass_on(self, source: int) -> None:
+        """Runs in the thread: logs line by line until the end marker."""
+        rest, level = b"", logging.WARNING
+        while True:
+            *lines, rest = (rest + os.read(source, READ_BYTES)).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                found = _LINE.fullmatch(text)
+                if found is not None:  # else the line continues the previous message
+                    level, text = _LEVELS[found[1]], found[2]
+                if not self._hushed:
+                    with contextlib.suppress(
+                        Exception
+                    ):  # raised by a handler: without this thread the client would block for ever
+                        _log.log(level, "%s", text)
+            if self._ended and _END in rest:
+                return
+
+
+CLIENT_LOG: Final = ClientLog()
+"""Created at import, so that it ends after every `atexit` function that was registered later."""
