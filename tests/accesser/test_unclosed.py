@@ -312,13 +312,13 @@ async def test_a_transaction_that_is_collected_rolls_back(log: WALAccesser) -> N
         return txn
 
     txn = await begin()
-    assert written(log).pchannels[0].open_transaction_bytes >= 1000
+    assert log.statistics().pchannels[0].open_transaction_bytes >= 1000
     with leaks(r"transaction.*orders.*commit"):
         del txn
         gc.collect()
     while written(log).pchannels[0].open_transactions:
         await asyncio.sleep(0)
-    assert written(log).pchannels[0].open_transaction_bytes == 0
+    assert log.statistics().pchannels[0].open_transaction_bytes == 0
 
 
 async def test_a_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> None:

@@ -6,7 +6,7 @@ exactly, whichever server it is connected to.
 Files, from the bottom up:
 
 * outbox:          the requests of one producer: which are sent next, and which are sent again after a lost connection: pure
-* seen:            the largest tick that this client has seen, and the counts of the events and frames that it wrote
+* seen:            the largest tick that this client has seen, and the counts of what it wrote and of its open transactions
 * unknown:         the requests whose outcome is unknown, until their callers get the error
 * vchannels:       the vchannels of the log as the server shows them
 * producer:        the Produce stream of one pchannel

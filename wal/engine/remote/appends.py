@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -21,7 +22,7 @@ from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
-from wal.message import AppendResult, ForgottenResult, Message, MessageType
+from wal.message import AppendResult, ForgottenResult, Message, MessageType, type_properties
 from wal.pchannel import (
     BODY_OVERHEAD,
     InFlight,
@@ -106,7 +107,14 @@ class RemoteAppends:
         self._route(message.vchannel, sending).add(sending)
         if not taken:
             in_flight.size += size
+        if message.message_type is not _INSERT and type_properties(message.message_type).exclusive:
+            future.add_done_callback(partial(self._ended_transactions, message))
         return future
+
+    def _ended_transactions(self, message: Message, future: asyncio.Future[AppendResult | ForgottenResult]) -> None:
+        """Takes the outcome of a message that no transaction may span."""
+        if not future.cancelled() and future.exception() is None and (tick := future.result().time_tick) is not None:
+            self._known.appended(message.vchannel, message.message_type, tick)
 
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight."""

@@ -275,8 +275,14 @@ class RemoteLog:
         return await asyncio.gather(*map(report, self.pchannels))
 
     def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
-        written = self.producers[pchannel.channel].written
-        return msgspec.structs.replace(pchannel.statistics(), frames=written.frames, events=written.events)
+        producer = self.producers[pchannel.channel]
+        return msgspec.structs.replace(
+            pchannel.statistics(),
+            frames=producer.written.frames,
+            events=producer.written.events,
+            open_transactions=producer.open_txns.count,
+            open_transaction_bytes=producer.open_txns.bytes,
+        )
 
     def statistics(self) -> LogStatistics:
         """Returns this client's counts since the log was opened."""

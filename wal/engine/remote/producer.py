@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
-from wal.engine.remote.seen import SeenTick, Written
+from wal.engine.remote.seen import OpenTxns, SeenTick, Written
 from wal.engine.remote.unknown import UnknownOutcomes
 from wal.errors import (
     ChannelFencedError,
@@ -60,8 +60,7 @@ class Producer:
         self.outbox: Outbox = Outbox()
         self.term: int = 0
         """The term in which the server has the pchannel, on the newest stream."""
-        self.open_txn_bytes: int = 0
-        """The bytes that the open transactions of this client on the pchannel hold."""
+        self.open_txns: OpenTxns = OpenTxns()
         self.written: Written = Written()
         self._outcomes = 0
         self._connection = connection

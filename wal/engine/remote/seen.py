@@ -1,4 +1,5 @@
-"""The figures that a client takes from the results of its appends: SeenTick, the largest tick, and Written, its events and frames. Pure."""
+"""The figures of a client: SeenTick, the largest tick in its results, Written, its events and frames, and OpenTxns, what it has not
+committed yet. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable
 from wal.rpc.api import result_pb2
 from wal.rpc.positions import id_from_bytes
 
-__all__ = ["SeenTick", "Written"]
+__all__ = ["OpenTxns", "SeenTick", "Written"]
 
 
 class SeenTick:
@@ -22,6 +23,16 @@ class SeenTick:
         """Notes a tick."""
         if tick > self.value:
             self.value = tick
+
+
+class OpenTxns:
+    """The open transactions of a client on a pchannel, and the bytes that their bodies take."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.bytes: int = 0
 
 
 class Written:

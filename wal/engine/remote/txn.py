@@ -15,7 +15,7 @@ from wal.engine.remote.outbox import Make, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
-from wal.message import AppendResult, ForgottenResult, Message, TxnContext
+from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
 from wal.pchannel import InFlight, Key, TxnLimits, check_txn_size, key_ext, names_size
 from wal.rpc.api import append_pb2
@@ -46,6 +46,8 @@ class RemoteTxn:
     ) -> None:
         self.context: TxnContext = txn_from_proto(begun.context)
         self._producer = producer
+        self._open_txns = producer.open_txns
+        self._open_txns.count += 1
         self._in_flight = in_flight
         self._known = known
         self._begun = begun
@@ -82,13 +84,13 @@ class RemoteTxn:
             self._plan_renewal()
         stored, counted = self._stored + bodies.stored, self._counted + bodies.counted
         check_txn_size(len(self._bodies) + len(messages), counted, stored, self._limits)
-        producer, limits = self._producer, self._limits
-        if producer.open_txn_bytes + bodies.counted > limits.open_txn_bytes_max:
+        held, limits = self._open_txns, self._limits
+        if held.bytes + bodies.counted > limits.open_txn_bytes_max:
             raise WouldBlockError(
-                f"open transactions hold {producer.open_txn_bytes} bytes and {bodies.counted} more would pass open_txn_bytes_max="
+                f"open transactions hold {held.bytes} bytes and {bodies.counted} more would pass open_txn_bytes_max="
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
-        producer.open_txn_bytes += bodies.counted
+        held.bytes += bodies.counted
         self._bodies += as_messages(messages, self._names)
         self._stored, self._counted = stored, counted
         self._barrier = max(self._barrier, barrier)
@@ -125,7 +127,7 @@ class RemoteTxn:
 
     def abandon(self) -> bool:
         """Rolls back without waiting; returns False if the transaction has ended. From any thread."""
-        if self._ended:
+        if self._ended or self._spanned() is not None:
             return False
         try:
             self._loop.call_soon_threadsafe(self._forget)
@@ -162,9 +164,11 @@ class RemoteTxn:
 
     def _end(self) -> None:
         """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
+        if not self._ended:
+            self._open_txns.count -= 1
         self._ended = True
         self._bodies = []
-        self._producer.open_txn_bytes -= self._counted
+        self._open_txns.bytes -= self._counted
         self._counted = 0
         if self._renewal is not None:
             self._renewal.cancel()
@@ -230,8 +234,19 @@ class RemoteTxn:
                 if isinstance(change, ChannelNotExistError):
                     self._fail(change)
                     break
+        if self._failure is None and (spanned := self._spanned()) is not None:
+            name, message_type = spanned
+            self._fail(
+                TransactionExpiredError(
+                    f"transaction {self.context.txn_id} was failed by a {message_type.name} message on vchannel {name!r}, which no "
+                    "transaction may span; nothing of it is in the log: begin a new one"
+                )
+            )
         if self._failure is not None:
             raise self._failure
+
+    def _spanned(self) -> tuple[str, MessageType] | None:
+        return self._known.spanned(self._names, self.context.txn_id)
 
     def _commit_request(self) -> Make:
         """Returns what makes the request of a commit with the bodies as they are now."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from wal.channels import VChannelInfo
 from wal.errors import ChannelNotExistError
+from wal.message import MessageType
 from wal.reading import Selection
 from wal.rpc.api import cluster_pb2, pchannel_pb2
 from wal.rpc.positions import vchannel_from_proto
@@ -26,6 +27,7 @@ class KnownVChannels:
         self.floors: dict[str, int] = {}
         self.version: int = 0
         """Grows with every change, so that a copy can be compared with what is known now."""
+        self._spanned: dict[str, tuple[int, MessageType]] = {}
 
     def replace(self, states: cluster_pb2.VChannelStates) -> None:
         """Takes all vchannels from the server, in place of those known."""
@@ -53,6 +55,20 @@ class KnownVChannels:
                 self.records[state.name] = vchannel_from_proto(state)
             elif known is not None:
                 del self.records[state.name]
+                self._spanned.pop(state.name, None)
+
+    def appended(self, name: str, message_type: MessageType, time_tick: int) -> None:
+        """Takes a message of this client that no transaction may span."""
+        if name in self.records and time_tick > self._spanned.get(name, (0,))[0]:
+            self._spanned[name] = time_tick, message_type
+
+    def spanned(self, names: Iterable[str], txn_id: int) -> tuple[str, MessageType] | None:
+        """Returns one of these vchannels to which this client appended a message of this type after the transaction began, or None."""
+        for name in names:
+            tick, message_type = self._spanned.get(name, (0, MessageType.UNKNOWN))
+            if tick > txn_id:  # the id of a transaction is a tick, from its begin
+                return name, message_type
+        return None
 
     def selection(self, states: Iterable[_State]) -> Selection:
         """Returns the selection of a read of these vchannels, from what the server has just answered about them."""
