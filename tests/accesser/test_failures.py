@@ -175,7 +175,8 @@ async def test_dropping_a_vchannel_that_failed_raises_its_error(
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
     vchannel = local(log).vchannels.routes["orders"]
-    monkeypatch.setattr(vchannel.pchannel.frames, "submit_plain", lambda *_: 1 / 0)
+    for submit in ("submit", "submit_plain"):
+        monkeypatch.setattr(vchannel.pchannel.frames, submit, lambda *_: 1 / 0)
     with pytest.raises(UnknownError):
         await log.raw_append(Message("orders", b"1"))
     monkeypatch.undo()

@@ -206,8 +206,6 @@ async def test_without_create_vchannels_an_unknown_one_does_not_exist(location: 
         ):
             with pytest.raises(ChannelNotExistError, match="create_vchannel"):
                 await call()
-        with pytest.raises(ChannelNotExistError):
-            log.append_nowait(Message("orders", b"1"))
         await log.create_vchannel("orders")
         await log.raw_append(Message("orders", b"1"))
         assert await payloads(log, "orders") == [b"1"]
@@ -254,6 +252,12 @@ async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser)
             result.time_tick,
             b"%d" % number,
         )
+
+
+async def test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once(location: str) -> None:
+    async with open_wal(location, create_vchannels=False) as log:
+        with pytest.raises(ChannelNotExistError):
+            log.append_nowait(Message("orders", b"1"))
 
 
 async def test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: WALAccesser) -> None:

@@ -19,7 +19,7 @@ async def test_the_timer_ends_it(location: str) -> None:
     await clock.run(1.8)
     assert written(log).pchannels[0].open_transactions == 1
     await clock.run(0.4)
-    statistics = log.statistics().pchannels[0]
+    statistics = written(log).pchannels[0]
     assert (statistics.open_transactions, statistics.expired_transactions) == (0, 1)
     assert statistics.open_transaction_bytes == 0
     with pytest.raises(TransactionExpiredError, match="keepalive of 2"):

@@ -15,7 +15,7 @@ from wal.engine.factory import with_absolute_paths
 from wal.engine.local.log import LocalLog
 from wal.location import parse_location
 from wal.node.access import Access
-from wal.node.node import Node
+from wal.node.node import DRAIN_S, LATE_S, Node
 from wal.rpc.connection import Connection
 from wal.settings import Settings
 
@@ -41,8 +41,17 @@ async def serving(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(log.close)
         node = await Node.start(log, access or Access(listen="127.0.0.1:0"))
-        stack.push_async_callback(node.close, drain_s=1.0)
+        stack.push_async_callback(close_after_clients, node, drain_s=1.0)
         yield Serving(log, node)
+
+
+async def close_after_clients(node: Node, *, drain_s: float = DRAIN_S) -> None:
+    """Closes a node whose clients are gone. It hears of that within milliseconds; one with calls under way would refuse late ones first."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LATE_S):
+            while node._draining.calls:
+                await asyncio.sleep(0.001)
+    await node.close(drain_s=drain_s)
 
 
 @contextlib.asynccontextmanager

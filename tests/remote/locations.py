@@ -21,9 +21,11 @@ import pytest
 import uvloop
 
 import wal
+from actors import Clock, SystemClock, VirtualClock
 from tests.accesser.probes import broadcasts, clients, local, served, written
 from tests.accesser.virtual import open_virtual
 from tests.contract.other import Line, Other
+from tests.node.servers import close_after_clients
 from wal import Settings, WALAccesser, bridge
 from wal.accesser.opening import LogOpening
 from wal.engine.factory import with_absolute_paths
@@ -33,6 +35,7 @@ from wal.errors import InnerError, WALError
 from wal.location import parse_location
 from wal.node.access import Access
 from wal.node.node import Node
+from wal.pchannel import pipeline
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
 
@@ -48,22 +51,24 @@ def far_server() -> Iterator[FarServer]:
     server.kill()
 
 
-_open_wal, _init, _blocking = wal.open_wal, wal.init, bridge.blocking
+_open_wal, _init, _blocking, _open_virtual = wal.open_wal, wal.init, bridge.blocking, open_virtual
 OWN_SETTINGS: Final = ("in_flight_bytes_max",)
 """The settings that a client chooses for itself; it gets them, and the server as well."""
 
 
 _OLD_FAILURE: Final = "an append right after the writer's metadata has failed fails as well: not explained yet"
-_WITHDRAWN: Final = "what was sent is not withdrawn when its caller is cancelled, and takes room until it is answered"
-_ROOM: Final = "a client counts its own room in flight; the room of the writer's inbox delays its requests"
-_AT_COMMIT: Final = "the client learns at the commit that an exclusive message has ended its transaction"
-_WRITER: Final = "tests what the process that writes the log counts, holds or does by its own clock"
-_BARRIER: Final = "has a barrier an hour ahead, which a server refuses"
-_LAG: Final = "`lag_bytes` counts up to where this client was told that the log reaches"
-_OBJECTS: Final = "readers share what is transferred, and each builds its messages"
-_FORK: Final = "forks a process, which a client cannot survive: gRPC does not allow it"
-FILES: Final = {"test_failures": _WRITER, "test_copies_operator": _WRITER, "test_releasing": _WRITER}
-"""Files whose tests concern only the process that writes the log."""
+_WITHDRAWN: Final = (
+    "cancels appends that the server has: what was sent is not withdrawn, and takes room until it is answered"
+)
+_INBOX: Final = (
+    "looks for the error of a full inbox at the call, but the inbox is the writer's: it delays what a client has sent"
+)
+_REFUSED: Final = "has the pchannel fail: a client waits for another server that takes what this one refuses"
+_CLOSES_THE_WRITER: Final = "closes the log of the writer, which the close of a client does not do"
+_ONE_TURN: Final = (
+    "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
+)
+_FORK: Final = "uses the log in a forked process: gRPC does not survive a fork"
 TESTS: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
@@ -74,55 +79,61 @@ TESTS: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         (
+            "test_append_txn.test_one_that_waits_ends_with_any_of_its_vchannels",
+            "test_barriers.test_cancelled_while_it_waits_nothing_of_it_is_written",
+            "test_barriers.test_close_while_it_waits_is_closed_error_and_nothing_is_written",
             "test_idempotency.test_a_key_in_flight_shares_its_result_and_takes_room_until_then",
-            "test_idempotency.test_single_appends_are_withdrawn_out_of_what_waits_together",
+            "test_idempotency.test_those_that_share_a_result_take_room_until_it_is_there",
         ),
         _WITHDRAWN,
     ),
-    "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _ROOM,
-    "test_idempotency.test_those_that_share_a_result_take_room_until_it_is_there": _ROOM,
-    "test_idempotency.test_sequences_after_a_failed_one_fail_wherever_they_wait": "appends come to the writer in requests",
-    "test_time_ticks.test_calls_that_wait_for_ticks_keep_their_order": _AT_COMMIT,
+    "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
     **dict.fromkeys(
         (
-            "test_unclosed.test_a_transaction_that_is_collected_rolls_back",
-            "test_reopening.test_statistics",
-            "test_retention.test_writes_and_producers_outlive_a_clock_that_jumps",
+            "test_failures.test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome",
+            "test_failures.test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail",
+            "test_failures.test_a_group_that_is_cut_off_settles_every_call",
         ),
-        _WRITER,
+        _REFUSED,
     ),
     **dict.fromkeys(
         (
-            "test_idempotency.test_an_exclusive_message_fails_a_keyed_commit_that_waits",
-            "test_barriers.test_close_while_it_waits_is_closed_error_and_nothing_is_written",
-            "test_append_txn.test_one_that_waits_ends_with_any_of_its_vchannels",
+            "test_copies_operator.test_the_operator_takes_no_copies_after_the_close",
+            "test_releasing.test_close_releases_everything_when_the_kv_breaks",
         ),
-        _BARRIER,
+        _CLOSES_THE_WRITER,
+    ),
+    **dict.fromkeys(
+        (
+            "test_copies_operator.test_copies_keep_the_order_of_the_calls",
+            "test_copies_operator.test_a_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do",
+        ),
+        _ONE_TURN,
     ),
     "test_read.test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame": "a result and a message come in two streams",
-    "test_scanner.test_memory_of_a_slow_reader_is_bounded_by_pages": _LAG,
-    "test_many_scanners.test_scanners_with_one_selection_share_their_messages": _OBJECTS,
+    "test_many_scanners.test_scanners_with_one_selection_share_their_messages": (
+        "compares the message objects of two readers: they share what is transferred, and each builds its messages"
+    ),
     "test_places.test_a_forked_child_is_refused_and_the_parent_goes_on": _FORK,
     "test_unclosed.test_a_forked_child_releases_and_says_nothing": _FORK,
-    "test_txn.test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only": _AT_COMMIT,
-    "test_barriers.test_cancelled_while_it_waits_nothing_of_it_is_written": _WITHDRAWN,
-    "test_read.test_without_create_vchannels_an_unknown_one_does_not_exist": "append_nowait returns a future that has the error",
+    "test_read.test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once": (
+        "looks for an error at the call that only the server knows: another client may have created the vchannel; the future has it"
+    ),
 }
 """Tests, by file and name, that do not hold over the network, with the reason; docs/howto/network.md states each difference."""
+INSIDE: Final = (broadcasts, local, open_virtual, written, pipeline, SystemClock)
+"""What a test uses to look inside of the process that writes the log, or to change what happens there."""
 
 
 def not_over_the_network(test: Callable[..., Any]) -> str | None:
     """Returns why a test does not hold over the network, or None."""
-    if open_virtual in _used(test):
-        return "runs by a virtual clock"
-    file = test.__module__.rpartition(".")[2]
-    return FILES.get(file) or TESTS.get(f"{file}.{test.__name__}")
+    return TESTS.get(f"{test.__module__.rpartition('.')[2]}.{test.__name__}")
 
 
 def is_inside(test: Callable[..., Any]) -> bool:
-    """Returns whether a test, or what it uses of its module, looks inside of the process that writes the log."""
+    """Returns whether a test, or what it uses of its module, needs the process that writes the log to be its own."""
     used = _used(test)
-    return any(probe in used for probe in (broadcasts, local, written))
+    return any(probe in used for probe in INSIDE)
 
 
 def _used(test: Callable[..., Any]) -> list[object]:
@@ -179,14 +190,15 @@ class FarServer:
 
 
 class NearServer:
-    """A server on the loop of the test; `log` is what it serves."""
+    """A server on the loop of the test; `log` is what it serves. The next log that it opens has the `clock`, if there is one."""
 
     def __init__(self) -> None:
         self.log: LocalLog | None = None
+        self.clock: Clock | None = None
         self._node: Node | None = None
 
     async def open(self, location: str, settings: Settings, *, create: bool) -> str:
-        log = LocalLog(parse_location(location), with_absolute_paths(settings), create=create)
+        log = LocalLog(parse_location(location), with_absolute_paths(settings), clock=self.clock, create=create)
         await log.open()
         self.log, self._node = log, await Node.start(log, Access(listen="127.0.0.1:0"))
         served[self._node.address] = log
@@ -197,7 +209,7 @@ class NearServer:
             node, log, self._node, self.log = self._node, self.log, None, None
             del served[node.address]
             clients.clear()
-            await node.close()
+            await close_after_clients(node)
             await log.close()
 
 
@@ -212,9 +224,10 @@ class ServedLocation:
         self._address = ""
 
     def stand_in(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
-        """Has `open_wal`, `init` and `bridge.blocking` of these modules take the location."""
+        """Has `open_wal`, `init`, `bridge.blocking` and `open_virtual` of these modules take the location."""
+        mine = {"open_wal": self.open_wal, "init": self.init, "open_virtual": self.open_virtual}
         for module in (*modules, wal):
-            for name, function in (("open_wal", self.open_wal), ("init", self.init)):
+            for name, function in mine.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, function)
         monkeypatch.setattr(wal.bridge, "blocking", self.blocking)
@@ -229,6 +242,14 @@ class ServedLocation:
         served = (settings or Settings()).replace(**options)
         chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
         return _Opening(self, served, create, {**own, **chosen})
+
+    async def open_virtual(self, location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
+        """Opens the log of this location as a client of a server that has this clock; any other location as `open_virtual` does."""
+        if location != self.location:
+            return await _open_virtual(location, clock, **overrides)
+        assert isinstance(self.server, NearServer)
+        self.server.clock = clock
+        return await self.open_wal(location, **overrides)
 
     def init(self, location: Any, **options: Any) -> None:
         _init(self._address_now() if location == self.location else location, **options)
