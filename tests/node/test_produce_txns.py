@@ -21,6 +21,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.message import AppendResult, Message, MessageType
+from wal.node.produce_txns import ProduceTxns
 from wal.pchannel import key_ext
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -169,6 +170,29 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
         again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         assert (again.duplicate, again.message_id) == (True, first.message_id)
         assert await stored(served, "a") == [b"1", b"x"]
+
+
+async def test_a_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
+    """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
+    (pchannel,) = served.log.pchannels.values()
+    txns, futures = ProduceTxns(served.log, pchannel), list[asyncio.Future[Any]]()
+    bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
+    for key in (key_ext("once"), b""):
+        begun = await client.begin("a", key_bytes=len(key))
+        request = append_pb2.CommitTxnRequest(txn=begun, vchannels=["a"], bodies=bodies, key=key)
+        committing = [txns.commit(request) for _ in range(2)]
+        for commit in committing:  # none of them waits, so that no actor has a turn in between
+            with pytest.raises(StopIteration) as ended:
+                commit.send(None)
+            futures.append(ended.value.value)
+    first, again, plain, refused = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(first, AppendResult)
+    assert isinstance(again, AppendResult)
+    assert isinstance(plain, AppendResult)
+    assert (first.duplicate, again.duplicate, again.message_id) == (False, True, first.message_id)
+    assert isinstance(refused, InvalidTransactionStateError)
+    assert await stored(served, "a") == [b"1", b"2"] * 2
+    assert pchannel.in_flight.size == 0
 
 
 @pytest.mark.parametrize("recreated", [False, True])

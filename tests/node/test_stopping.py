@@ -12,13 +12,13 @@ import pytest
 from tests.node.servers import Child, Serving, child, connected
 from tests.node.test_produce import append, assigned, opened
 from wal import BroadcastMessage, Message, ResourceKey, open_wal
-from wal.errors import ClosedError
+from wal.errors import ClosedError, UnavailableError
 from wal.message import AppendResult
 from wal.node.node import DRAIN_S
 from wal.rpc.api import cluster_pb2
 from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import APPEND_BROADCAST, AWAIT_RESOURCE_KEY
+from wal.rpc.methods import APPEND_BROADCAST, AWAIT_RESOURCE_KEY, PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
 
 KEY = ResourceKey("collection", "orders")
@@ -112,7 +112,17 @@ async def test_a_broadcast_that_would_wait_from_now_on_is_refused(served: Servin
 
 
 async def test_a_stopping_node_refuses_new_streams(served: Serving, connection: Connection) -> None:
+    """It says so while another stream has not ended, and nobody answers any more when it has stopped."""
     info = await assigned(connection)
-    await served.node.close(drain_s=0.1)
-    with pytest.raises(Exception, match=r"no server is reachable|is being stopped"):
+    stream = await opened(connection, info)
+    closing = asyncio.ensure_future(served.node.close())
+    response = await stream.read()
+    assert response is not None
+    assert response.HasField("close")
+    with pytest.raises(ClosedError, match="is being stopped"):
         await opened(connection, info)
+    await stream.finish()
+    assert await stream.read() is None
+    await closing
+    with pytest.raises(UnavailableError, match="no server is reachable"):
+        await connection.stream(PRODUCE, "producing", timeout_s=0.2)

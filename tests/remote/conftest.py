@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.accesser.conftest import watchdog
+from tests.accesser.conftest import HANG_S, watchdog
 from tests.node.servers import Child, Serving, child, serving
 from wal import WALAccesser, open_wal
 
 __all__ = ["served", "server", "watchdog"]
+
+
+def pytest_runtest_call() -> None:
+    """Gives a test its whole time from when its server runs: starting a process has its own bound, and takes long on a busy machine."""
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from tests.node.servers import Child, Serving, serving
 from wal import Message, MessageType, WALAccesser, open_wal
+from wal.engine.remote import unknown
 from wal.engine.remote.producer import Producer
 from wal.errors import (
     ChannelNotExistError,
@@ -192,7 +193,9 @@ async def committing_to_a_stopped_server(server: Child, txn: Any) -> asyncio.Tas
     return commit
 
 
-async def test_the_outcome_of_an_unanswered_commit_is_unknown(server: Child) -> None:
+async def test_the_outcome_of_an_unanswered_commit_is_unknown(server: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server that could say more, its caller learns so after a while."""
+    monkeypatch.setattr(unknown, "UNKNOWN_S", 0.5)
     async with open_wal(f"wal://{server.address}") as log:
         txn = await log.txn("orders")
         await txn.append(b"1")
