@@ -2,15 +2,38 @@
 
 Files:
 
-* errors:  the error of a graph that has failed
-* msg:     a message of one tick, and the message that says that a tick has none
-* node:    what a graph must know of a node, and a base class of nodes
-* states:  where a graph began, and the counts of its nodes
+* committer:   the actor that tells an input node what has passed every sink
+* context:     the actor of a node: takes ticks, has the node operate on them, hands the results on
+* edge:        what carries the messages of one node to another, and bounds them
+* errors:      the error of a graph that has failed
+* graph:       TimeTickedFlowGraph, the calls
+* inputs:      brings the messages of the in-edges together by tick. Pure
+* mermaid:     the statistics as a flowchart. Pure
+* msg:         a message of one tick, and the message that says that a tick has none
+* node:        what a graph must know of a node, and a base class of nodes
+* operations:  the calls of nodes that wait: their tasks and threads
+* states:      where a graph began, and the counts of its nodes
+* statistics:  what every node and every edge does
+* wiring:      checks which edges there are. Pure
 """
 
 from wal.flowgraph.errors import NodeFailedError
+from wal.flowgraph.graph import TimeTickedFlowGraph
 from wal.flowgraph.msg import Msg, SkipTickMsg
 from wal.flowgraph.node import BaseNode, Node, Outputs
 from wal.flowgraph.states import FlowGraphStates
+from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics, NodeStatistics
 
-__all__ = ["BaseNode", "FlowGraphStates", "Msg", "Node", "NodeFailedError", "Outputs", "SkipTickMsg"]
+__all__ = [
+    "BaseNode",
+    "EdgeStatistics",
+    "FlowGraphStates",
+    "FlowGraphStatistics",
+    "Msg",
+    "Node",
+    "NodeFailedError",
+    "NodeStatistics",
+    "Outputs",
+    "SkipTickMsg",
+    "TimeTickedFlowGraph",
+]

@@ -1,0 +1,298 @@
+"""TimeTickedFlowGraph: nodes and edges, started and closed together.
+
+Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
+or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
+for, and that no task is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from actors import ActorSystem, Clock, Group, SystemClock, Timer
+from wal.errors import ClosedError, InvalidArgumentError, UnknownError
+from wal.flowgraph.committer import Committer
+from wal.flowgraph.context import NodeContext
+from wal.flowgraph.edge import Edge
+from wal.flowgraph.errors import NodeFailedError
+from wal.flowgraph.inputs import InputAligner
+from wal.flowgraph.mermaid import to_mermaid
+from wal.flowgraph.node import Node
+from wal.flowgraph.operations import Operations
+from wal.flowgraph.states import FlowGraphStates
+from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics
+from wal.flowgraph.wiring import Edges, check_wiring, reachable_sinks
+
+__all__ = ["TimeTickedFlowGraph"]
+
+_log: Final = logging.getLogger("wal.flowgraph")
+
+
+class TimeTickedFlowGraph:
+    """A graph that runs once: add nodes and edges, then `async with graph`, or `await start()` and `await close()`.
+
+    `start_tick` is the lowest tick that it takes from an input node. `drain_timeout_s` is how long it may work after a close or a failure,
+    until operations that still run are cancelled; what has not passed the sinks by then is not committed.
+
+    A failure is logged, and raised when the block is left, unless `done()` returned or `error` was read before.
+    """
+
+    def __init__(self, *, start_tick: int = 0, drain_timeout_s: float = 60.0, clock: Clock | None = None) -> None:
+        if not drain_timeout_s >= 0:
+            raise InvalidArgumentError(f"drain_timeout_s is {drain_timeout_s}: it must be at least 0 s")
+        self._states = FlowGraphStates(start_tick=start_tick)
+        self._drain_timeout_s = drain_timeout_s
+        self._clock: Clock = clock or SystemClock()
+        self._nodes: dict[str, Node] = {}
+        self._wiring: dict[str, Edges] = {}
+        self._contexts: dict[str, NodeContext] = {}
+        self._committers: list[Committer] = []
+        self._group: Group | None = None
+        self._operations = Operations(self._look_quiet)
+        self._host: asyncio.Task[None] | None = None
+        self._started = asyncio.Event()
+        self._stopping = False
+        self._timer: Timer | None = None
+        self._quiet = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closed = False
+        self._error: Exception | None = None
+        self._told = False
+
+    @property
+    def error(self) -> Exception | None:
+        """The NodeFailedError of the first failure; None while the graph runs and after an end without one."""
+        self._told = self._error is not None
+        return self._error
+
+    def add_node(self, node: Node) -> None:
+        """Adds a node. Raises InvalidArgumentError if there is one of this name, or the graph was started."""
+        self._check_not_started()
+        name = node.name
+        if name in self._nodes:
+            raise InvalidArgumentError(f"the flow graph has a node {name!r} already: give this one another name")
+        if getattr(node, "in_thread", False) and inspect.iscoroutinefunction(node.operate):
+            raise InvalidArgumentError(
+                f"node {name!r} has in_thread, but its operate() is a coroutine function: make it a plain function, or leave out in_thread"
+            )
+        for what, value in (("max_queue_length", node.max_queue_length), ("max_parallelism", node.max_parallelism)):
+            if value < 1:
+                raise InvalidArgumentError(f"{what} of node {name!r} is {value}: it must be at least 1")
+        self._nodes[name] = node
+
+    def set_edges(self, name: str, in_: Sequence[str] = (), out: Sequence[str] = ()) -> None:
+        """Says which nodes are before and after the node of this name; both nodes must name an edge. A second call replaces the first.
+
+        The order of `in_` is that of the messages that `operate` gets, and the order of `out` is that of `down_stream_node_idx`.
+        The names are checked at the start.
+        """
+        self._check_not_started()
+        for what, names in (("in_", in_), ("out", out)):
+            if isinstance(names, str):
+                raise TypeError(f"{what} of set_edges({name!r}) is the text {names!r}: give a list of names")
+        self._wiring[name] = Edges(tuple(in_), tuple(out))
+
+    async def start(self) -> None:
+        """Starts the graph. Raises InvalidArgumentError, and starts nothing, if the edges are not those of a graph without cycles.
+
+        A start that is cancelled closes the graph.
+        """
+        if self._closed:
+            raise ClosedError("the flow graph was closed, and runs only once: create a new one")
+        self._check_not_started()
+        for name in self._wiring:
+            if name not in self._nodes:
+                raise InvalidArgumentError(
+                    f"set_edges({name!r}) is about no node of the graph ({', '.join(map(repr, self._nodes)) or 'it has none'}): "
+                    "add it with add_node()"
+                )
+        wiring = {name: self._wiring.get(name, Edges()) for name in self._nodes}
+        check_wiring(wiring)
+        for node in self._nodes.values():
+            node.set_pipeline_states(self._states)
+        self._host = asyncio.get_running_loop().create_task(self._run(wiring), name="flow graph: host")
+        self._host.add_done_callback(self._host_ended)
+        try:
+            await self._started.wait()
+        except BaseException:
+            self._stop()
+            raise
+
+    async def close(self) -> None:
+        """Stops the inputs, lets what they gave pass the sinks, commits that, and ends the graph.
+
+        What passes is what would have passed without the close: a join takes no tick that a stopped input has not reached. All ticks that
+        every stopped input has reached pass the sinks. Later ones may be left, are not committed then, and are given again after a restart.
+
+        Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in an operation of the
+        graph, which would wait for itself.
+        """
+        if asyncio.current_task() in self._operations:
+            raise RuntimeError("a node cannot wait for the end of its graph: call close() from another task")
+        self._closed = True
+        if self._host is None:
+            self._ended.set()
+            return
+        self._stop()
+        await self._ended.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+        if kind is None and self._error is not None and not self._told:
+            self._told = True
+            raise self._error
+
+    async def done(self) -> None:
+        """Returns when the graph has ended, for whatever reason. Never raises; `error` has the reason. Cancelling it ends nothing."""
+        await self._ended.wait()
+        self._told = self._error is not None
+
+    def statistics(self) -> FlowGraphStatistics:
+        """Returns what every node and every edge does now; empty before the start."""
+        contexts = self._contexts.values()
+        return FlowGraphStatistics(
+            nodes=tuple(context.statistics() for context in contexts),
+            edges=tuple(
+                EdgeStatistics(
+                    source=edge.source, target=edge.target, pending=edge.pending, capacity=edge.capacity, tick=edge.tick
+                )
+                for context in contexts
+                for edge in context.outs
+            ),
+        )
+
+    def to_mermaid(self) -> str:
+        """Returns the graph with the figures of `statistics()` as a Mermaid flowchart."""
+        return to_mermaid(self.statistics())
+
+    async def _run(self, wiring: dict[str, Edges]) -> None:
+        """Runs as the host task, from the start to the end."""
+        try:
+            system = ActorSystem("flow graph", clock=self._clock, stop_timeout_s=self._drain_timeout_s)
+            async with system:
+                self._build(system, wiring)
+                self._started.set()
+                try:
+                    await self._quiet.wait()
+                finally:
+                    self._check_ended()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._operations.close()
+
+    def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
+        """Creates the actors and the edges, and wakes every node."""
+        self._group = group = system.group("nodes", inbox_max=len(wiring) + 1, on_turn_end=self._turn_ended)
+        self._operations.reserve_threads(
+            sum(node.max_parallelism for node in self._nodes.values() if getattr(node, "in_thread", False))
+        )
+        inputs = {name: InputAligner(len(edges.in_)) for name, edges in wiring.items()}
+        self._contexts = contexts = {
+            name: NodeContext(
+                node,
+                inputs=inputs[name],
+                operations=self._operations,
+                states=self._states,
+                tell=group.tell,
+                failed=self._failed,
+            )
+            for name, node in self._nodes.items()
+        }
+        edges = {
+            (source, target): Edge(
+                source,
+                target,
+                capacity=self._nodes[target].max_queue_length,
+                inputs=inputs[target],
+                index=index,
+                wake_source=contexts[source].wake,
+                wake_target=contexts[target].wake,
+            )
+            for target in wiring
+            for index, source in enumerate(wiring[target].in_)
+        }
+        for name, context in contexts.items():
+            context.connect(
+                [edges[source, name] for source in wiring[name].in_],
+                [edges[name, target] for target in wiring[name].out],
+            )
+            group.join(context, name=name)
+            commit = getattr(context.node, "commit", None)
+            if commit is not None and not context.ins:
+                sinks = [contexts[sink] for sink in reachable_sinks(wiring, name)]
+                committer = Committer(context, sinks, commit, self._failed)
+                system.spawn(committer, name=f"commits of {name}")
+                self._committers.append(committer)
+        for context in contexts.values():
+            context.wake()
+        if self._stopping:
+            self._stop_inputs()
+
+    def _turn_ended(self) -> None:
+        for committer in self._committers:
+            committer.look()
+        self._look_quiet()
+
+    def _look_quiet(self) -> None:
+        """Ends the graph when nothing runs and nothing is left to do."""
+        if not self._operations.running and self._group is not None and not self._group.pending:
+            self._quiet.set()
+
+    def _check_ended(self) -> None:
+        """Ends what has not ended, because a failure or a cancellation is in its way."""
+        waiting = [name for name, context in self._contexts.items() if not context.ended]
+        if waiting and self._quiet.is_set() and not self._stopping:
+            self._error = UnknownError(
+                f"the flow graph has stalled: nothing runs, but nodes {', '.join(map(repr, waiting))} have not ended; please report it"
+            )
+        for context in self._contexts.values():
+            context.ended = True
+
+    def _failed(self, error: NodeFailedError) -> None:
+        _log.error("a flow graph failed: %s", error, exc_info=error.__cause__)
+        if self._error is None:
+            self._error = error
+        self._stop()
+
+    def _stop(self) -> None:
+        """Ends the inputs, and begins the time in which the rest must end."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._timer = self._clock.call_later(self._drain_timeout_s, self._cut_off)
+        self._stop_inputs()
+
+    def _stop_inputs(self) -> None:
+        for context in self._contexts.values():
+            if not context.ins:
+                context.stop_input()
+
+    def _cut_off(self) -> None:
+        """Ends what has not ended in time."""
+        cause = TimeoutError(f"it was cancelled {self._drain_timeout_s} s after the flow graph began to end")
+        for context in self._contexts.values():
+            context.cut_off(cause)
+        self._quiet.set()
+
+    def _host_ended(self, host: asyncio.Task[None]) -> None:
+        """Ends the graph, in a callback, since a task that is cancelled before its first step runs no line of `_run`."""
+        self._started.set()
+        self._ended.set()
+        if not host.cancelled() and (error := host.exception()) is not None:
+            _log.error("the host of a flow graph failed", exc_info=error)
+
+    def _check_not_started(self) -> None:
+        if self._host is not None:
+            raise InvalidArgumentError("the flow graph was started already: create a new one")
