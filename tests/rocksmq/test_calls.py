@@ -15,6 +15,7 @@ from wal.errors import (
     InnerError,
     InvalidArgumentError,
     LockedError,
+    TruncatedError,
     WouldBlockError,
 )
 from wal.kv import MemoryKV
@@ -268,3 +269,69 @@ async def test_ids_of_a_given_allocator(directory: Path) -> None:
             await mq.produce("x", [b"d"])
         assert mq.statistics().in_flight_bytes == 0
         await mq.create_channel("y")
+
+
+async def test_messages_given_back_come_again_first_and_in_order(mq: RocksMQ) -> None:
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    await mq.produce("x", [b"%d" % index for index in range(6)])
+    taken = await mq.consume("g", "x", 4, auto_ack=False)
+    await mq.give_back("g", "x", [taken[3], taken[1]])
+    await mq.give_back("g", "x", [taken[1]])
+    assert payloads(await mq.consume("g", "x", 9, auto_ack=False)) == [b"1", b"3"]
+    assert payloads(await mq.consume("g", "x", 9, auto_ack=False)) == [b"4", b"5"]
+    with pytest.raises(InvalidArgumentError, match=r"up to 6, not 7: give back"):
+        await mq.give_back("g", "x", [ConsumerMessage(7, b"")])
+    await mq.give_back("g", "x", [])
+    with pytest.raises(ChannelNotExistError):
+        await mq.give_back("h", "x", taken)
+
+
+async def test_messages_given_back_wake_a_waiting_call(mq: RocksMQ) -> None:
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    await mq.produce("x", [b"0", b"1"])
+    taken = await mq.consume("g", "x", 9, auto_ack=False)
+    waiting = asyncio.ensure_future(mq.consume("g", "x", 9, timeout_s=None, auto_ack=False))
+    while not mq.channels()[0].groups[0].waiting:
+        await asyncio.sleep(0)
+    await mq.give_back("g", "x", taken)
+    assert await asyncio.wait_for(waiting, 10) == taken
+
+
+async def test_messages_given_back_are_not_consumed(directory: Path) -> None:
+    """The position moves to before the first of them, and over them once they are acknowledged."""
+    async with await RocksMQ.open(directory) as mq:
+        await mq.create_channel("x")
+        await mq.create_consumer_group("g", "x")
+        await mq.produce("x", [b"%d" % index for index in range(5)])
+        taken = await mq.consume("g", "x", 4, auto_ack=False)
+        await mq.ack("g", "x", taken[-1].message_id)
+        await mq.give_back("g", "x", taken[2:])
+        assert mq.channels()[0].groups[0].current_id == taken[1].message_id
+    async with await RocksMQ.open(directory) as mq:
+        again = await mq.consume("g", "x", 9, auto_ack=False)
+        assert payloads(again) == [b"2", b"3", b"4"]
+        await mq.give_back("g", "x", again)
+        assert await mq.consume("g", "x", 9, auto_ack=False) == again
+        await mq.ack("g", "x", again[-1].message_id)
+        assert mq.channels()[0].groups[0].current_id == 5
+
+
+async def test_a_message_is_found_by_its_id_in_its_channel_only(directory: Path) -> None:
+    async with await RocksMQ.open(directory, settings=RocksMQSettings(page_bytes=1, retention_bytes=0)) as mq:
+        for name in ("x", "y"):
+            await mq.create_channel(name)
+            await mq.create_consumer_group("g", name)
+        ids = [(await mq.produce(name, [b"0"]))[0] for name in ("x", "y", "x")]
+        await mq.find("x", ids[0])
+        await mq.find("y", ids[1])
+        for name, message_id in (("x", ids[1]), ("y", ids[0]), ("x", ids[2] + 1), ("x", 1 << 62)):
+            with pytest.raises(InvalidArgumentError, match=f"has no message {message_id}"):
+                await mq.find(name, message_id)
+        with pytest.raises(ChannelNotExistError):
+            await mq.find("z", 1)
+        await mq.consume("g", "x", 1)
+        assert await mq.retain() == 1
+        with pytest.raises(TruncatedError, match="was dropped"):
+            await mq.find("x", ids[0])

@@ -16,9 +16,10 @@ from wal.rocksmq.broker import RocksMQStatistics
 from wal.rocksmq.catalog import ChannelInfo, GroupInfo
 from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
 from wal.rocksmq.rocksmq import IDAllocator, RocksMQ
-from wal.rocksmq.settings import RocksMQSettings
+from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 
 __all__ = [
+    "BATCH_MESSAGES_MAX",
     "ChannelInfo",
     "ConsumerMessage",
     "GroupInfo",

@@ -22,7 +22,7 @@ from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.channel import Channel, pages_to_drop
 from wal.rocksmq.consuming import Consuming
 from wal.rocksmq.keys import ID_MAX, Changes, prefix_end
-from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.requests import Ack, Change, Consume, Find, GiveBack, Produce, Retain, Seek, Withdraw
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
 
@@ -119,6 +119,11 @@ class Broker(Actor):
                         sought.append(request.channel)
                     elif isinstance(request, Ack):
                         await self.consuming.ack(request, changes)
+                    elif isinstance(request, GiveBack):
+                        await self.consuming.give_back(request, changes)
+                        sought.append(request.channel)
+                    elif isinstance(request, Find):
+                        await self.consuming.find(request)
                     else:
                         self._change(request, changes, produced)
                     answers.append((request.reply, None))
@@ -295,7 +300,7 @@ def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
     for request in batch:
         if isinstance(request, Consume):
             consuming.add(request.channel)
-        elif consuming and isinstance(request, Seek | Ack | Change) and request.channel in consuming:
+        elif consuming and isinstance(request, Seek | Ack | GiveBack | Change) and request.channel in consuming:
             yield part
             part, consuming = [], set()
         part.append(request)

@@ -13,7 +13,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.channel import Channel, ConsumerMessage, Group
 from wal.rocksmq.keys import NOTHING, Changes
-from wal.rocksmq.requests import Ack, Consume, Seek, Waiting
+from wal.rocksmq.requests import Ack, Consume, Find, GiveBack, Seek, Waiting
 from wal.rocksmq.store import Store
 
 __all__ = ["Consuming"]
@@ -62,6 +62,21 @@ class Consuming:
                 "acknowledge what was consumed"
             )
         channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
+
+    async def give_back(self, request: GiveBack, changes: Changes) -> None:
+        channel, group = self._catalog.group(request.group, request.channel)
+        last = max((message.message_id for message in request.messages), default=NOTHING)
+        if last > group.read_id:
+            raise InvalidArgumentError(
+                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {last}: "
+                "give back what was consumed"
+            )
+        returned = {message.message_id: message for message in (*group.returned, *request.messages)}
+        group.returned = [returned[message_id] for message_id in sorted(returned)]
+        channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
+
+    async def find(self, request: Find) -> None:
+        await self._found(self._catalog.channel(request.channel), request.message_id)
 
     async def consume(self, consumes: list[Consume]) -> None:
         """Answers the calls for which there are messages; the others wait. Positions are written once, unsynced, before the answers."""

@@ -11,7 +11,19 @@ from typing import Final
 from wal.errors import WouldBlockError
 from wal.rocksmq.channel import ConsumerMessage, Group
 
-__all__ = ["WAITING_MAX", "Ack", "Change", "Consume", "Produce", "Retain", "Seek", "Waiting", "Withdraw"]
+__all__ = [
+    "WAITING_MAX",
+    "Ack",
+    "Change",
+    "Consume",
+    "Find",
+    "GiveBack",
+    "Produce",
+    "Retain",
+    "Seek",
+    "Waiting",
+    "Withdraw",
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +77,25 @@ class Ack:
 
     reply: asyncio.Future[None]
     group: str
+    channel: str
+    message_id: int
+
+
+@dataclass(slots=True, eq=False)
+class GiveBack:
+    """Returns messages that were handed to the group: its next call gets them."""
+
+    reply: asyncio.Future[None]
+    group: str
+    channel: str
+    messages: list[ConsumerMessage]
+
+
+@dataclass(slots=True, eq=False)
+class Find:
+    """Looks for the message of this id, and changes nothing."""
+
+    reply: asyncio.Future[None]
     channel: str
     message_id: int
 

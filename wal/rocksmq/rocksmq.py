@@ -16,7 +16,7 @@ from wal.rocksmq.broker import Broker, IDAllocator, RocksMQStatistics
 from wal.rocksmq.catalog import Catalog, ChannelInfo
 from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
 from wal.rocksmq.keys import NOTHING, check_name
-from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.requests import Ack, Change, Consume, Find, GiveBack, Produce, Retain, Seek, Withdraw
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 from wal.rocksmq.store import Store
 
@@ -39,7 +39,7 @@ class RocksMQ:
         self._broker = broker
         self._ref = ref
         self._system = system
-        self._settings = settings
+        self.settings: RocksMQSettings = settings
         self._path = path
         self._closed = False
 
@@ -104,14 +104,12 @@ class RocksMQ:
     async def create_consumer_group(self, group_name: str, channel_name: str, *, latest: bool = False) -> None:
         """Creates a group of a channel that has consumed nothing, or all messages there if `latest`; raises ChannelExistError if it
         exists."""
-        check_name("group_name", group_name)
-        check_name("channel_name", channel_name)
+        _check_names(group_name, channel_name)
         await self._ask(lambda reply: Change(reply, "create", channel_name, group_name, latest=latest))
 
     async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
         """Removes a group and its position; its waiting consumers get ChannelNotExistError."""
-        check_name("group_name", group_name)
-        check_name("channel_name", channel_name)
+        _check_names(group_name, channel_name)
         await self._ask(lambda reply: Change(reply, "destroy", channel_name, group_name))
 
     async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
@@ -128,10 +126,10 @@ class RocksMQ:
         ]
         size = self._check_sizes(payloads)
         broker = self._broker
-        if broker.in_flight_bytes + size > self._settings.in_flight_bytes_max:
+        if broker.in_flight_bytes + size > self.settings.in_flight_bytes_max:
             raise WouldBlockError(
                 f"{broker.in_flight_bytes} bytes are waiting to be written, and {size} more would exceed in_flight_bytes_max="
-                f"{self._settings.in_flight_bytes_max}: await some calls first"
+                f"{self.settings.in_flight_bytes_max}: await some calls first"
             )
         self._check_open()
         broker.in_flight_bytes += size
@@ -161,8 +159,7 @@ class RocksMQ:
         crash of the process, some may be redelivered). Without it, the next opening begins after the last `ack`. Raises TruncatedError,
         with the id to `seek` to, when retention dropped a message that the group had not consumed.
         """
-        check_name("group_name", group_name)
-        check_name("channel_name", channel_name)
+        _check_names(group_name, channel_name)
         _check_int("n", n)
         if n < 1:
             raise InvalidArgumentError(f"n={n} is out of range: ask for at least 1 message")
@@ -202,10 +199,23 @@ class RocksMQ:
 
         Raises InvalidArgumentError for an id above the last one delivered to the group.
         """
-        check_name("group_name", group_name)
-        check_name("channel_name", channel_name)
+        _check_names(group_name, channel_name)
         _check_int("message_id", message_id)
         await self._ask(lambda reply: Ack(reply, group_name, channel_name, message_id))
+
+    async def give_back(self, group_name: str, channel_name: str, messages: Sequence[ConsumerMessage]) -> None:
+        """Returns messages that `consume` handed over with `auto_ack=False`: the next calls of the group get them first, in order.
+
+        Raises InvalidArgumentError for an id above the last one delivered to the group.
+        """
+        _check_names(group_name, channel_name)
+        await self._ask(lambda reply: GiveBack(reply, group_name, channel_name, list(messages)))
+
+    async def find(self, channel_name: str, message_id: int) -> None:
+        """Returns if the channel has a message of this id, and raises the errors of `seek` otherwise."""
+        check_name("channel_name", channel_name)
+        _check_int("message_id", message_id)
+        await self._ask(lambda reply: Find(reply, channel_name, message_id))
 
     async def seek(
         self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False
@@ -216,8 +226,7 @@ class RocksMQ:
         -1 is before all messages, None after all of them. Raises InvalidArgumentError for an id that no message of the channel has, and
         TruncatedError for one that was dropped.
         """
-        check_name("group_name", group_name)
-        check_name("channel_name", channel_name)
+        _check_names(group_name, channel_name)
         if message_id is not None:
             _check_int("message_id", message_id)
             if message_id < 1 and message_id != NOTHING:
@@ -251,7 +260,7 @@ class RocksMQ:
         )
 
     def _check_sizes(self, payloads: list[bytes]) -> int:
-        settings = self._settings
+        settings = self.settings
         if not 0 < len(payloads) <= BATCH_MESSAGES_MAX:
             raise InvalidArgumentError(
                 f"{len(payloads)} messages are too few or too many for one produce: give 1 to {BATCH_MESSAGES_MAX}"
@@ -323,6 +332,11 @@ def _payload(message: object) -> bytes:
     if not isinstance(payload, bytes):
         raise TypeError(f"a message is a ProducerMessage or bytes, not {type(payload).__name__}")
     return payload
+
+
+def _check_names(group_name: str, channel_name: str) -> None:
+    check_name("group_name", group_name)
+    check_name("channel_name", channel_name)
 
 
 def _check_int(name: str, value: object) -> None:
