@@ -390,6 +390,9 @@ async def test_a_message_that_no_vchannel_would_take_is_refused_at_once(location
             await broadcast.append(schema(["there", "gone"]))
         with pytest.raises(InvalidArgumentError, match="message_bytes_max=10000"):
             await broadcast.append(schema(["there"], payload=bytes(10_001)))
+        with pytest.raises(InvalidArgumentError, match="message_bytes_max=10000"):
+            await broadcast.check(schema(["there"], payload=bytes(10_001)))
+        await broadcast.check(schema(["there"], payload=bytes(5_000)))
         with pytest.raises(TypeError):
             await broadcast.append(Message("there", b""))  # type: ignore[arg-type]
         await broadcast.append(schema(["there"]))

@@ -7,10 +7,14 @@ broadcaster is opened and closed with the log, which also finishes what an earli
 from __future__ import annotations
 
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.accesser.lifecycle import Lifecycle
 from wal.message import ImmutableMessage, ResourceKey
+
+if TYPE_CHECKING:
+    from wal.engine.base import WritableEngine
 
 __all__ = ["LogBroadcast"]
 
@@ -40,10 +44,12 @@ class LogBroadcast:
         engine = lifecycle.engine
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
-        if isinstance(message, BroadcastMessage):
-            limit = engine.appends.message_bytes_max
-            message.check_size(message_bytes_max=limit, frame_bytes_max=engine.frame_bytes_max)
+        _check_size(message, engine)
         return await engine.broadcasts.append(message, wait=wait)
+
+    async def check(self, message: BroadcastMessage) -> None:
+        """Returns if the message is within the log's bounds; raises the InvalidArgumentError of `append` otherwise."""
+        _check_size(message, await self._lifecycle.ready())
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Acknowledges a vchannel's copy: `ack(broadcast_id, vchannel)` or `ack(message)`. It is durable when the call returns.
@@ -76,3 +82,9 @@ class LogBroadcast:
     def statistics(self) -> BroadcasterStatistics:
         """Returns the broadcaster's counts: those of this moment, and those since the log was opened."""
         return self._lifecycle.ready_nowait().broadcasts.statistics()
+
+
+def _check_size(message: BroadcastMessage, engine: WritableEngine) -> None:
+    if isinstance(message, BroadcastMessage):
+        limit = engine.appends.message_bytes_max
+        message.check_size(message_bytes_max=limit, frame_bytes_max=engine.frame_bytes_max)

@@ -177,6 +177,10 @@ class BlockingBroadcast:
         """Appends a copy for each vchannel; all of them are durable on return."""
         return self._call(self._broadcast.append, message, wait=wait)
 
+    def check(self, message: BroadcastMessage) -> None:
+        """Returns if the message is within the log's bounds; raises the InvalidArgumentError of `append` otherwise."""
+        self._call(self._broadcast.check, message)
+
     def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Acknowledges that a vchannel's consumer has processed its copy: `ack(broadcast_id, vchannel)` or `ack(message)`."""
         self._call(self._broadcast.ack, broadcast, vchannel)
