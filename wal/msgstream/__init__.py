@@ -11,8 +11,21 @@ Files:
 * repack:     which message, or which of its rows, goes to which producer
 * integers:   the check of integers that have a width on the wire
 * medium:     the seam that a system implements to carry messages
-* sending:    the broadcast of a medium that has none of its own
+* sending:    sending to several channels at once
 * errors:     the errors that only message streams raise
+* stream:     MsgStream: packs, produced to some channels and consumed from others
+* tt_stream:  TtMsgStream: one pack for each time tick
+* aligner:    TickAligner, which cuts the messages of several channels at their ticks. Pure
+* producers:  the channels that a stream writes to
+* subscriptions, subscription: the channels that a stream consumes; one of them
+* reader:     the actor that receives and decodes the messages of a channel
+* acker:      the actor that acknowledges the messages of a channel
+* page:       messages that were received together, decoded. Pure
+* delivered:  a pack that was handed over, with what its acknowledgement covers
+* refused:    a received message that is not delivered
+* statistics: the statistics of a stream
+* names:      the checks of names
+* media:      the systems that carry messages; a folder
 """
 
 from wal.installation import install_hint
@@ -33,7 +46,7 @@ from wal.msgstream.dispatcher import (
     UnmarshalDispatcherFactory,
     UnmarshalFunc,
 )
-from wal.msgstream.errors import PartialSendError
+from wal.msgstream.errors import PartialSendError, ProduceError
 from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received
 from wal.msgstream.messages import (
     CreateCollectionMsg,
@@ -47,12 +60,17 @@ from wal.msgstream.messages import (
 )
 from wal.msgstream.pack import MsgPack
 from wal.msgstream.position import MsgPosition
+from wal.msgstream.refused import OnRefused, Refused
 from wal.msgstream.repack import RepackFunc, default_repack, delete_repack, insert_repack
 from wal.msgstream.sending import send_to_each
+from wal.msgstream.statistics import ChannelStatistics, MsgStreamStatistics
+from wal.msgstream.stream import MsgStream
 from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import EarlierMsgType, MsgType
 
 __all__ = [
+    "ChannelStatistics",
     "CreateCollectionMsg",
     "CreatePartitionMsg",
     "DeleteMsg",
@@ -68,16 +86,22 @@ __all__ = [
     "MemUDFactory",
     "MsgPack",
     "MsgPosition",
+    "MsgStream",
+    "MsgStreamStatistics",
     "MsgType",
+    "OnRefused",
     "OpaqueMsg",
     "Outgoing",
     "PartialSendError",
+    "ProduceError",
     "ProtoUDFactory",
     "ProtoUnmarshalDispatcher",
     "Received",
+    "Refused",
     "RepackFunc",
     "TimeTickMsg",
     "TsMsg",
+    "TtMsgStream",
     "UnmarshalDispatcher",
     "UnmarshalDispatcherFactory",
     "UnmarshalFunc",

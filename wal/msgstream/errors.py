@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from wal.errors import WALError
 
-__all__ = ["PartialSendError"]
+if TYPE_CHECKING:
+    from wal.msgstream.position import MsgPosition
+
+__all__ = ["PartialSendError", "ProduceError"]
 
 
 class PartialSendError(WALError):
-    """A medium sent some of the messages, but not all; raised from the cause. Streams turn it into an error of the cause's class.
+    """A medium sent some of the messages, but not all; raised from the cause. Streams turn it into a ProduceError.
 
     `.durable` has, by channel, the ids of the messages in the order in which they were to be sent; None for one that is not known to be
     durable.
@@ -19,3 +23,41 @@ class PartialSendError(WALError):
     def __init__(self, text: str, *, durable: Mapping[str, Sequence[bytes | None]]) -> None:
         super().__init__(text)
         self.durable: Mapping[str, Sequence[bytes | None]] = durable
+
+
+class ProduceError(WALError):
+    """`produce` or `broadcast` failed while it sent. It is also of the class of its `__cause__`, with its `code` and `retryable`.
+
+    `.results` has, by channel, the positions of the messages in the order in which they were to be sent; None for one that is not known to
+    be durable. A channel without a durable message is not in it.
+    """
+
+    results: Mapping[str, Sequence[MsgPosition | None]] = {}
+
+    @classmethod
+    def of(cls, cause: Exception, results: Mapping[str, Sequence[MsgPosition | None]]) -> ProduceError:
+        """Returns the error for this cause, with what is durable."""
+        kind = _class_for(type(cause))
+        error = kind.__new__(kind)
+        durable = sum(position is not None for positions in results.values() for position in positions)
+        error.args = (f"{cause}; {durable} messages of this call are durable: their positions are in .results",)
+        error.__dict__.update(cause.__dict__)
+        error.results = results
+        error.__cause__ = cause
+        return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ProduceError.of, (self.__cause__, self.results)
+
+
+_CLASSES: Final[dict[type[Exception], type[ProduceError]]] = {}
+
+
+def _class_for(cause: type[Exception]) -> type[ProduceError]:
+    """Returns the class of errors for causes of this class: a cause that is no WALError adds nothing to it."""
+    if not issubclass(cause, WALError):
+        return ProduceError
+    if cause not in _CLASSES:
+        names = {"__module__": __name__, "__doc__": ProduceError.__doc__}
+        _CLASSES[cause] = type(ProduceError.__name__, (ProduceError, cause), names)
+    return _CLASSES[cause]

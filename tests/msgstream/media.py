@@ -1,0 +1,63 @@
+"""The media that the conformance suite runs on. A medium joins it by a class here and a line in PLACES."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+import pytest
+
+from wal.msgstream import Medium
+from wal.msgstream.media.memory import MemoryMedium
+
+
+class Place(Protocol):
+    """Where the channels of a test are."""
+
+    shares: bool
+    """Whether several streams can share a subscription."""
+    own_ticks: bool
+    """Whether the medium has ticks and timestamps of its own, which replace those of the messages."""
+
+    def channels(self, count: int) -> list[str]:
+        """Returns names of channels that no other test uses, all different."""
+        ...
+
+    async def medium(self) -> Medium:
+        """Returns a medium with the channels of this place; the place closes it, and it closes with no stream."""
+        ...
+
+    async def bad_ids(self, channel: str) -> list[bytes]:
+        """Returns ids that no medium of this kind gives to messages of this channel, which exists."""
+        ...
+
+
+class MemoryPlace:
+    shares = True
+    own_ticks = False
+
+    def __init__(self, medium: MemoryMedium) -> None:
+        self._medium = medium
+
+    def channels(self, count: int) -> list[str]:
+        return [f"channel-{uuid4().hex}" for _ in range(count)]
+
+    async def medium(self) -> MemoryMedium:
+        return self._medium
+
+    async def bad_ids(self, channel: str) -> list[bytes]:
+        return [b"x", bytes(16)]
+
+
+@asynccontextmanager
+async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryPlace]:
+    async with MemoryMedium() as medium:
+        yield MemoryPlace(medium)
+
+
+PLACES: Final[dict[str, Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]]] = {
+    "memory": memory,
+}
