@@ -25,6 +25,7 @@ Files:
 * refused:    a received message that is not delivered
 * statistics: the statistics of a stream
 * names:      the checks of names
+* channel_service: names of channels and their owners, in a KV
 * media:      the systems that carry messages; a folder
 """
 
@@ -36,6 +37,7 @@ except ImportError as _missing:
     raise ImportError(
         f"message streams need protobuf, which is not installed: {install_hint('wire')}", name=_missing.name
     ) from _missing
+from wal.msgstream.channel_service import ChannelService
 from wal.msgstream.dispatcher import (
     MarshalFunc,
     MarshalType,
@@ -70,6 +72,7 @@ from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import EarlierMsgType, MsgType
 
 __all__ = [
+    "ChannelService",
     "ChannelStatistics",
     "CreateCollectionMsg",
     "CreatePartitionMsg",
