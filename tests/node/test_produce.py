@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.accesser.faults import SavingGate
 from tests.node.foreign import Foreign
 from tests.node.servers import Serving, child, connected, serving
 from wal import open_wal
@@ -17,6 +18,7 @@ from wal.errors import (
     ClosedError,
     InvalidArgumentError,
     InvalidRequestSeqError,
+    StorageError,
     UnmatchedChannelTermError,
     WALError,
 )
@@ -329,6 +331,34 @@ async def test_appends_wait_for_room_in_flight() -> None:
         assert all(isinstance(outcome, AppendResult) for outcome in found.values())
         await stream.write(append(200, Message("orders", bytes(2 << 20))))
         assert isinstance((await outcomes(stream, 1))[200], InvalidArgumentError)
+
+
+async def test_a_storage_error_of_one_request_ends_no_stream(
+    served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pchannel is as good as before, so the next request is executed."""
+    stream = await opened(connection)
+    gate = SavingGate(served.log, monkeypatch)
+    gate.failure = StorageError("the metadata cannot be saved")
+    gate.open.set()
+    await stream.write(append(0, Message("orders", b"x")))
+    assert isinstance((await outcomes(stream, 1))[0], StorageError)
+    gate.failure = None
+    await stream.write(append(1, Message("orders", b"y")))
+    assert isinstance((await outcomes(stream, 1))[1], AppendResult)
+
+
+async def test_a_pchannel_whose_storage_has_failed_refuses_every_later_request(
+    served: Serving, connection: Connection
+) -> None:
+    stream = await opened(connection)
+    (pchannel,) = served.log.pchannels.values()
+    pchannel.fail(StorageError("the disk is gone", outcome_unknown=True))
+    for number in (1, 2):
+        await stream.write(append(number, Message("orders", b"y")))
+        refused = (await outcomes(stream, 1))[number]
+        assert isinstance(refused, StorageError)
+        assert not refused.outcome_unknown
 
 
 async def test_a_failed_pchannel_refuses_every_later_request(served: Serving, connection: Connection) -> None:

@@ -56,7 +56,6 @@ OWN_SETTINGS: Final = ("in_flight_bytes_max",)
 """The settings that a client chooses for itself; it gets them, and the server as well."""
 
 
-_OLD_FAILURE: Final = "an append right after the writer's metadata has failed fails as well: not explained yet"
 _WITHDRAWN: Final = (
     "cancels appends that the server has: what was sent is not withdrawn, and takes room until it is answered"
 )
@@ -70,13 +69,6 @@ _ONE_TURN: Final = (
 )
 _FORK: Final = "uses the log in a forked process: gRPC does not survive a fork"
 TESTS: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "test_time_ticks.test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved",
-            "test_append_txn.test_it_waits_for_ticks_and_claims_its_key_once",
-        ),
-        _OLD_FAILURE,
-    ),
     **dict.fromkeys(
         (
             "test_append_txn.test_one_that_waits_ends_with_any_of_its_vchannels",

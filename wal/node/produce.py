@@ -22,7 +22,6 @@ from wal.errors import (
     InvalidArgumentError,
     InvalidRequestSeqError,
     SessionLostError,
-    StorageError,
     UnmatchedChannelTermError,
     WALError,
 )
@@ -49,8 +48,10 @@ __all__ = ["ProduceStream"]
 
 UNANSWERED_MAX: Final = 65_536
 """The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
-_STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, StorageError, UnmatchedChannelTermError)
-"""The errors of a pchannel that takes nothing any more, here or in this term."""
+_STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
+"""The errors of a pchannel that takes nothing any more, here or in this term: clients send such a request again, so none may overtake it.
+A StorageError is not one of them. A caller gets it, and one of a single request, such as metadata that could not be saved, ends nothing: a
+pchannel whose storage has failed refuses every later request by itself."""
 LET_END_S: Final = 1.0
 """How long a client that was told that the node is stopping may take to end its stream."""
 Result = AppendResult | ForgottenResult
