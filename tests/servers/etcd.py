@@ -14,11 +14,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from tests.servers.cache import MissingServerError, installed, say
-from tests.servers.golang import build, run
+from tests.servers.golang import GoProgram, run
 from tests.servers.process import ServerProcess, free_ports
 
 __all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", "find_old_etcd", "install", "started"]
@@ -26,6 +27,9 @@ __all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", 
 VERSION: Final = "3.6.6"
 ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
 """`host:port` of an etcd that already runs; tests that kill their server still start their own."""
+_PROGRAM: Final = GoProgram("etcd", "go.etcd.io/etcd/server/v3", VERSION, ADDRESS_VARIABLE)
+find_etcd = _PROGRAM.find
+install = _PROGRAM.install
 
 
 class EtcdServer(ServerProcess):
@@ -108,43 +112,14 @@ def cluster(binary: Path, count: int) -> Iterator[list[EtcdServer]]:
             member.close()
 
 
-def install() -> None:
-    """Makes sure that `started` finds its program."""
-    if ADDRESS_VARIABLE not in os.environ:
-        find_etcd()
-
-
-@contextlib.contextmanager
-def started() -> Iterator[Mapping[str, str]]:
-    """Runs a server during the block and yields the variable that names it; uses the environment's server if it names one."""
-    named = os.environ.get(ADDRESS_VARIABLE)
-    if named is not None:
-        yield {ADDRESS_VARIABLE: named}
-        return
-    with EtcdServer() as server:
-        yield {ADDRESS_VARIABLE: server.address}
-
-
-def find_etcd() -> Path:
-    """Returns the program `etcd` on PATH, or the one in the cache, built first if missing. MissingServerError without Go."""
-    on_path = shutil.which("etcd")
-    if on_path is not None:
-        return Path(on_path)
-    return installed(f"etcd-{VERSION}", _build) / "etcd"
+def started() -> AbstractContextManager[Mapping[str, str]]:
+    """Runs a server during a block; see `GoProgram.started`."""
+    return _PROGRAM.started(EtcdServer)
 
 
 def find_old_etcd() -> Path:
     """Returns etcd 3.4 as Debian and Ubuntu package it. MissingServerError if apt-get has no such package."""
     return installed("etcd-3.4-debian", _extract) / "usr" / "bin" / "etcd"
-
-
-def _build(folder: Path) -> None:
-    if shutil.which("go") is None:
-        raise MissingServerError(
-            f"etcd is not on PATH and there is no Go to build it with: install etcd or Go, or name a running one in {ADDRESS_VARIABLE}"
-        )
-    say(f"building etcd {VERSION} with Go; this takes about a minute, once")
-    build("go.etcd.io/etcd/server/v3", VERSION, folder / "etcd")
 
 
 def _extract(folder: Path) -> None:

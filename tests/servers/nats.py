@@ -1,23 +1,20 @@
 """NatsServer: a real nats-server with JetStream, and the source of its program.
 
-Owns the server's directory and port. `find_nats` looks on PATH, then builds VERSION with Go into the cache (about a minute, once).
-Listens on 127.0.0.1 only. Only benchmarks use it.
+Owns the server's directory and port. Listens on 127.0.0.1 only. Only benchmarks use it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from tests.servers.cache import MissingServerError, installed, say
-from tests.servers.golang import build
+from tests.servers.golang import GoProgram
 from tests.servers.process import ServerProcess, free_ports
 
 __all__ = ["ADDRESS_VARIABLE", "VERSION", "NatsServer", "find_nats", "install", "started"]
@@ -25,6 +22,9 @@ __all__ = ["ADDRESS_VARIABLE", "VERSION", "NatsServer", "find_nats", "install", 
 VERSION: Final = "2.15.2"
 ADDRESS_VARIABLE: Final = "WAL_TEST_NATS"
 """`host:port` of a nats-server that already runs, with JetStream."""
+_PROGRAM: Final = GoProgram("nats-server", "github.com/nats-io/nats-server/v2", VERSION, ADDRESS_VARIABLE)
+find_nats = _PROGRAM.find
+install = _PROGRAM.install
 
 
 class NatsServer(ServerProcess):
@@ -62,38 +62,9 @@ class NatsServer(ServerProcess):
         self.close()
 
 
-def install() -> None:
-    """Makes sure that `started` finds its program."""
-    if ADDRESS_VARIABLE not in os.environ:
-        find_nats()
-
-
-@contextlib.contextmanager
-def started() -> Iterator[Mapping[str, str]]:
-    """Runs a server during the block and yields the variable that names it; uses the environment's server if it names one."""
-    named = os.environ.get(ADDRESS_VARIABLE)
-    if named is not None:
-        yield {ADDRESS_VARIABLE: named}
-        return
-    with NatsServer() as server:
-        yield {ADDRESS_VARIABLE: server.address}
-
-
-def find_nats() -> Path:
-    """Returns the program `nats-server` on PATH, or the one in the cache, built first if missing. MissingServerError without Go."""
-    on_path = shutil.which("nats-server")
-    if on_path is not None:
-        return Path(on_path)
-    return installed(f"nats-{VERSION}", _build) / "nats-server"
-
-
-def _build(folder: Path) -> None:
-    if shutil.which("go") is None:
-        raise MissingServerError(
-            f"nats-server is not on PATH and there is no Go to build it with: install either, or name a running one in {ADDRESS_VARIABLE}"
-        )
-    say(f"building nats-server {VERSION} with Go; this takes about a minute, once")
-    build("github.com/nats-io/nats-server/v2", VERSION, folder / "nats-server")
+def started() -> AbstractContextManager[Mapping[str, str]]:
+    """Runs a server during a block; see `GoProgram.started`."""
+    return _PROGRAM.started(NatsServer)
 
 
 def _answers(port: int) -> bool:
