@@ -87,20 +87,9 @@ class ReadOnlyPChannel(ReadablePChannel):
 
     def statistics(self) -> PChannelStatistics:
         """Returns a snapshot of its counts; those of writing are 0."""
-        shown = self.log.shown
         return PChannelStatistics(
             name=self.channel,
-            term=shown.term,
-            frames=0,
-            bytes=0,
-            events=0,
-            waiting=0,
-            frames_in_flight=0,
-            bytes_in_flight=0,
-            open_transactions=0,
-            open_transaction_bytes=0,
-            expired_transactions=0,
-            barriers=0,
+            term=self.log.shown.term,
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
             promise=self.tail.promised_tick,

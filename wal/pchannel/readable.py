@@ -27,21 +27,24 @@ PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
 
 
-class PChannelStatistics(msgspec.Struct, frozen=True):
-    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync."""
+class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync.
+
+    A pchannel that is read only has 0 for all counts of writing.
+    """
 
     name: str
     term: int
-    frames: int
-    bytes: int
-    events: int
-    waiting: int
-    frames_in_flight: int
-    bytes_in_flight: int
-    open_transactions: int
-    open_transaction_bytes: int
-    expired_transactions: int
-    barriers: int
+    frames: int = 0
+    bytes: int = 0
+    events: int = 0
+    waiting: int = 0
+    frames_in_flight: int = 0
+    bytes_in_flight: int = 0
+    open_transactions: int = 0
+    open_transaction_bytes: int = 0
+    expired_transactions: int = 0
+    barriers: int = 0
     readers: int
     durable_end: int
     promise: int

@@ -86,21 +86,11 @@ class RemotePChannel(ReadablePChannel):
             if first is not None or self.log.earliest[0] <= self.tail.durable_end:
                 return first
 
-    def statistics(self, *, in_flight_bytes: int = 0, waiting: int = 0) -> PChannelStatistics:
-        """Returns this client's counts; those of the server are 0."""
+    def statistics(self) -> PChannelStatistics:
+        """Returns this client's counts of reading; `RemoteLog` adds those of its producer."""
         return PChannelStatistics(
             name=self.channel,
             term=self.log.shown.term,
-            frames=0,
-            bytes=0,
-            events=0,
-            waiting=waiting,
-            frames_in_flight=0,
-            bytes_in_flight=in_flight_bytes,
-            open_transactions=0,
-            open_transaction_bytes=0,
-            expired_transactions=0,
-            barriers=0,
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
             promise=self.tail.promised_tick,
