@@ -20,6 +20,8 @@ Files, from the bottom up:
 * reports:      settings, statistics, retention, producers and tails as messages, and back
 * headers:      the metadata of a call: what a stream is created with, and the token
 * auth:         the server's check of tokens
+* answer:       what the end of a call means: its answer, or an error
+* stream:       the client's side of a stream
 * connection:   calls and streams to one of several addresses, each with a deadline
 * serving:      the options and the port of a server
 """

@@ -15,27 +15,22 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
-from wal.errors import (
-    ClosedError,
-    FormatError,
-    InvalidArgumentError,
-    UnavailableError,
-    UnknownOutcomeError,
-    WALError,
-)
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WALError
 from wal.network import PING_S, Endpoints, Method, TlsFiles
+from wal.rpc.answer import explain, received
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import Header, token_header
 from wal.rpc.methods import NODE_STATES
+from wal.rpc.stream import Stream
 from wal.secret import Secret
 
-__all__ = ["UNREACHABLE_S", "Connection", "Stream"]
+__all__ = ["UNREACHABLE_S", "Connection"]
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -48,17 +43,6 @@ _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _TRIES_OF_A_READ: Final = 3
 """A read spends at most this fraction of its time at one of several addresses, so that a frozen server does not use it up."""
-_REFUSED: Final = frozenset(
-    (
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-    )
-)
-"""The statuses of gRPC itself for calls that no handler saw: too large, unknown, not allowed."""
 
 
 class Connection:
@@ -151,11 +135,11 @@ class Connection:
         call = channel.unary_stream(method.path, **method.serializers())(request, metadata=self._headers)
         try:
             async for response in call:
-                yield _received(response, self._name(number, what), writing=False)
+                yield received(response, self._name(number, what), writing=False)
         except grpc.aio.AioRpcError as error:
             if isinstance(error_in(error), ClosedError):
                 self._endpoints.leave(number)
-            raise _explain(error, self._name(number, what), writing=False) from error
+            raise explain(error, self._name(number, what), writing=False) from error
         except asyncio.CancelledError:
             if not self._ended_it():
                 raise
@@ -205,10 +189,10 @@ class Connection:
                     # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
                     wait_for_ready=once,
                 )
-                received: Response = _received(response, self._name(number, what), writing=writing)
-                return received
+                answer: Response = received(response, self._name(number, what), writing=writing)
+                return answer
             except grpc.aio.AioRpcError as error:
-                explained = _explain(error, self._name(number, what), writing=writing)
+                explained = explain(error, self._name(number, what), writing=writing)
                 told = error_in(error)
                 lost = told is None and not once and not isinstance(explained, InvalidArgumentError)
                 if lost and writing:
@@ -260,97 +244,3 @@ class Connection:
 
     def _name(self, number: int, what: str) -> str:
         return f"{self._endpoints.addresses[number]}, {what}"
-
-
-class Stream(Generic[Request, Response]):
-    """One stream. One task may write while another reads."""
-
-    def __init__(self, call: Any, what: str) -> None:
-        self._call = call
-        self._what = what
-        self._cancelled = False
-
-    async def write(self, request: Request) -> None:
-        """Sends a request; waits while the other side does not read. Raises the error with which the stream ended."""
-        try:
-            await self._call.write(request)
-        except grpc.aio.AioRpcError as error:
-            raise _explain(error, self._what, writing=False) from error
-        except asyncio.InvalidStateError as error:  # the call has ended, or `finish` was called
-            raise await self._ended() from error
-        except asyncio.CancelledError:
-            if not self._is_cancelled():
-                raise
-            raise self._closed() from None
-
-    async def read(self) -> Response | None:
-        """Returns the next response; None when the other side ended the stream well. Raises the error with which it ended."""
-        try:
-            response = await self._call.read()
-            if response is grpc.aio.EOF:
-                if await self._call.code() is not grpc.StatusCode.OK:
-                    raise await self._ended()
-                return None
-        except grpc.aio.AioRpcError as error:
-            raise _explain(error, self._what, writing=False) from error
-        except asyncio.CancelledError:
-            if not self._is_cancelled():
-                raise
-            raise self._closed() from None
-        received: Response = _received(response, self._what, writing=False)
-        return received
-
-    async def finish(self) -> None:
-        """Says that no request follows."""
-        await self._call.done_writing()
-
-    def cancel(self) -> None:
-        """Ends the stream at once."""
-        self._cancelled = True
-        self._call.cancel()
-
-    def _is_cancelled(self) -> bool:
-        """Returns whether it was this stream that was cancelled, and not the task that uses it: gRPC raises CancelledError for both."""
-        task = asyncio.current_task()
-        return self._cancelled and task is not None and not task.cancelling()
-
-    async def _ended(self) -> WALError:
-        """Returns the error with which the call ended."""
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK or self._cancelled:
-            return self._closed()
-        metadata = await self._call.trailing_metadata()
-        return _explain(
-            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details()),
-            self._what,
-            writing=False,
-        )
-
-    def _closed(self) -> ClosedError:
-        return ClosedError(f"{self._what}: the stream has ended")
-
-
-def _received(response: Response | None, what: str, *, writing: bool) -> Response:
-    """Returns the response. Raises an error for None, which gRPC returns for bytes that it cannot read as the message of this call."""
-    if response is not None:
-        return response
-    text = f"{what}: the answer cannot be read as the message of this call"
-    if writing:
-        raise UnknownOutcomeError(f"{text}, so what was asked for may have been done: look before you repeat it")
-    raise FormatError(f"{text}: use a server and a client of the same version")
-
-
-def _explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALError:
-    """Returns the server's error; or, for a status that gRPC made itself, what it means. `writing`: the call may have changed something."""
-    if (told := error_in(error)) is not None:
-        return told
-    said = f"{what}: {error.details() or error.code().name}"
-    if error.code() in _REFUSED:
-        return InvalidArgumentError(
-            f"{said}; nothing was changed: is it a server of this log, and is the request below its limit?"
-        )
-    if writing:
-        return UnknownOutcomeError(
-            f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it"
-        )
-    return UnavailableError(f"{said}; nothing was changed: try again")

@@ -32,10 +32,11 @@ from wal.pchannel import InFlight
 from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.columns import request_of
-from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
+from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
+from wal.rpc.stream import Stream
 
 __all__ = ["Producer"]
 

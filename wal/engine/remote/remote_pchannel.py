@@ -18,11 +18,12 @@ from wal.message import LogPosition, MessageID
 from wal.pchannel import PChannelStatistics, ReadablePChannel
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.connection import Connection, Stream
+from wal.rpc.connection import Connection
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
 from wal.rpc.positions import identity_from_proto
 from wal.rpc.reports import tail_from_proto
+from wal.rpc.stream import Stream
 
 __all__ = ["RemotePChannel"]
 
