@@ -21,7 +21,7 @@ def test_in_any_order_of_arrival(data: st.DataObject) -> None:
         assert not aligner.ended
         edge = data.draw(st.sampled_from([edge for edge in range(len(streams)) if edge not in ended]))
         if arrived[edge] < len(streams[edge]):
-            aligner.put(edge, Item(streams[edge][arrived[edge]], edge))
+            aligner.queues[edge].append(Item(streams[edge][arrived[edge]], edge))
             arrived[edge] += 1
         else:
             aligner.end(edge)
@@ -37,14 +37,14 @@ def test_in_any_order_of_arrival(data: st.DataObject) -> None:
                 Item(tick, edge) if tick in stream else SkipTickMsg(tick) for edge, stream in enumerate(streams)
             ]
         assert taken == known[: len(taken)]
-        assert [aligner.pending(edge) for edge in range(len(streams))] == [
+        assert [len(aligner.queues[edge]) for edge in range(len(streams))] == [
             len([tick for tick in stream[:count] if tick not in taken])
             for stream, count in zip(streams, arrived, strict=True)
         ]
         if taken == known:
             assert aligner.take() is None
         assert aligner.missing == [
-            edge for edge in range(len(streams)) if edge not in ended and aligner.pending(edge) == 0
+            edge for edge in range(len(streams)) if edge not in ended and len(aligner.queues[edge]) == 0
         ]
     while (got := aligner.take()) is not None:
         taken.append(got[0])

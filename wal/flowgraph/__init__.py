@@ -11,10 +11,12 @@ Files:
 * mermaid:     the statistics as a flowchart. Pure
 * msg:         a message of one tick, and the message that says that a tick has none
 * node:        what a graph must know of a node, and a base class of nodes
-* operations:  the calls of nodes that wait: their tasks and threads
+* routing:     the way of results to the out-edges. Pure
 * states:      where a graph began, and the counts of its nodes
 * statistics:  what every node and every edge does
 * wiring:      checks which edges there are. Pure
+* work:        one tick that a node works on
+* worker:      the actor that awaits the calls of a node that wait
 """
 
 from wal.flowgraph.errors import NodeFailedError

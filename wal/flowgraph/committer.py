@@ -65,4 +65,4 @@ class Committer(Actor):
     def _fail(self, cause: BaseException) -> None:
         if not self._over:
             self._over = True
-            self._failed(NodeFailedError(self._context.node.name, self._tick, cause))
+            self._failed(NodeFailedError(self._context.node_name, self._tick, cause))

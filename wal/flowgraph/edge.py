@@ -7,6 +7,7 @@ one would use them all, and the join would wait for the slower one for ever.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from wal.flowgraph.inputs import InputAligner
@@ -18,7 +19,9 @@ __all__ = ["Edge"]
 class Edge:
     """The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes."""
 
-    __slots__ = ("_index", "_inputs", "_wake_source", "_wake_target", "_wanted", "capacity", "source", "target", "tick")
+    __slots__ = (
+        "_index", "_inputs", "_queue", "_wake_source", "_wake_target", "_wanted", "capacity", "source", "target", "tick",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -38,33 +41,35 @@ class Edge:
         """The tick of the last message; None before the first."""
         self._inputs = inputs
         self._index = index
+        self._queue: deque[Msg] = inputs.queues[index]
         self._wake_source = wake_source
         self._wake_target = wake_target
         self._wanted = False
 
+    def __repr__(self) -> str:
+        return repr(self.target)
+
     @property
     def pending(self) -> int:
         """The number of messages that wait."""
-        return self._inputs.pending(self._index)
+        return len(self._queue)
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for a message."""
-        return self._inputs.pending(self._index) >= self.capacity
-
-    def want_room(self) -> None:
-        """Asks for a wake-up of the source when the target takes the next message."""
+    def has_room(self) -> bool:
+        """Returns whether there is a credit; if not, the source is woken when there is one."""
+        if len(self._queue) < self.capacity:
+            return True
         self._wanted = True
+        return False
 
-    def put(self, msg: Msg) -> None:
+    def put(self, tick: int, msg: Msg) -> None:
         """Adds a message; there must be room."""
-        self.tick = msg.time_tick
-        self._inputs.put(self._index, msg)
+        self.tick = tick
+        self._queue.append(msg)
         self._wake_target()
 
     def taken(self) -> None:
         """Says that the target may have taken a message."""
-        if self._wanted and not self.full:
+        if self._wanted and len(self._queue) < self.capacity:
             self._wanted = False
             self._wake_source()
 

@@ -11,22 +11,23 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-from actors import ActorSystem, Clock, Group, SystemClock, Timer
+from actors import ActorRef, ActorSystem, Clock, Group, SystemClock, Timer
 from wal.errors import ClosedError, InvalidArgumentError, UnknownError
 from wal.flowgraph.committer import Committer
-from wal.flowgraph.context import NodeContext
+from wal.flowgraph.context import Call, NodeContext
 from wal.flowgraph.edge import Edge
 from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.mermaid import to_mermaid
 from wal.flowgraph.node import Node
-from wal.flowgraph.operations import Operations
 from wal.flowgraph.states import FlowGraphStates
 from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics
 from wal.flowgraph.wiring import Edges, check_wiring, reachable_sinks
+from wal.flowgraph.worker import Worker
 
 __all__ = ["TimeTickedFlowGraph"]
 
@@ -53,7 +54,8 @@ class TimeTickedFlowGraph:
         self._contexts: dict[str, NodeContext] = {}
         self._committers: list[Committer] = []
         self._group: Group | None = None
-        self._operations = Operations(self._look_quiet)
+        self._workers: list[ActorRef] = []
+        self._executor: ThreadPoolExecutor | None = None
         self._host: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
         self._stopping = False
@@ -132,7 +134,7 @@ class TimeTickedFlowGraph:
         Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in an operation of the
         graph, which would wait for itself.
         """
-        if asyncio.current_task() in self._operations:
+        if asyncio.current_task() in [worker.task for worker in self._workers]:
             raise RuntimeError("a node cannot wait for the end of its graph: call close() from another task")
         self._closed = True
         if self._host is None:
@@ -190,22 +192,34 @@ class TimeTickedFlowGraph:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            await self._operations.close()
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
         """Creates the actors and the edges, and wakes every node."""
         self._group = group = system.group("nodes", inbox_max=len(wiring) + 1, on_turn_end=self._turn_ended)
-        self._operations.reserve_threads(
-            sum(node.max_parallelism for node in self._nodes.values() if getattr(node, "in_thread", False))
-        )
+
+        def hire(context: NodeContext) -> Call:
+            """Creates one more worker for a node."""
+            worker = Worker(context)
+            self._workers.append(
+                system.spawn(worker, name=f"worker {len(self._workers)}: {context.node_name}", inbox_max=1)
+            )
+            return worker.call
+
+        in_thread = {name for name, node in self._nodes.items() if getattr(node, "in_thread", False)}
+        if in_thread:
+            threads = sum(self._nodes[name].max_parallelism for name in in_thread)
+            self._executor = ThreadPoolExecutor(threads, thread_name_prefix="flow graph")
         inputs = {name: InputAligner(len(edges.in_)) for name, edges in wiring.items()}
         self._contexts = contexts = {
             name: NodeContext(
                 node,
                 inputs=inputs[name],
-                operations=self._operations,
                 states=self._states,
                 tell=group.tell,
+                hire=hire,
+                executor=self._executor if name in in_thread else None,
                 failed=self._failed,
             )
             for name, node in self._nodes.items()
@@ -229,7 +243,7 @@ class TimeTickedFlowGraph:
                 [edges[name, target] for target in wiring[name].out],
             )
             group.join(context, name=name)
-            commit = getattr(context.node, "commit", None)
+            commit = getattr(self._nodes[name], "commit", None)
             if commit is not None and not context.ins:
                 sinks = [contexts[sink] for sink in reachable_sinks(wiring, name)]
                 committer = Committer(context, sinks, commit, self._failed)
@@ -247,7 +261,9 @@ class TimeTickedFlowGraph:
 
     def _look_quiet(self) -> None:
         """Ends the graph when nothing runs and nothing is left to do."""
-        if not self._operations.running and self._group is not None and not self._group.pending:
+        if self._group is None or self._group.pending:
+            return
+        if not any(context.active for context in self._contexts.values()):
             self._quiet.set()
 
     def _check_ended(self) -> None:
@@ -258,7 +274,7 @@ class TimeTickedFlowGraph:
                 f"the flow graph has stalled: nothing runs, but nodes {', '.join(map(repr, waiting))} have not ended; please report it"
             )
         for context in self._contexts.values():
-            context.ended = True
+            context.release()
 
     def _failed(self, error: NodeFailedError) -> None:
         _log.error("a flow graph failed: %s", error, exc_info=error.__cause__)
@@ -284,6 +300,8 @@ class TimeTickedFlowGraph:
         cause = TimeoutError(f"it was cancelled {self._drain_timeout_s} s after the flow graph began to end")
         for context in self._contexts.values():
             context.cut_off(cause)
+        for worker in self._workers:
+            worker.cut_off()
         self._quiet.set()
 
     def _host_ended(self, host: asyncio.Task[None]) -> None:

@@ -15,42 +15,35 @@ __all__ = ["InputAligner"]
 
 
 class InputAligner:
-    """The in-edges of one node, by index. On every edge ticks ascend; who puts messages sees to that."""
+    """The in-edges of one node, by index."""
 
-    __slots__ = ("_open", "_queues")
+    __slots__ = ("_open", "queues")
 
     def __init__(self, edges: int) -> None:
-        self._queues: list[deque[Msg]] = [deque() for _ in range(edges)]
+        self.queues: list[deque[Msg]] = [deque() for _ in range(edges)]
+        """The messages that wait on each edge. Whoever adds one sees to it that ticks ascend."""
         self._open = [True] * edges
 
     @property
     def ended(self) -> bool:
         """Whether every edge has ended and nothing is left to take."""
-        return not any(self._open) and not any(self._queues)
+        return not any(self._open) and not any(self.queues)
 
     @property
     def missing(self) -> list[int]:
         """The edges without which the next tick cannot be known: they have not ended, and no message waits on them."""
-        return [edge for edge, queue in enumerate(self._queues) if not queue and self._open[edge]]
-
-    def put(self, edge: int, msg: Msg) -> None:
-        """Adds a message, whose tick is above all earlier ones of this edge."""
-        self._queues[edge].append(msg)
+        return [edge for edge, queue in enumerate(self.queues) if not queue and self._open[edge]]
 
     def end(self, edge: int) -> None:
         """Says that no more messages come on this edge."""
         self._open[edge] = False
-
-    def pending(self, edge: int) -> int:
-        """Returns the number of messages that wait on an edge."""
-        return len(self._queues[edge])
 
     def take(self) -> tuple[int, list[Msg]] | None:
         """Removes and returns the smallest tick and its messages, one for each edge, a SkipTickMsg where an edge has none.
 
         Returns None if the next tick is not known yet, or if there is none.
         """
-        queues = self._queues
+        queues = self.queues
         if len(queues) == 1:
             if not queues[0]:
                 return None

@@ -1,0 +1,46 @@
+"""The way of a node's results to its out-edges. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import NoneType
+from typing import Final
+
+from wal.errors import InvalidArgumentError
+from wal.flowgraph.msg import Msg, SkipTickMsg
+from wal.flowgraph.node import Outputs
+
+__all__ = ["RESULTS", "route"]
+
+RESULTS: Final = (list, tuple, NoneType, Sequence)
+"""What `operate` may give; the usual types come first, because asking an abstract one costs more."""
+
+
+def route(tick: int, outputs: Outputs, targets: Sequence[object]) -> list[Msg]:
+    """Returns the message for each out-edge, in their order, a SkipTickMsg where the node gave none. `targets` are named in errors.
+
+    Raises InvalidArgumentError for a message of another tick, one for an edge that does not exist, or a second one for an edge, and
+    TypeError for results that are no list.
+    """
+    if not isinstance(outputs, RESULTS):
+        raise TypeError(f"it gave {outputs!r:.200}: operate() gives a list of messages, or None")
+    routed: list[Msg | None] = [None] * len(targets)
+    for msg in outputs or ():
+        if msg.time_tick != tick:
+            raise InvalidArgumentError(
+                f"it gave a message of tick {msg.time_tick} at tick {tick}: all messages of a call have its tick"
+            )
+        index = msg.down_stream_node_idx
+        if not -1 <= index < len(routed):
+            raise InvalidArgumentError(
+                f"it gave a message for out-edge {index} at tick {tick}: it has {len(routed)} out-edges, "
+                "counted from 0; -1 means all of them"
+            )
+        for edge in range(len(routed)) if index == -1 else (index,):
+            if routed[edge] is not None:
+                raise InvalidArgumentError(
+                    f"it gave two messages for the edge to {targets[edge]} at tick {tick}: "
+                    "an edge carries one message a tick, so put everything into one"
+                )
+            routed[edge] = msg
+    return [SkipTickMsg(tick) if msg is None else msg for msg in routed]
