@@ -1,0 +1,118 @@
+"""docs/reference/message-streams.md has each name of the seeds, and each of its Python names exists in the file that it names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from wal.msgstream import EarlierMsgType, MsgType
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs/reference/message-streams.md").read_text()
+SEEDS: Final = (ROOT / "tests/golden/message_stream_seeds.md").read_text()
+ROWS: Final = [
+    tuple(cell.strip() for cell in line.strip("|").split("|"))
+    for line in PAGE.splitlines()
+    if line.startswith("|") and not line.startswith(("| seed ", "|---"))
+]
+NAMES: Final = [row for row in ROWS if not row[2].isdigit()]
+NUMBERS: Final = [row for row in ROWS if row[2].isdigit()]
+
+
+def names_in(cell: str) -> set[str]:
+    """Returns the names of a cell: `A` `B`: `c` `d` are A, B, A.c, A.d, B.c and B.d."""
+    owners, colon, members = cell.partition("`: `")
+    found = set(re.findall(r"`([\w.]+)`", f"{owners}`" if colon else owners))
+    return found | {f"{owner}.{member}" for owner in found for member in re.findall(r"`(\w+)`", f"`{members}") if colon}
+
+
+def names_of_seeds(text: str) -> set[str]:
+    """Returns each type, field, method, function and constant that the Go code declares."""
+    found: set[str] = set()
+    for block in re.findall(r"```go\n(.*?)```", text, re.DOTALL):
+        owner = ""
+        for line in block.splitlines():
+            line = line.partition("//")[0].strip()
+            if declared := re.match(r"type (\w+)(?: (?:struct|interface) *(\{\}?)|\b)", line):
+                found.add(declared[1])
+                owner = declared[1] if declared[2] == "{" else ""
+            elif method := re.match(r"func \(([^)]*)\) (\w+)\(", line):
+                receiver = max(
+                    re.findall(r"\w+", method[1]), key=is_type
+                )  # some receivers are written the wrong way round
+                found.add(f"{receiver}.{method[2]}")
+            elif function := re.match(r"func (\w+)\(", line) or re.match(r"(\w+)\s+MsgType\s+=", line):
+                found.add(function[1])
+            elif line == "}":
+                owner = ""
+            elif owner and (member := re.match(r"\w+", line)):
+                found.add(f"{owner}.{member[0]}")
+    return found
+
+
+def is_type(word: str) -> bool:
+    """Returns whether the seeds declare this type, or only methods of it, as of MarshalDispatcher."""
+    return re.search(rf"type {word}\b", SEEDS) is not None or word == "MarshalDispatcher"
+
+
+def test_the_seeds_are_read_whole() -> None:
+    """Guards the extraction: some names of each form, and their number."""
+    found = names_of_seeds(SEEDS)
+    assert {
+        "MsgType_TimeTick",
+        "kTimeSync",
+        "RepackFunc",
+        "MsgPack.EndPositions",
+        "TsMsg.SetTs",
+        "PulsarTtMsgStream.inputBuf",
+        "RmqTtMsgStream.Broadcast",
+        "MarshalDispatcher.addDefaultMsgTemplates",
+        "TimeTickedFlowGraph.SetEdges",
+        "baseNode.SetMaxParallelism",
+        "SkipTickMsg.SkipThisTick",
+        "timestampOracle.saveTimestamp",
+        "KVBase.WatchWithPrefix",
+        "NewEtcdKV",
+    } <= found
+    assert len(found) == 356
+
+
+@pytest.mark.parametrize("row", NAMES, ids=[row[0].replace("`", "") for row in NAMES])
+def test_each_python_name_is_in_its_file(row: tuple[str, str, str]) -> None:
+    _, python, file = row
+    if python.startswith(("none", "private")):
+        assert file == ""
+        return
+    names = names_in(python)
+    assert names
+    path = file.strip("`") or "msgstream/types.py"
+    module = importlib.import_module("wal." + path.removesuffix(".py").replace("/", "."))
+    assert (ROOT / "wal" / path).is_file()
+    for name in names:
+        owner, _, member = name.partition(".")
+        assert owner in module.__all__
+        found = getattr(module, owner)
+        assert not member or hasattr(found, member) or member in getattr(found, "__annotations__", {}), name
+
+
+def test_each_number_is_that_of_the_seeds() -> None:
+    declared = dict(re.findall(r"(\w+)\s+MsgType\s+= (\d+)", SEEDS))
+    assert {seed.strip("`"): number for seed, _, number in NUMBERS} == declared
+    enums: dict[str, Any] = {"MsgType": MsgType, "EarlierMsgType": EarlierMsgType}
+    stated = []
+    for _, python, number in NUMBERS:
+        enum, _, member = python.strip("`").partition(".")
+        assert enums[enum][member] == int(number), python
+        stated.append(enums[enum][member])
+    assert stated == [*MsgType, *EarlierMsgType]
+
+
+def test_a_name_of_msg_type_follows_the_rule() -> None:
+    for seed, python, _ in NUMBERS:
+        if (name := seed.strip("`")).startswith("MsgType_"):
+            snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("MsgType_")).upper()
+            assert python == f"`MsgType.{snake}`"
