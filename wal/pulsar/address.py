@@ -13,11 +13,13 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.secret import Secret
 
-__all__ = ["PulsarAddress"]
+__all__ = ["LOG_SUBSCRIPTION", "PulsarAddress"]
 
 ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443
 """Pulsar's default ports."""
+LOG_SUBSCRIPTION: Final = "wal"
+"""The durable cursor in the topics of logs and of checkpoints: it holds their messages, and shows that a topic is a log's."""
 
 
 class PulsarAddress(msgspec.Struct, frozen=True):
@@ -50,15 +52,15 @@ class PulsarAddress(msgspec.Struct, frozen=True):
         """The namespace: tenant/namespace."""
         return f"{self.tenant}/{self.namespace}"
 
-    def topic(self, pchannel: str) -> str:
-        """Returns the topic of this pchannel's log. Raises InvalidArgumentError for a name that cannot name a topic."""
-        if not isinstance(pchannel, str):
-            raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
-        if not pchannel or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in pchannel):
+    def topic(self, channel: str, what: str = "pchannel") -> str:
+        """Returns the topic of this channel. Raises InvalidArgumentError, which calls it `what`, for a name that cannot name a topic."""
+        if not isinstance(channel, str):
+            raise TypeError(f"a {what}'s name is a str, not {type(channel).__name__}")
+        if not channel or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in channel):
             raise InvalidArgumentError(
-                f"pchannel name {pchannel!r} cannot name a topic of Pulsar: use ASCII letters, digits, '-', '_' and '.'"
+                f"{what} name {channel!r} cannot name a topic of Pulsar: use ASCII letters, digits, '-', '_' and '.'"
             )
-        return f"persistent://{self.path}/{pchannel}"
+        return f"persistent://{self.path}/{channel}"
 
     def checkpoints(self, pchannel: str) -> str:
         """Returns the topic of this pchannel's checkpoints."""

@@ -67,6 +67,16 @@ class Admin:
             if not isinstance(error.__cause__, urllib.error.HTTPError) or error.__cause__.code != 409:
                 raise
 
+    def partitions(self, topic: str) -> int:
+        """Returns how many partitions a topic has: 0 for one without partitions, and for one that does not exist."""
+        found = self._request("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false", missing=None)
+        return 0 if found is None else int(found["partitions"])
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Returns the names of a topic's subscriptions; none if there is no such topic."""
+        found: list[str] | None = self._request("GET", f"{_path(topic)}/subscriptions", missing=None)
+        return found or []
+
     def disable_deduplication(self, topic: str) -> None:
         """Switches deduplication off for this topic only."""
         self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)

@@ -14,8 +14,9 @@ import atexit
 import concurrent.futures
 import logging
 import os
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
@@ -34,6 +35,7 @@ __all__ = [
     "failure",
     "is_one_of",
     "is_refusal",
+    "patiently",
     "position_of_id",
 ]
 
@@ -42,6 +44,9 @@ OPERATION_TIMEOUT_S: Final = 10
 """The time for one attempt to reach the broker; callers decide how long to retry."""
 CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
+CLOSE_S: Final = 3.0
+CLOSE_SILENT_S: Final = 0.1
+"""How long closing waits for a broker that does not answer, the first time and afterwards."""
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
 PROBE_BYTES_MIN: Final = 16 << 10
@@ -50,16 +55,33 @@ REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationN
 _READERS: Final = 12
 _OTHERS: Final = 6
 """Threads for everything except reading: readers that wait for a broker must not stop a writer from reconnecting."""
+TRIES: Final = 5
+PAUSE_S: Final = 0.3
+"""The pause after the first try, then twice and three times as long: another client's durable cursor, or a moving topic, needs a moment."""
+PASSING: Final = (
+    "ServiceUnitNotReady",
+    "ConsumerBusy",
+    "ProducerBusy",
+    "NotConnected",
+    "ProducerFenced",
+    "TooManyLookupRequestException",
+)
+"""The errors of a broker that is moving the topic."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
 class Connection:
-    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it."""
+    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it.
 
-    def __init__(self, address: PulsarAddress) -> None:
+    `readers`: how many calls of `read` are made at once; each has a thread, created when it is first needed.
+    """
+
+    def __init__(self, address: PulsarAddress, *, readers: int = _READERS) -> None:
         self.address = address
         self._client: pulsar.Client | None = None
-        self._readers = concurrent.futures.ThreadPoolExecutor(_READERS, thread_name_prefix="wal-pulsar-read")
+        self._pid = os.getpid()
+        self._silent = False
+        self._readers = concurrent.futures.ThreadPoolExecutor(readers, thread_name_prefix="wal-pulsar-read")
         self._others = concurrent.futures.ThreadPoolExecutor(_OTHERS, thread_name_prefix="wal-pulsar")
 
     async def run(self, call: Callable[[], _T]) -> _T:
@@ -99,7 +121,7 @@ class Connection:
         import pulsar
 
         mode = pulsar.ProducerAccessMode.ExclusiveWithFencing if fencing else pulsar.ProducerAccessMode.Shared
-        return self._live.create_producer(
+        return self.client.create_producer(
             topic,
             batching_enabled=False,
             block_if_queue_full=False,
@@ -113,7 +135,7 @@ class Connection:
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
-        return self._live.create_reader(
+        return self.client.create_reader(
             topic, start, receiver_queue_size=READ_AHEAD, start_message_id_inclusive=inclusive
         )
 
@@ -121,14 +143,14 @@ class Connection:
         """Creates a reader that begins at the start of the topic. Blocks."""
         import pulsar
 
-        return self._live.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=READ_AHEAD)
+        return self.client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=READ_AHEAD)
 
     def consumer(self, topic: str, subscription: str) -> pulsar.Consumer:
         """Creates a consumer of a durable subscription; a new one begins at the start of the topic. It fetches one message at most.
         Blocks."""
         import pulsar
 
-        return self._live.subscribe(
+        return self.client.subscribe(
             topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest
         )
 
@@ -160,6 +182,14 @@ class Connection:
             )
         return None
 
+    async def ended(self, closing: Collection[asyncio.Future[Any]]) -> None:
+        """Waits for these calls, which close something at the broker. A broker that does not answer is waited for CLOSE_S, and once.
+
+        The calls go on in their threads.
+        """
+        _, late = await asyncio.wait(closing, timeout=CLOSE_SILENT_S if self._silent else CLOSE_S)
+        self._silent = bool(late)
+
     async def close(self) -> None:
         """Ends the client and the threads. Idempotent."""
         await asyncio.get_running_loop().run_in_executor(None, self.abandon)
@@ -173,7 +203,9 @@ class Connection:
     def _end_client(self) -> None:
         """Closes the client; it answers all unanswered sends before this returns. Blocks."""
         client, self._client = self._client, None
-        if client is not None:
+        if client is not None and self._pid != os.getpid():
+            _inherited.append(client)
+        elif client is not None:
             import pulsar  # imported only here: if it is not installed, there is no client
 
             try:
@@ -182,9 +214,15 @@ class Connection:
                 _log.info("closing the client: %s", error)
 
     @property
-    def _live(self) -> pulsar.Client:
+    def client(self) -> pulsar.Client:
+        """The client. Raises StorageError after `close`, InvalidArgumentError in a forked child, which lacks the client's threads."""
         if self._client is None:
             raise StorageError("the connection to Pulsar is closed")
+        if self._pid != os.getpid():
+            raise InvalidArgumentError(
+                f"the connection to {self.address.service_url} was opened by process {self._pid}, and this process was forked from it "
+                "without the threads of Pulsar's client: open a connection of its own after the fork"
+            )
         return self._client
 
 
@@ -220,6 +258,18 @@ def close_producer(producer: pulsar.Producer) -> None:
         pass  # it was fenced, or its broker is gone
 
 
+def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
+    """Returns the result of a call, retrying while the broker moves the topic. Blocks."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return call()
+        except Exception as error:
+            if attempt == TRIES or not is_one_of(error, *PASSING):
+                raise failure(error, doing, connection.address) from error
+            time.sleep(PAUSE_S * attempt)
+    raise AssertionError
+
+
 def is_refusal(result: Any) -> bool:
     """Whether this answer, or error, of a send is about the frame alone."""
     import _pulsar
@@ -247,6 +297,9 @@ def _end_all() -> None:
     for connection in left:
         connection._end_client()
 
+
+_inherited: Final[list[pulsar.Client]] = []
+"""Clients of the process that this one was forked from. They are kept: the end of a client waits for its threads, which are not here."""
 
 atexit.register(_end_all)
 os.register_at_fork(after_in_child=_started.clear)  # the child does not have the client's threads

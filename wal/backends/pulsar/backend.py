@@ -16,13 +16,13 @@ from wal.backends.pulsar.control import Control, ControlRecord, RecordStore
 from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.log import PulsarLog
-from wal.backends.pulsar.opening import check_checkpoint, open_log, patiently
-from wal.backends.pulsar.topic import SUBSCRIPTION, TopicReader
+from wal.backends.pulsar.opening import check_checkpoint, open_log
+from wal.backends.pulsar.topic import TopicReader
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.message import FORM_PULSAR
-from wal.pulsar.address import PulsarAddress
+from wal.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.pulsar.admin import Admin
-from wal.pulsar.connection import Connection
+from wal.pulsar.connection import Connection, patiently
 
 __all__ = ["PulsarBackend"]
 
@@ -135,7 +135,7 @@ class PulsarBackend(LogBackend):
             patiently(self._connection, partial(self._hold, topic), f"holding {topic}")
 
     def _hold(self, topic: str) -> None:
-        self._connection.consumer(topic, SUBSCRIPTION).close()
+        self._connection.consumer(topic, LOG_SUBSCRIPTION).close()
 
     def _check_policies(self, topic: str) -> None:
         admin = self._admin

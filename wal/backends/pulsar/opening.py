@@ -8,10 +8,8 @@ log is open.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -25,24 +23,12 @@ from wal.backends.pulsar.recovery import end_before, missing_records
 from wal.backends.pulsar.topic import move_cursor, send_mark
 from wal.errors import CorruptionError
 from wal.pulsar.admin import Admin
-from wal.pulsar.connection import Connection, close_producer, failure, is_one_of
+from wal.pulsar.connection import Connection, close_producer, failure, is_one_of, patiently
 from wal.pulsar.positions import entry_of, ledger_of, text_of
 
-__all__ = ["Opened", "check_checkpoint", "open_log", "patiently"]
+__all__ = ["Opened", "check_checkpoint", "open_log"]
 
-_T = TypeVar("_T")
 TRIES: Final = 5
-PAUSE_S: Final = 0.3
-"""The pause after the first try, then twice and three times as long: another client's durable cursor, or a moving topic, needs a moment."""
-PASSING: Final = (
-    "ServiceUnitNotReady",
-    "ConsumerBusy",
-    "ProducerBusy",
-    "NotConnected",
-    "ProducerFenced",
-    "TooManyLookupRequestException",
-)
-"""The errors of a broker that is moving the topic."""
 FENCED: Final = ("ProducerFenced", "AlreadyClosed")
 
 
@@ -124,18 +110,6 @@ def check_checkpoint(topic: str, record: ControlRecord, checkpoint: int | None) 
     """Raises CorruptionError when the log no longer holds the messages after this checkpoint."""
     if checkpoint is not None and checkpoint < record.kept_from:
         raise _lost_checkpoint(topic, record.kept_from, None, checkpoint)
-
-
-def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
-    """Returns the result of a call, retrying while the broker moves the topic. Blocks."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            return call()
-        except Exception as error:
-            if attempt == TRIES or not is_one_of(error, *PASSING):
-                raise failure(error, doing, connection.address) from error
-            time.sleep(PAUSE_S * attempt)
-    raise AssertionError
 
 
 async def _take_over(connection: Connection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:

@@ -15,20 +15,19 @@ import msgspec
 from wal.backends.pulsar.layout import Mark, mark_of, mark_properties
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
+from wal.pulsar.address import LOG_SUBSCRIPTION
 from wal.pulsar.connection import Connection, failure, position_of_id
 from wal.pulsar.positions import entry_of, ledger_of, text_of
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["SUBSCRIPTION", "Entry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
+__all__ = ["Entry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
 """How long a reader that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
 TIMEOUT_S: Final = 90.0
-SUBSCRIPTION: Final = "wal"
-"""The name of the durable cursor in the topics of logs and of checkpoints."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
@@ -166,7 +165,7 @@ def move_cursor(connection: Connection, topic: str, last: int) -> None:
     import pulsar
 
     try:
-        consumer = connection.consumer(topic, SUBSCRIPTION)
+        consumer = connection.consumer(topic, LOG_SUBSCRIPTION)
         try:
             consumer.acknowledge_cumulative(pulsar.MessageId(-1, ledger_of(last), entry_of(last), -1)._msg_id)
         finally:
