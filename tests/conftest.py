@@ -42,7 +42,8 @@ CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "channels", "pchannel")
 """Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop."""
 SHARED: Final = {"shared_spark": "spark", "pulsar_host": "pulsar"}
-"""Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group."""
+"""Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name
+of a group as a parameter belongs to it as well."""
 TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
 """Folders whose tests all belong to a group."""
 ORDER: Final = ("spark", "pulsar")
@@ -76,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(Path(__file__).parent)
         fixtures = getattr(item, "fixturenames", ())
         shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
+        given = getattr(item, "callspec", None)
+        shared = shared or next((group for group in ORDER if given and group in given.params.values()), None)
         shared = shared or TOGETHER.get(path.parts[0])
         item.add_marker(pytest.mark.xdist_group(shared or path.as_posix()))
         ranks[item] = ORDER.index(shared) if shared else len(ORDER)

@@ -10,8 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from wal.msgstream import Medium
+from tests.servers.pulsar_fixtures import keeping_namespace
+from wal import Secret
+from wal.msgstream import Medium, Outgoing
 from wal.msgstream.media.memory import MemoryMedium
+from wal.msgstream.media.pulsar import PulsarMedium
+from wal.pulsar import PulsarAddress
 
 
 class Place(Protocol):
@@ -58,6 +62,38 @@ async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield MemoryPlace(medium)
 
 
+class PulsarPlace:
+    shares = True
+    own_ticks = False
+
+    def __init__(self, medium: PulsarMedium) -> None:
+        self._medium = medium
+
+    def channels(self, count: int) -> list[str]:
+        return [f"channel-{uuid4().hex}" for _ in range(count)]
+
+    async def medium(self) -> PulsarMedium:
+        return self._medium
+
+    async def bad_ids(self, channel: str) -> list[bytes]:
+        producer = await self._medium.producer(f"{channel}-other")
+        foreign = await producer.send([Outgoing(b"", 0)])
+        await producer.close()
+        return [b"x", *foreign]
+
+
+@asynccontextmanager
+async def pulsar(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PulsarPlace]:
+    host, admin, token = (request.getfixturevalue(f"pulsar_{name}") for name in ("host", "admin_host", "token"))
+    tenant, _, namespace = keeping_namespace(f"http://{admin}", token or None).partition("/")
+    address = PulsarAddress(
+        f"pulsar://{host}", tenant, namespace, admin_url=f"http://{admin}", token=Secret(token) if token else None
+    )
+    async with PulsarMedium(address) as medium:
+        yield PulsarPlace(medium)
+
+
 PLACES: Final[dict[str, Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]]] = {
     "memory": memory,
+    "pulsar": pulsar,
 }

@@ -1,6 +1,7 @@
 """Fixtures of a real Pulsar, one for the session, and of namespaces on it, one for each test.
 
-Its ledgers hold a hundred entries, so that every longer test uses several. It requires a token, and speaks TLS on a second port.
+Its ledgers hold a hundred entries, so that every longer test uses several; it remembers acknowledged parts of batches. It
+requires a token, and speaks TLS on a second port.
 A server that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, except by tests that kill it or need its
 TLS.
 """
@@ -19,7 +20,9 @@ from tests.servers.fixtures import require
 from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, PulsarServer, admin_request, find_pulsar
 
 __all__ = [
+    "PARTS_ACKNOWLEDGED",
     "SMALL_LEDGERS",
+    "keeping_namespace",
     "make_namespace",
     "pulsar_admin_host",
     "pulsar_host",
@@ -28,10 +31,13 @@ __all__ = [
     "pulsar_token",
 ]
 
-SMALL_LEDGERS: Final = {
+SMALL_LEDGERS: Final[dict[str, object]] = {
     "managedLedgerMaxEntriesPerLedger": 100,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
 }
+PARTS_ACKNOWLEDGED: Final[dict[str, object]] = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
+"""The broker remembers which messages of a batch were acknowledged, as docs/howto/pulsar.md advises for message streams."""
+KEEP_ALL: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 _session: Final = secrets.token_hex(4)
 _numbers: Final = itertools.count()
 
@@ -40,7 +46,7 @@ _numbers: Final = itertools.count()
 def pulsar_process() -> Iterator[PulsarServer]:
     """Yields a server that belongs to the session, which a test may kill and restart."""
     require(find_pulsar)
-    with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
+    with PulsarServer(options=SMALL_LEDGERS | PARTS_ACKNOWLEDGED, secured=True) as server:
         yield server
 
 
@@ -75,5 +81,13 @@ def make_namespace(admin_url: str, token: str | None) -> str:
     """Creates an empty namespace on this server; returns it as tenant/namespace."""
     name = f"public/wal-{_session}-{next(_numbers)}"
     status, body = admin_request(admin_url, "PUT", f"namespaces/{name}", {}, token=token)
+    assert status == 204, (status, body)
+    return name
+
+
+def keeping_namespace(admin_url: str, token: str | None) -> str:
+    """Creates an empty namespace that keeps acknowledged messages, for message streams; returns it as tenant/namespace."""
+    name = make_namespace(admin_url, token)
+    status, body = admin_request(admin_url, "POST", f"namespaces/{name}/retention", KEEP_ALL, token=token)
     assert status == 204, (status, body)
     return name

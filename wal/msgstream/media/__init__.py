@@ -3,4 +3,7 @@
 Files:
 
 * memory: the memory of this process
+* pulsar: topics of Pulsar
+* pulsar_producer, pulsar_consumer: one topic of Pulsar
+* pulsar_ids: ids of messages on Pulsar
 """

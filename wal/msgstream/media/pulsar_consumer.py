@@ -1,0 +1,332 @@
+"""PulsarConsumer: reads one topic under one subscription.
+
+Owns a consumer of Pulsar's client, recreated when it loses its broker, and the native ids of what was received and is not acknowledged.
+Those ids share what Pulsar's client knows of a batch; one made from bytes would acknowledge the whole batch. They also tell which messages
+a broker delivers again although this consumer still holds them.
+
+Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
+from wal.msgstream.media.pulsar_ids import Place, TopicIds
+from wal.msgstream.medium import Received
+from wal.pulsar.connection import Connection, is_one_of, patiently
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = ["PulsarConsumer", "Subscription"]
+
+WAIT_MS: Final = 500
+PAGE_MESSAGES: Final = 1_000
+PAGE_BYTES: Final = 4 << 20
+PAGE_WAIT_MS: Final = 1
+"""How long a page waits for more messages after its first one: the least that Pulsar's client can wait."""
+QUEUE_MESSAGES: Final = 1_000
+"""Messages that the client fetches ahead."""
+LOST_S: Final = 1.0
+"""How long a consumer that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
+RETRY_S: Final = 0.1
+TAKEN_S: Final = 30.0
+"""How long a lost consumer waits for a subscription that another consumer has: a broker needs a while to notice a dead connection."""
+FINAL: Final = (
+    "AuthenticationError", "AuthorizationError", "TopicNotFound", "TopicTerminated", "InvalidTopicName", "InvalidConfiguration",
+    "IncompatibleSchema", "UnsupportedVersionError",
+)  # fmt: skip
+"""Answers that a consumer would get again and again."""
+_log: Final = logging.getLogger("wal.pulsar")
+
+
+class Subscription:
+    """How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block."""
+
+    def __init__(self, connection: Connection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.name = name
+        self.exclusive = exclusive
+        self._earliest = earliest
+
+    def __str__(self) -> str:
+        return f"subscription {self.name!r} of {self.topic}"
+
+    def consumer(self) -> pulsar.Consumer:
+        """Creates a consumer. Raises LockedError when another consumer excludes it."""
+        import pulsar
+
+        positions, types = pulsar.InitialPosition, pulsar.ConsumerType
+
+        def subscribe() -> pulsar.Consumer | None:
+            try:
+                return self.connection.client.subscribe(
+                    self.topic,
+                    self.name,
+                    consumer_type=types.Exclusive if self.exclusive else types.Shared,
+                    initial_position=positions.Earliest if self._earliest else positions.Latest,
+                    receiver_queue_size=QUEUE_MESSAGES,
+                    start_message_id_inclusive=True,
+                    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(PAGE_MESSAGES, PAGE_BYTES, PAGE_WAIT_MS),
+                    batch_index_ack_enabled=True,
+                )
+            except pulsar.exceptions.ConsumerBusy:
+                return None
+
+        consumer = patiently(self.connection, subscribe, f"opening {self}")
+        if consumer is None:
+            raise LockedError(f"{self} has a consumer that excludes this one: close that one, or choose another name")
+        return consumer
+
+    def has(self, place: Place) -> bool:
+        """Whether the topic has the message at this place."""
+        import pulsar
+
+        start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+
+        def look() -> bool:
+            reader = self.connection.client.create_reader(self.topic, start, start_message_id_inclusive=True)
+            try:
+                while reader.has_message_available():
+                    found = _place(reader.read_next(timeout_millis=WAIT_MS * 10).message_id())
+                    if found >= place:
+                        return found == place
+                return False
+            finally:
+                reader.close()
+
+        return patiently(self.connection, look, f"looking for a message of {self.topic}")
+
+
+class PulsarConsumer:
+    """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
+
+    def __init__(self, subscription: Subscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer) -> None:
+        self._subscription = subscription
+        self._connection = subscription.connection
+        self._channel = channel
+        self._ids = ids
+        self._consumer: pulsar.Consumer | None = consumer
+        self._held: dict[bytes, Any] = {}
+        self._acked: deque[Any] = deque()  # native ids to acknowledge
+        self._last: Place | None = None
+        self._before: Place | None = None
+        self._lost_since: float | None = None
+        self._page: list[Received] = []
+        self._fetching: asyncio.Future[list[Received]] | None = None
+        self._closed = False
+        self._swapping = threading.Lock()
+
+    async def receive(self, count_max: int) -> list[Received]:
+        """Returns the next messages. A broker that is away is waited for, however long it takes."""
+        while not self._page:
+            self._check_open()
+            if self._fetching is None:
+                self._fetching = asyncio.ensure_future(self._connection.read(self._fetch))
+            await asyncio.wait([self._fetching])  # if this is cancelled, the next call gets the page
+            fetched, self._fetching = self._fetching, None
+            self._check_open()
+            self._page = fetched.result()
+        page = self._page
+        page, self._page = page[:count_max], page[count_max:]
+        return page
+
+    async def ack(self, msg_ids: Sequence[bytes]) -> None:
+        """Acknowledges these messages; an id that this consumer does not hold was acknowledged before.
+
+        Pulsar's client tells the broker within 100 ms, and when it is closed. While the broker is away, the acks wait.
+        """
+        self._check_open()
+        held = self._held
+        self._acked.extend(held.pop(msg_id) for msg_id in msg_ids if msg_id in held)
+        await self._connection.run(self._acknowledge)
+
+    async def check(self, msg_id: bytes) -> None:
+        """Raises InvalidArgumentError for a malformed or a foreign id, TruncatedError for one whose message Pulsar has deleted."""
+        self._check_open()
+        place, ours = self._ids.parse(msg_id)
+        if await self._connection.run(lambda: self._subscription.has(place)):
+            return
+        what = f"message {place.ledger}:{place.entry}:{place.batch_index} of channel {self._channel!r}"
+        if ours:
+            raise TruncatedError(
+                f"{what} is gone: Pulsar deletes what all subscriptions have acknowledged, unless the namespace has a retention policy; "
+                "read from the earliest message under a new subscription"
+            )
+        raise InvalidArgumentError(f"there is no {what}: use a position of this channel whose message still exists")
+
+    async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
+        """Moves the subscription. Pulsar moves it to an entry; messages before the id in the same batch are dropped here."""
+        self._check_open()
+        place, _ = self._ids.parse(msg_id)
+        await self._connection.run(lambda: self._seek(place))
+        self._before = Place(place.ledger, place.entry, place.batch_index - inclusive)
+        if self._subscription.exclusive:
+            self._last = self._before
+
+    async def close(self) -> None:
+        """Ends the consumer. If the broker does not answer, the acks of the last 100 ms may be lost."""
+        if self._closed:
+            return
+        self._closed = True
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._connection.run(self._end))]
+        if self._fetching is not None:
+            ends.append(self._fetching)
+        await self._connection.ended(ends)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the consumer of channel {self._channel!r} was closed: open another one")
+
+    # -- in threads
+
+    def _fetch(self) -> list[Received]:
+        """Returns a page, which is empty if nothing came within WAIT_MS. One call at a time."""
+        import pulsar
+
+        consumer = self._consumer or self._replace()
+        if consumer is None:
+            return []
+        try:
+            messages = [consumer.receive(WAIT_MS)]
+        except pulsar.exceptions.Timeout:
+            self._check_lost(consumer)
+            return []
+        except pulsar.PulsarException as error:
+            self._lose(error)
+            return []
+        self._lost_since = None
+        try:
+            messages += consumer.batch_receive()
+        except pulsar.PulsarException:
+            pass  # the next call meets the same problem
+        return self._take(messages)
+
+    def _take(self, messages: Iterable[pulsar.Message]) -> list[Received]:
+        """Returns what is new among these messages, and holds their native ids."""
+        found: list[Received] = []
+        held, ids, exclusive = self._held, self._ids, self._subscription.exclusive
+        ledger = entry = -1
+        start = b""
+        for message in messages:
+            native = message.message_id()
+            if native.entry_id() != entry or native.ledger_id() != ledger:
+                ledger, entry = native.ledger_id(), native.entry_id()
+                start = ids.entry(ledger, entry)
+            index = native.batch_index()
+            msg_id = start + ids.end(index)
+            if msg_id in held:
+                continue  # the broker delivers it again, and it is being handled
+            place = Place(ledger, entry, index)
+            if self._is_done(place):
+                self._acked.append(native)
+                continue
+            if exclusive:
+                self._last = place
+            held[msg_id] = native
+            found.append(Received(msg_id, message.data()))
+        if self._acked:
+            self._acknowledge()
+        return found
+
+    def _is_done(self, place: Place) -> bool:
+        """Whether this message lies before the position of a seek, or was received before by the only consumer: its ack was lost."""
+        if self._subscription.exclusive and self._last is not None:
+            return place <= self._last
+        before = self._before
+        return before is not None and place[:2] == before[:2] and place.batch_index <= before.batch_index
+
+    def _acknowledge(self) -> None:
+        import pulsar
+
+        consumer, acked = self._consumer, self._acked
+        while consumer is not None and acked:
+            try:
+                native = acked.popleft()
+            except IndexError:
+                return  # another thread has taken it
+            try:
+                consumer.acknowledge(native)
+            except pulsar.PulsarException:
+                acked.append(native)  # for the next consumer
+                return
+
+    def _check_lost(self, consumer: pulsar.Consumer) -> None:
+        """Gives a consumer up that has had no connection for LOST_S."""
+        now = time.monotonic()
+        if consumer.is_connected():
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = now
+        elif now - self._lost_since >= LOST_S:
+            self._lose("the connection to the broker was lost")
+
+    def _lose(self, cause: object) -> None:
+        with self._swapping:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None and not self._closed:
+            self._lost_since = self._lost_since or time.monotonic()
+            _log.warning("%s: %s; subscribing again", self._subscription, cause)
+            _close(consumer)
+
+    def _replace(self) -> pulsar.Consumer | None:
+        """Subscribes again; returns None, after a pause, while that is not possible."""
+        lost_s = time.monotonic() - (self._lost_since or 0.0)
+        try:
+            consumer = self._subscription.consumer()
+        except LockedError:
+            if lost_s > TAKEN_S or self._closed:
+                raise
+            time.sleep(RETRY_S)
+            return None
+        except StorageError as error:
+            if self._closed or (isinstance(error.__cause__, Exception) and is_one_of(error.__cause__, *FINAL)):
+                raise
+            _log.info("%s; trying again", error)
+            time.sleep(RETRY_S)
+            return None
+        with self._swapping:
+            if not self._closed:
+                self._consumer = consumer
+        if self._closed:
+            _close(consumer)
+            return None
+        self._acknowledge()
+        return consumer
+
+    def _seek(self, place: Place) -> None:
+        import pulsar
+
+        consumer = self._consumer
+        assert consumer is not None
+        to = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+        patiently(self._connection, lambda: consumer.seek(to), f"moving {self._subscription}")
+
+    def _end(self) -> None:
+        self._acknowledge()
+        with self._swapping:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            _close(consumer)
+
+
+def _place(native: Any) -> Place:
+    """Returns the place in a native id."""
+    return Place(native.ledger_id(), native.entry_id(), native.batch_index())
+
+
+def _close(consumer: pulsar.Consumer) -> None:
+    import pulsar
+
+    try:
+        consumer.close()
+    except pulsar.PulsarException:
+        pass  # its broker is gone, or the connection was closed before
