@@ -39,7 +39,7 @@ class Committer(Actor):
         given = self._context.given
         if not given or self._over:
             return
-        ticks = [sink.tick for sink in self._sinks]
+        ticks = [sink.recorded for sink in self._sinks]
         passed = min((tick for tick in ticks if tick is not None), default=None)
         if passed is None or None in ticks or given[0] > passed:
             return

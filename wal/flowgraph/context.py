@@ -41,7 +41,7 @@ class NodeContext(Member):
 
     __slots__ = (
         "_active", "_begun", "_blocked_s", "_blocked_since", "_completed", "_executor", "_failed", "_hire", "_inputs", "_node",
-        "_parallelism", "_ready", "_resting", "_start_tick", "_tell", "_woken", "_workers", "_working_s",
+        "_parallelism", "_ready", "_records", "_resting", "_start_tick", "_tell", "_woken", "_workers", "_working_s",
         "ended", "given", "ins", "may_cancel", "node_name", "outs", "stopping", "tick",
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ class NodeContext(Member):
         self._hire = hire
         self._executor = executor
         self._failed = failed
+        self._records = hasattr(node, "recorded_tick")
         self._parallelism = 1
         self._begun: deque[Work] = deque()  # in the order of ticks
         self._ready: deque[Work] = deque()  # those of _begun whose calls wait and are not awaited yet
@@ -137,6 +138,15 @@ class NodeContext(Member):
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         self._fail(self._begun[0].tick if self._begun else self.tick, cause)
+
+    @property
+    def recorded(self) -> int | None:
+        """Of a sink, the tick up to which sources may commit; None before any."""
+        tick = self.tick
+        if tick is None or not self._records:
+            return tick
+        recorded: int | None = getattr(self._node, "recorded_tick")  # noqa: B009 - not every node has it
+        return None if recorded is None else min(tick, recorded)
 
     def finish(self, work: Work, outputs: Outputs, error: BaseException | None) -> None:
         """Takes the result of a call."""

@@ -194,6 +194,15 @@ class TimeTickedFlowGraph:
                 self._timer.cancel()
             if self._executor is not None:
                 self._executor.shutdown(wait=False)
+            await self._close_nodes()
+
+    async def _close_nodes(self) -> None:
+        for node in self._nodes.values():
+            if (close := getattr(node, "close", None)) is not None:
+                try:
+                    await close()
+                except Exception as error:
+                    _log.error("node %r of a flow graph could not be closed: %s", node.name, error, exc_info=error)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
         """Creates the actors and the edges, and wakes every node."""

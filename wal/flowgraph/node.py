@@ -21,7 +21,8 @@ Outputs: TypeAlias = Sequence[Msg] | None
 class Node(Protocol):
     """A node of a flow graph. A node without in-edges is an input node.
 
-    The graph also looks for three attributes that a node may have, and that BaseNode has: `in_thread`, `waits_for` and `commit`.
+    The graph also looks for attributes that a node may have: `in_thread`, `waits_for`, `commit` and `close`, which BaseNode has, and of a
+    sink `recorded_tick`: the tick up to which a replay would change nothing. Input nodes commit no later tick, although it has passed.
     """
 
     @property
@@ -112,6 +113,9 @@ class BaseNode:
         Ticks ascend, and some may be left out, because a call stands for all ticks up to its own. There is one call at a time, which may
         overlap with `operate`. An exception fails the graph.
         """
+
+    async def close(self) -> None:
+        """Called once, after the graph has ended: releases what `operate` opened."""
 
 
 def _positive(what: str, value: int, name: str) -> int:
