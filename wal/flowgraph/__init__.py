@@ -1,5 +1,7 @@
 """The time-ticked flow graph: nodes that work on the messages of one tick after the other, and edges that carry them.
 
+`wal.flowgraph.nodes` has ready-made nodes; nothing else here knows logs or message streams.
+
 Files:
 
 * committer:   the actor that tells an input node what has passed every sink

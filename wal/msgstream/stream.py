@@ -78,6 +78,11 @@ class MsgStream(AsyncOnly):
         self._failure: BaseException | None = None
         self._closing: asyncio.Task[None] | None = None
 
+    @property
+    def auto_ack(self) -> bool:
+        """Whether a pack is acknowledged when the next one is asked for."""
+        return self._auto_ack
+
     async def as_producer(self, channels: Sequence[str]) -> None:
         """Adds these channels to those that the stream writes to; bucket i is the i-th of all. Channels that it has are skipped.
 

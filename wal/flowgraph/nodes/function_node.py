@@ -1,0 +1,69 @@
+"""FunctionNode: a node that calls a function with the messages of each tick."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from wal.errors import InvalidArgumentError
+from wal.flowgraph.msg import Msg
+from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Outputs
+from wal.flowgraph.nodes.batch_msg import BatchMsg, batch_of
+
+__all__ = ["FunctionNode", "Result"]
+
+Result: TypeAlias = Iterable[Any] | Mapping[int, Iterable[Any]] | None
+"""What the function returns: messages for all out-edges, messages by the index of an out-edge, or None for nothing."""
+
+
+class FunctionNode(BaseNode):
+    """Calls `function(tick, *inputs)` for each tick, with one sequence of messages for each in-edge, in the order of `set_edges(in_=…)`.
+
+    An input is empty where its edge has nothing at this tick. The function is called at each tick of any in-edge, also if all are empty:
+    so it learns how far the time has come. A coroutine function is awaited; `in_thread=True` runs a plain one in a thread. With
+    `max_parallelism` above 1 it is called for later ticks before it has returned for earlier ones. What it keeps between calls is lost with
+    the process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Result | Awaitable[Result]],
+        *,
+        max_queue_length: int = MAX_QUEUE_LENGTH,
+        max_parallelism: int = 1,
+        in_thread: bool = False,
+    ) -> None:
+        super().__init__(name, max_queue_length=max_queue_length, max_parallelism=max_parallelism, in_thread=in_thread)
+        if not callable(function):
+            raise TypeError(f"node {name!r} calls a function(tick, *inputs), not {function!r}")
+        if in_thread and (
+            inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        ):
+            raise InvalidArgumentError(
+                f"node {name!r}: in_thread=True runs a plain function, and a coroutine function runs on the event loop: give one of them"
+            )
+        self._function = function
+
+    def operate(self, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:
+        tick = msgs[0].time_tick
+        result = self._function(tick, *[batch_of(msg, self.name) for msg in msgs])
+        if isinstance(result, Awaitable):
+            return self._awaited(tick, result)
+        return self._outputs(tick, result)
+
+    async def _awaited(self, tick: int, result: Awaitable[Result]) -> Outputs:
+        return self._outputs(tick, await result)
+
+    def _outputs(self, tick: int, result: Result) -> Outputs:
+        if result is None:
+            return None
+        if isinstance(result, Mapping):
+            return [BatchMsg(tick, list(messages), index) for index, messages in result.items()]
+        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+            raise TypeError(
+                f"the function of node {self.name!r} returned {result!r}: return messages, as in [message], messages by the index of an "
+                "out-edge, or None"
+            )
+        return [BatchMsg(tick, result if isinstance(result, list | tuple) else list(result))]

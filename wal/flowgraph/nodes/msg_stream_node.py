@@ -1,0 +1,57 @@
+"""MsgStreamNode: an input node that consumes a time-ticked message stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.flowgraph.msg import Msg
+from wal.flowgraph.node import BaseNode
+from wal.flowgraph.nodes.batch_msg import BatchMsg
+from wal.msgstream import MsgPack, TtMsgStream
+
+__all__ = ["MsgStreamNode"]
+
+
+class MsgStreamNode(BaseNode):
+    """Gives the packs of a stream, each as the tick at which it ends, and acknowledges a pack once it has passed every sink.
+
+    What was not acknowledged is consumed again after a crash, as the same ticks. No one else consumes the stream meanwhile. It belongs to
+    the caller, who closes it after the graph.
+    """
+
+    def __init__(self, name: str, stream: TtMsgStream) -> None:
+        super().__init__(name)
+        if not isinstance(stream, TtMsgStream):
+            raise TypeError(f"node {name!r} consumes a TtMsgStream, whose packs are ticks, not {type(stream).__name__}")
+        if stream.auto_ack:
+            raise InvalidArgumentError(
+                f"node {name!r} acknowledges packs once they have passed every sink, and its stream would do so before: create it "
+                "with auto_ack=False"
+            )
+        self._stream = stream
+        self._given: deque[MsgPack] = deque()
+
+    @property
+    def waits_for(self) -> Sequence[str]:
+        """The channels whose next tick the stream waits for."""
+        return self._stream.statistics().waits_for
+
+    async def operate(self, msgs: list[Msg]) -> Sequence[Msg]:
+        """Returns the messages of the next pack, none after the stream was closed."""
+        pack = await self._stream.consume()
+        if pack is None:
+            return ()
+        msg = BatchMsg(pack.end_ts, pack.msgs)
+        pack.msgs = []  # what is acknowledged late must not hold its messages
+        self._given.append(pack)
+        return (msg,)
+
+    async def commit(self, tick: int) -> None:
+        """Acknowledges the packs up to this tick, one after the other; if the stream was closed before, the rest comes again."""
+        while self._given and self._given[0].end_ts <= tick:
+            with contextlib.suppress(ClosedError):
+                await self._stream.ack(self._given[0])
+            self._given.popleft()
