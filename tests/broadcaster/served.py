@@ -2,7 +2,8 @@
 
 The disk is a journal with its metadata. A life is one process that serves it, from its start to a kill -9; the client and its calls live on
 over all of them. A call that was sent when the process was killed ends by itself: a broadcast as an UnknownOutcomeError, everything else at
-the next process, to which it is sent again. Nothing begins between a cut and the next life.
+the next process, to which it is sent again. A broadcast that gRPC had not sent yet is executed there. Nothing begins between a cut and the
+next life.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class ServedWorld:
         self.calls: list[Calls] = []
         self.callers: list[asyncio.Task[None]] = []
         """The tasks whose life ended before they did."""
+        self.late: set[int] = set()
+        """The broadcasts whose callers got an answer after a cut: from the next process if the call had not been sent."""
         self.unknown = 0
         self.sent_again = 0
 
@@ -179,13 +182,16 @@ class Calls:
 
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         try:
-            return await self._made(lambda: self._inner.append(message, wait=wait))
+            result = await self._made(lambda: self._inner.append(message, wait=wait))
         except UnknownOutcomeError as error:
             assert self._cut.dead.is_set(), "the outcome is unknown, and the server lives"
             assert error.outcome_unknown
             self._world.unknown += 1
             await asyncio.Event().wait()  # its caller, who would look now, was cut off
             raise
+        if self._cut.dead.is_set():
+            self._world.late.add(result.broadcast_id)
+        return result
 
     async def ack(self, broadcast: int, vchannel: str) -> None:
         await self._repeated(lambda: self._inner.ack(broadcast, vchannel))

@@ -174,7 +174,8 @@ class Checks:
         tasks = {task.broadcast_id: task for task in await settled(life)}
         logs = self.world.in_logs()
         self.once(logs)
-        assert logs.headers.keys() == self.logs.headers.keys() | self.stored.tasks.keys() - self.stored.aborts.keys()
+        begun = self.logs.headers.keys() | self.stored.tasks.keys() - self.stored.aborts.keys()
+        assert logs.headers.keys() == begun | self.world.late
         labels = {broadcast_id: content.payload.decode() for broadcast_id, content in logs.contents.items()}
         over = {self.script.ids[label] for label in self.script.over} | self.stored.done.keys()
         assert not over & tasks.keys()

@@ -112,6 +112,8 @@ class World:
         self.vchannels: dict[str, str] = dict(vchannels or {})
         self.checkpoints: dict[str, int] = {}
         self.made = False
+        self.late: set[int] = set()
+        """The broadcasts whose callers got an answer after a cut."""
 
     async def contents(self) -> dict[str, str]:
         keys, values = await self.kv.load_with_prefix("")
