@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -12,25 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.msgstream.packs import number, numbers, row, tick
+from tests.msgstream.tick_model import LOGS, Event, messages, model
 from wal.msgstream import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.aligner import Aligned, TickAligner
 from wal.msgstream.page import Page
 
-TIMES: Final = st.integers(1, 12)
 SUB: Final = "subscription"
-
-Event = tuple[int, int] | int
-"""A message with its begin and its end, or a tick."""
-EVENTS: Final = st.lists(TIMES | st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))), max_size=12)
-LOGS: Final = st.lists(EVENTS, min_size=1, max_size=4)
 
 
 def channel_of(index: int, events: list[Event]) -> list[TsMsg]:
-    """Returns the messages of a channel, with numbers that no other channel has, and with ids by which repeats are recognised."""
-    msgs: list[TsMsg] = []
-    for at, event in enumerate(events):
-        unique = index * 1_000 + at + 1
-        msgs.append(tick(event) if isinstance(event, int) else row(unique, *event, id=unique))
+    """Returns the messages of a channel with their positions."""
+    msgs = messages(index, events)
     for at, msg in enumerate(msgs):
         msg.set_position(MsgPosition(f"channel {index}", at.to_bytes(4, "big"), SUB, msg.begin_ts))
     return msgs
@@ -81,31 +72,6 @@ class Feeder:
                 del pages[name]
             else:
                 pages[name] = page, at
-
-
-def model(logs: list[list[Event]]) -> tuple[list[tuple[int, int, list[int]]], set[int]]:
-    """Returns (begin_ts, end_ts, numbers) of each pack, and the numbers of late messages that are read.
-
-    The packs end at every tick of any channel up to which all channels have ticks.
-    """
-    ticks = [[event for event in log if isinstance(event, int)] for log in logs]
-    promises = {tick for log in ticks for at, tick in enumerate(log) if tick > max(log[:at], default=0)}
-    newest = [max(log, default=0) for log in ticks]
-    ends = sorted(tick for tick in promises if tick <= min(newest))
-    packs: list[tuple[int, int, list[int]]] = [(begin, end, []) for begin, end in pairwise([0, *ends])]
-    late = set()
-    for index, log in enumerate(logs):
-        promised = 0
-        for at, event in enumerate(log):
-            if isinstance(event, int):
-                promised = max(promised, event)
-            elif event[1] <= promised:
-                late.add(index * 1_000 + at + 1)
-            else:
-                pack = next((pack for pack in packs if event[1] <= pack[1]), None)
-                if pack is not None:
-                    pack[2].append(index * 1_000 + at + 1)
-    return packs, late
 
 
 def seen(packs: list[Aligned]) -> list[tuple[int, int, list[int]]]:

@@ -145,7 +145,7 @@ class MsgStream(AsyncOnly):
         await self._seek(positions, inclusive=inclusive)
 
     async def start(self) -> None:
-        """Begins to receive; `consume` does so too. Idempotent."""
+        """Begins to receive, if there are channels to consume; `consume` does so too. Idempotent."""
         async with self._setup:
             self._check()
             self._start()
@@ -159,9 +159,11 @@ class MsgStream(AsyncOnly):
             async with self._setup:
                 if self._closing is None:
                     self._check()
+                    if not self._subscriptions:
+                        raise InvalidArgumentError(
+                            "the stream has no consumers: call as_consumer([channel, …], sub_name) first"
+                        )
                     self._start()
-        if not self._subscriptions and self._closing is None:
-            raise InvalidArgumentError("the stream has no consumers: call as_consumer([channel, …], sub_name) first")
         if (handed := self._handed) is not None:
             await self._subscriptions.ack_room(handed)
             if self._closing is None:
@@ -279,7 +281,7 @@ class MsgStream(AsyncOnly):
         )
 
     def _start(self) -> None:
-        if not self._started:
+        if self._subscriptions and not self._started:
             self._started = True
             self._begin()
             self._subscriptions.start(

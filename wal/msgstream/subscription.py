@@ -99,6 +99,11 @@ class Subscription:
         if self._acker is not None:
             await self._acker.ref.stop()
 
+    def cut_off(self) -> None:
+        """Ends the reading, whatever it waits for."""
+        if self._reader is not None:
+            self._reader.ref.cut_off()
+
     def _resume(self, *, paused: bool) -> None:
         """Has the next page received if there is room for it, and none is being received."""
         self._paused = paused

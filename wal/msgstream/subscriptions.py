@@ -111,12 +111,17 @@ class Subscriptions:
         await asyncio.gather(*(subscription.drain() for subscription in self))
 
     async def close(self) -> None:
-        """Closes the consumers, which ends the actors that wait for them."""
-        try:
-            for subscription in self:
+        """Closes the consumers, which ends the actors that wait for them; raises the first failure after that."""
+        failures: list[Exception] = []
+        for subscription in self:
+            try:
                 await subscription.consumer.close()
-        finally:
-            await self._system.stop()
+            except Exception as error:
+                failures.append(error)
+                subscription.cut_off()
+        await self._system.stop()
+        if failures:
+            raise failures[0]
 
     def _targets(self, positions: Sequence[MsgPosition]) -> list[tuple[Subscription, MsgPosition]]:
         """Returns the positions with their subscriptions; raises TypeError or InvalidArgumentError if there is one to refuse."""
