@@ -137,7 +137,9 @@ class NodeContext(Member):
         self._call_workers()
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        self._fail(self._begun[0].tick if self._begun else self.tick, cause)
+        if not self.ended:
+            self._fail(self._begun[0].tick if self._begun else self.tick, cause)
+        self.wake()
 
     @property
     def recorded(self) -> int | None:

@@ -22,7 +22,10 @@ class Msg(Protocol):
 
     @property
     def down_stream_node_idx(self) -> int:
-        """The index of the out-edge that the message goes to, in the order of `set_edges(out=…)`; -1 for all of them."""
+        """The index of the out-edge that the message goes to, in the order of `set_edges(out=…)`; -1 for all of them.
+
+        It is an edge of the node that gives the message: a node that passes on what it was sent by a router has to address it anew.
+        """
 
 
 class SkipTickMsg(msgspec.Struct, frozen=True):

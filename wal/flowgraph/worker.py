@@ -49,7 +49,7 @@ class Worker(Actor):
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         if self._work is not None:
             self._context.finish(self._work, None, cause)
-            self._context.wake()
+        self._context.poisoned(cause, [])
 
     async def _input(self, work: Work) -> Outputs:
         """Awaits a call of an input node, which may be stopped; it gives nothing then."""
