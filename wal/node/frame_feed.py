@@ -103,10 +103,7 @@ class FrameFeed:
                 await self._feed(reader)
         finally:
             self._pchannel.readers.discard(self)
-            reader.cancel()
-            await asyncio.wait((reader,))
-            if not reader.cancelled():
-                reader.exception()  # retrieved, also if the client is gone
+            await self._context.end(reader)
         reader.result()
 
     def _begin(self) -> None:

@@ -78,10 +78,7 @@ class MessageFeed:
             if not sender.cancelled():
                 sender.result()
         finally:
-            reader.cancel()
-            await asyncio.wait((reader,))
-            if not reader.cancelled():
-                reader.exception()  # retrieved, also if the client is gone
+            await self._context.end(reader)
         reader.result()
 
     async def _send(self) -> None:

@@ -90,7 +90,7 @@ class ProduceStream:
         self._reader = reader
         forget = self._draining.on_begin(self._requests.stop)
         try:
-            while not (reader.done() or self._requests.begin_no_more) or (self._unanswered and not self._replaced):
+            while not self._replaced and (not (reader.done() or self._requests.begin_no_more) or self._unanswered):
                 await self._wake.wait()
                 self._wake.clear()
                 await self._answer()
@@ -106,17 +106,14 @@ class ProduceStream:
             reader.result()
         finally:
             forget()
-            reader.cancel()
-            await asyncio.wait((reader,))
-            if not reader.cancelled():
-                reader.exception()  # retrieved, also if the client is gone
+            await self._context.end(reader)
 
     async def replaced(self) -> None:
         """Ends the stream: when it returns nothing more of it is executed. What was accepted before is written."""
         self._replaced = True
+        self._wake.set()
         if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait((self._reader,))
+            await self._context.end(self._reader)
 
     # -- answers
 
@@ -195,7 +192,7 @@ class ProduceStream:
                     "a request follows the one that closes the producer: open another stream for it"
                 )
         finally:
-            following.cancel()
+            await self._context.end(following)
 
     async def _append(self, request: append_pb2.AppendRequest) -> None:
         if self._append_together(request):

@@ -34,7 +34,6 @@ class Requests:
         self._waits = True
         if self.stopped:
             self._on_change()
-        # Only the end of the stream may cancel it: gRPC for Python answers a read that follows a cancelled one with EOF, whatever comes.
         request = await self._read()
         while self.stopped and request is not grpc.aio.EOF and not request.HasField("close"):
             request = await self._read()

@@ -31,7 +31,7 @@ Handler = (
     Callable[[Any, Any], Awaitable[Any]] | Callable[[Any, Any], AsyncIterator[Any]] | Callable[[Any], Awaitable[None]]
 )
 """A handler: `(request, context) -> response`; for a method that answers with many responses, an async generator of the same arguments; for
-a method that also takes many requests `(context) -> None`, which reads and writes by `context.read()` and `context.write()`."""
+a method that also takes many requests `(context) -> None`, where the context is a `Conversation`."""
 
 
 def server_options(*, message_bytes_max: int = MESSAGE_BYTES_MAX, ping_s: float = PING_S) -> list[tuple[str, Any]]:
@@ -118,7 +118,7 @@ def _handler(
 
     async def converse(_requests: object, context: Any) -> None:
         try:
-            await handler(_Conversation(context, parse))
+            await handler(Conversation(context, parse))
         except Exception as error:
             await _end(method, context, error)
 
@@ -129,36 +129,49 @@ def _handler(
     return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serializer)
 
 
-class _Conversation:
-    """The part of a call's context that the handler of a stream uses."""
+class Conversation:
+    """The part of a call's context that the handler of a stream uses. One task reads at a time."""
 
     def __init__(self, context: Any, parse: Callable[[bytes], Any]) -> None:
         self.invocation_metadata = context.invocation_metadata
         self.write = context.write
         self._read = context.read
         self._parse = parse
-        self._reading: asyncio.Future[Any] | None = None
-        """The read that is under way."""
+        self._reader: asyncio.Task[Any] | None = None
+        """The task whose read is under way."""
+        self._ended = False
 
     async def read(self) -> Any:
-        """Returns the next request, or EOF. Raises InvalidArgumentError for one that cannot be parsed.
+        """Returns the next request, or EOF, also when a reader was ended. Raises InvalidArgumentError for one that cannot be parsed.
 
-        If the caller is cancelled, the read goes on, and the next call has its result. gRPC for Python never frees a request that arrives
-        for a read that was cancelled (https://github.com/grpc/grpc/issues/43360), and clients may send some on streams that end.
+        End a task that may wait here with `end`. Only a node that is stopping cancels one.
         """
-        reading = self._reading
-        if reading is None:
-            reading = self._reading = asyncio.ensure_future(self._read())
-            reading.add_done_callback(_retrieve)
-        data = await asyncio.shield(reading)
-        self._reading = None
-        return data if data is grpc.aio.EOF else self._parse(data)
+        if self._ended:
+            return grpc.aio.EOF
+        self._reader = asyncio.current_task()
+        try:
+            data = await self._read()
+        finally:
+            self._reader = None
+        return grpc.aio.EOF if data is grpc.aio.EOF or self._ended else self._parse(data)
+
+    async def end(self, reader: asyncio.Task[Any]) -> None:
+        """Ends a task that reads: when this returns, it gets no request any more, and does nothing else. Its error is of no interest.
+
+        A read that is under way is not cancelled. It gets EOF when the call ends, and the task ends then: gRPC for Python never frees a
+        request that arrives for a read that was cancelled (https://github.com/grpc/grpc/issues/43360), and clients may send some on
+        streams that end.
+        """
+        self._ended = True
+        reader.add_done_callback(_retrieve)
+        if reader is not self._reader:
+            reader.cancel()
+            await asyncio.wait((reader,))
 
 
-def _retrieve(reading: asyncio.Future[Any]) -> None:
-    """Retrieves the error of a read for which nobody may wait any more: it fails if the call ends first."""
-    if not reading.cancelled():
-        reading.exception()
+def _retrieve(reader: asyncio.Task[Any]) -> None:
+    if not reader.cancelled():
+        reader.exception()
 
 
 def _parser(method: Method[Any, Any]) -> Callable[[bytes], Any]:
