@@ -21,7 +21,7 @@ class Foreign:
     def __init__(self, address: str, contract: Contract) -> None:
         self.contract = contract
         self.kind = contract.kind
-        _keep_poller()
+        keep_poller()
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
     async def __aenter__(self) -> Self:
@@ -95,7 +95,7 @@ def _detail(status: bytes) -> bytes:
 
 
 @functools.cache
-def _keep_poller() -> None:
+def keep_poller() -> None:
     """Keeps gRPC's poller to the end of the process, as wal/network does: the last channel would join its thread on the loop."""
     grpc.aio.init_grpc_aio()
 

@@ -11,6 +11,10 @@ from typing import Final
 __all__ = ["Proxy"]
 
 READ_BYTES: Final = 1 << 16
+HEAD_BYTES: Final = 9
+"""The size of the head of a frame of HTTP/2: the length of what follows it in three bytes, the type in one, and more (RFC 9113, 4.1)."""
+GIVING_UP: Final = (3, 7)
+"""The types of RST_STREAM and GOAWAY (RFC 9113, 6)."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which closing a socket sends a reset."""
 
@@ -76,6 +80,16 @@ class Proxy:
             for way in (True, False) if up is None else (up,):
                 link.flowing[way].set()
 
+    def deliver_late(self) -> None:
+        """Delivers to the server what a stall holds back, but loses everything from the first frame on that gives a call up.
+
+        A network does that when it delays a connection, and the client's machine is cut off before the rest is sent again.
+        """
+        for link in self._links:
+            if not link.flowing[True].is_set():
+                link.late = True
+                link.flowing[True].set()
+
     def end_one_way(self, *, up: bool) -> None:
         """Half-closes each connection: tells the server (`up`), or the client, that nothing follows. The other direction stays open."""
         for link in self._links:
@@ -107,6 +121,7 @@ class _Link:
     def __init__(self, proxy: Proxy, ways: dict[bool, tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
         self.flowing = {True: asyncio.Event(), False: asyncio.Event()}
         self.left: dict[bool, int | None] = {True: None, False: None}
+        self.late = False
         self._proxy = proxy
         self._ways = ways
         for flowing in self.flowing.values():
@@ -134,6 +149,8 @@ class _Link:
         while data := await reader.read(READ_BYTES):
             await self._proxy.held_up()
             await self.flowing[up].wait()
+            if up and self.late:
+                await self._deliver(data, reader, writer)
             left = self.left[up]
             if left is not None:
                 self.left[up] = left - len(data)
@@ -146,6 +163,20 @@ class _Link:
                 raise ConnectionResetError
         await self._proxy.ends.wait()
         self.end(up=up)
+
+    async def _deliver(self, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forwards frames of HTTP/2 up to the first that gives a call or the connection up, then nothing until the connection is cut."""
+        while True:
+            while len(data) >= HEAD_BYTES and len(data) >= (end := HEAD_BYTES + int.from_bytes(data[:3], "big")):
+                if data[3] in GIVING_UP:
+                    await asyncio.Event().wait()
+                writer.write(data[:end])
+                data = data[end:]
+            await writer.drain()
+            more = await reader.read(READ_BYTES)
+            if not more:
+                await asyncio.Event().wait()
+            data += more
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -10,6 +10,7 @@ Files, from the bottom up:
 * tails:             the end of a hosted pchannel's log, as clients see it
 * discovery:         AssignmentDiscover: which pchannels are on which node
 * sessions:          the newest Produce stream of each session of a client
+* fence:             executes no change that its client has given up
 * answers:           what became known of a Produce stream's requests
 * requests:          the requests of a Produce stream, until the node is stopping
 * produce_txns:      transactions whose bodies a client keeps until the commit

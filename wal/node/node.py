@@ -14,6 +14,7 @@ import grpc.aio
 from wal.engine.local.log import LocalLog
 from wal.node.access import Access
 from wal.node.draining import Draining
+from wal.node.fence import Fence
 from wal.node.hosted import Hosted
 from wal.node.services import all_handlers
 from wal.node.states import States
@@ -50,9 +51,9 @@ class Node:
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """
         draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.pchannels)
-        interceptors: Sequence[Any] = (draining,)
+        interceptors: Sequence[Any] = (Fence(), draining)
         if access.tokens:
-            interceptors = (TokenCheck(access.tokens), draining)
+            interceptors = (TokenCheck(access.tokens), *interceptors)
         settings = log.settings
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
         server = grpc.aio.server(

@@ -6,6 +6,10 @@ carried out (UnknownOutcomeError). A write that may be repeated is retried as a 
 stopping refuses calls, with ClosedError, and all of them are sent again. Any other error of the server is raised as it is, and a stream is
 never opened again here: its owner knows what is lost.
 
+A change that was given up without an answer is not executed any more once a later call of `read`, `repeat` or `write` was answered: changes
+carry the session of this connection and a number, which grows with each that is given up, and a server executes none with an old number
+(`wal.node.fence`).
+
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
 """
@@ -14,18 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
-from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WALError
+from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, UnavailableError, WALError
 from wal.network import PING_S, Endpoints, Method, TlsFiles
 from wal.rpc.answer import explain, received
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
-from wal.rpc.headers import Header, token_header
+from wal.rpc.headers import CHANGES, Header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.rpc.stream import Stream
 from wal.secret import Secret
@@ -53,6 +58,9 @@ class Connection:
         self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self._closing = False
+        self._session = uuid.uuid4().hex
+        self._given_up = 0
+        """How often changes were given up; the number of the calls that follow."""
         self.timeout_s = timeout_s
 
     @classmethod
@@ -180,12 +188,12 @@ class Connection:
                 raise unknown or error from error
             left = deadline - loop.time()
             timeout = max(0.001, left if once else min(left, total / self._tries))
-            call = channel.unary_unary(method.path, **method.serializers())
+            call, sent_as = channel.unary_unary(method.path, **method.serializers()), self._given_up
             try:
                 response = await call(
                     request,
                     timeout=timeout if timeout < math.inf else None,
-                    metadata=self._headers,
+                    metadata=self._metadata(method),
                     # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
                     wait_for_ready=once,
                 )
@@ -194,24 +202,39 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 explained = explain(error, self._name(number, what), writing=writing)
                 told = error_in(error)
-                lost = told is None and not once and not isinstance(explained, InvalidArgumentError)
+                unanswered = told is None and not isinstance(explained, InvalidArgumentError)
+                lost = unanswered and not once
+                if unanswered:
+                    self._give_up(method, sent_as)
                 if lost and writing:
                     unknown = explained
                 stopping = isinstance(told, ClosedError) and not told.outcome_unknown
+                overtaken = isinstance(told, SessionLostError) and sent_as < self._given_up
                 if lost:
                     self._endpoints.turn_away(number)
                 elif stopping:
                     self._endpoints.leave(number)
-                if not (lost or stopping):
+                if not (lost or stopping or overtaken):
                     raise explained from error
                 if self._closing or loop.time() + pause >= deadline:
                     raise unknown or explained from error
             except asyncio.CancelledError:
+                self._give_up(method, sent_as)
                 if not self._ended_it():
                     raise
                 raise self._ended(what, writing=writing) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_S)
+
+    def _metadata(self, method: Method[Request, Response]) -> tuple[Header, ...]:
+        if self._given_up or method.path in CHANGES:
+            return (*self._headers, session_header(self._session, self._given_up))
+        return self._headers
+
+    def _give_up(self, method: Method[Request, Response], sent_as: int) -> None:
+        """Notes that a call with this number has no answer: if it was a change, calls from now on overtake it."""
+        if method.path in CHANGES:
+            self._given_up = max(self._given_up, sent_as + 1)
 
     def _ended_it(self) -> bool:
         """Returns whether closing this connection ended a call, and not a cancelled caller: gRPC raises CancelledError for both."""

@@ -1,13 +1,15 @@
-"""The metadata of a call: what a stream of the contract is created with, and the token that identifies a client.
+"""The metadata of a call: what a stream of the contract is created with, the token that identifies a client, and its session.
 
 A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
-token sends `authorization: Bearer TOKEN`. Metadata is sent in the clear unless the connection has TLS.
+token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`). Metadata is
+sent in the clear unless the connection has TLS.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
@@ -16,9 +18,33 @@ from google.protobuf.message import Message as Proto
 
 from wal.errors import InvalidArgumentError
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
+from wal.rpc.methods import (
+    APPEND_BROADCAST,
+    CREATE_CHANNELS,
+    CREATE_VCHANNEL,
+    DELETE_CURSORS,
+    DESTORY_CHANNELS,
+    DROP_VCHANNEL,
+    FORGET_PRODUCER,
+    LOCATE_VCHANNELS,
+    SAVE_CURSOR,
+    TRUNCATE,
+)
 from wal.secret import Secret
 
-__all__ = ["Metadata", "consumer_header", "consumer_in", "producer_header", "producer_in", "token_header", "token_in"]
+__all__ = [
+    "CHANGES",
+    "Header",
+    "Metadata",
+    "consumer_header",
+    "consumer_in",
+    "producer_header",
+    "producer_in",
+    "session_header",
+    "session_in",
+    "token_header",
+    "token_in",
+]
 
 Header = tuple[str, str]
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -28,6 +54,18 @@ CREATE_PRODUCER: Final = "create-producer"
 CREATE_CONSUMER: Final = "create-consumer"
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "Bearer "
+_CALLS_SESSION: Final = "calls-session"
+_SESSION: Final = re.compile(r"([!-~]{1,64}) ([0-9]{1,18})")
+
+CHANGES: Final = frozenset(
+    method.path
+    for method in (
+        APPEND_BROADCAST, CREATE_CHANNELS, CREATE_VCHANNEL, DELETE_CURSORS, DESTORY_CHANNELS, DROP_VCHANNEL, FORGET_PRODUCER,
+        LOCATE_VCHANNELS, SAVE_CURSOR, TRUNCATE,
+    )
+)  # fmt: skip
+"""The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. Acks and
+aborts of broadcasts are not among them: they name a broadcast by its id, and may be repeated at any time."""
 
 _P = TypeVar("_P", bound=Proto)
 
@@ -72,6 +110,24 @@ def token_in(metadata: Metadata) -> Secret | None:
     if len(values) != 1 or not isinstance(values[0], str) or not values[0].startswith(_BEARER):
         return None
     return Secret(values[0].removeprefix(_BEARER))
+
+
+def session_header(session: str, number: int) -> Header:
+    """Returns the metadata of a call of a session, which has given up changes with lower numbers."""
+    return _CALLS_SESSION, f"{session} {number}"
+
+
+def session_in(metadata: Metadata) -> tuple[str, int] | None:
+    """Returns the session in the metadata of a call, and its number, or None. Raises InvalidArgumentError for one that cannot be read."""
+    values = [value for key, value in metadata if key == _CALLS_SESSION]
+    if not values:
+        return None
+    found = _SESSION.fullmatch(values[0]) if len(values) == 1 and isinstance(values[0], str) else None
+    if found is None:
+        raise InvalidArgumentError(
+            f"the header {_CALLS_SESSION!r} is {values[0][:100]!r}: send one, of up to 64 visible characters of ASCII, a space and a number"
+        )
+    return found[1], int(found[2])
 
 
 def _encoded(request: Proto) -> str:

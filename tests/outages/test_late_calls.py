@@ -1,0 +1,162 @@
+"""Calls that change something and arrive after their client has given them up and gone on: none of them is executed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.node.servers import Serving, serving
+from tests.outages.proxy import Proxy
+from wal import BroadcastMessage, Message, WALAccesser, open_wal
+from wal.errors import SessionLostError, UnknownOutcomeError
+from wal.node import fence, node
+from wal.rpc.connection import Connection
+from wal.rpc.serving import server_options
+
+PING_S = 1.0
+ARRIVED_S = 5.0
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[SessionLostError]:
+    """The refusals of late calls."""
+    made: list[SessionLostError] = []
+    late = fence.late
+
+    def noted() -> SessionLostError:
+        made.append(late())
+        return made[-1]
+
+    monkeypatch.setattr(fence, "late", noted)
+    return made
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
+    """A node that takes a silent connection for alive much longer than its clients do."""
+
+    def options(**given: int) -> list[tuple[str, object]]:
+        options = dict(server_options(**given))
+        options["grpc.http2.min_ping_interval_without_data_ms"] = round(PING_S * 500)
+        return list(options.items())
+
+    monkeypatch.setattr(node, "server_options", options)
+    monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_S))
+    async with serving() as one:
+        yield one
+
+
+@pytest.fixture
+async def proxy(served: Serving) -> AsyncIterator[Proxy]:
+    async with Proxy(int(served.address.rpartition(":")[2])) as one:
+        yield one
+
+
+@pytest.fixture
+async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
+    async with open_wal(f"wal://{proxy.address}") as one:
+        await one.create_vchannel("orders")
+        yield one
+
+
+async def arrives_late(
+    proxy: Proxy, call: Awaitable[object], refused: list[SessionLostError], then: Callable[[], Awaitable[object]]
+) -> None:
+    """Holds a call up on its way until its outcome is unknown, and lets it arrive after `then`; returns when it was refused."""
+    proxy.stall()
+    with pytest.raises(UnknownOutcomeError):
+        await call
+    await then()
+    assert not refused
+    await delivered(proxy, refused)
+
+
+async def delivered(proxy: Proxy, refused: list[SessionLostError]) -> None:
+    """Delivers what was held up, but not that the client has given it up since; returns when it was refused."""
+    proxy.deliver_late()
+    async with asyncio.timeout(ARRIVED_S):
+        while not refused:
+            await asyncio.sleep(0.01)
+
+
+async def stored(served: Serving) -> list[bytes]:
+    """Returns what the log has, as the server's own process sees it."""
+    async with open_wal(f"wal://{served.address}") as direct, direct.read("orders", follow=False) as scanner:
+        return [message.payload async for message in scanner]
+
+
+async def test_a_drop_does_not_end_the_next_incarnation(
+    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
+) -> None:
+    async def repeat() -> None:
+        await log.drop_vchannel("orders")
+        await log.create_vchannel("orders")
+        await log.raw_append(Message("orders", b"second incarnation"))
+
+    await arrives_late(proxy, log.drop_vchannel("orders"), refused, repeat)
+    assert await stored(served) == [b"second incarnation"]
+
+
+async def test_a_broadcast_is_not_in_the_log_twice(
+    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
+) -> None:
+    """A caller that looks, and finds no trace of it, may repeat it."""
+    message = BroadcastMessage(vchannels=["orders"], payload=b"to all")
+
+    async def repeat() -> None:
+        assert await log.broadcast().tasks() == []
+        await log.broadcast().append(message)
+
+    await arrives_late(proxy, log.broadcast().append(message), refused, repeat)
+    assert await stored(served) == [b"to all"]
+
+
+async def test_a_saved_cursor_does_not_go_back(
+    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
+) -> None:
+    """A save is sent again by itself; its first copy arrives after a later save."""
+    for number in range(3):
+        await log.raw_append(Message("orders", b"%d" % number))
+    async with log.read("orders", cursor="reader") as scanner:
+        await anext(scanner)
+        proxy.stall()
+        await scanner.save()
+        await anext(scanner)
+        await scanner.save()
+        await delivered(proxy, refused)
+    async with log.read("orders", cursor="reader") as scanner:
+        assert (await anext(scanner)).payload == b"2"
+
+
+async def test_a_deleted_cursor_that_was_saved_again_stays(
+    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
+) -> None:
+    for number in range(3):
+        await log.raw_append(Message("orders", b"%d" % number))
+    async with log.read("orders", cursor="reader") as scanner:
+        await anext(scanner)
+        await scanner.save()
+        proxy.stall()
+        await log.delete_cursor("reader")
+        await anext(scanner)
+        await scanner.save()
+        await delivered(proxy, refused)
+    async with log.read("orders", cursor="reader") as scanner:
+        assert (await anext(scanner)).payload == b"2"
+
+
+async def test_a_cancelled_truncation_does_not_remove_what_its_caller_has_kept(
+    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
+) -> None:
+    ids = [(await log.raw_append(Message("orders", b"%d" % number))).message_id for number in range(3)]
+    proxy.stall()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await log.truncate(up_to=ids[1])
+    async with log.read("orders", follow=False) as scanner:
+        assert len([message async for message in scanner]) == 3
+    await delivered(proxy, refused)
+    assert len(await stored(served)) == 3

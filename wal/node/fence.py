@@ -1,0 +1,110 @@
+"""Fence: no change is executed after its client has given it up and gone on.
+
+What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
+whenever it gives up a change without an answer; after that its other unary calls carry them too. A call with a higher number waits for the
+changes with lower ones that have begun, and those that come after it are refused. So what its answer shows is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from wal.errors import InvalidArgumentError, SessionLostError, WALError
+from wal.rpc.codes import abort
+from wal.rpc.headers import CHANGES, session_in
+from wal.rpc.methods import APPEND_BROADCAST
+
+__all__ = ["Fence"]
+
+SESSIONS_MAX: Final = 16_384
+"""How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
+
+
+class Fence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+    """An interceptor that executes the changes of each session in the order of their numbers, or not at all."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        """The highest number of each session that has given up a change."""
+        self._begun: dict[str, dict[asyncio.Future[Any], int]] = {}
+        """The changes under way, by session, with their numbers."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        try:
+            found = session_in(handler_call_details.invocation_metadata or ())
+        except InvalidArgumentError as error:
+            return _refusing(error)
+        handler = await continuation(handler_call_details)
+        if found is None or handler is None or handler.unary_unary is None:
+            return handler
+        self._note(*found)
+        return self._fenced(handler, handler_call_details.method, *found)
+
+    def _note(self, session: str, number: int) -> None:
+        """Refuses changes with a lower number from now on."""
+        if number > self._newest.get(session, 0):
+            self._newest[session] = number
+        if session in self._newest:
+            self._newest.move_to_end(session)
+            if len(self._newest) > SESSIONS_MAX:
+                self._newest.popitem(last=False)
+
+    def _fenced(self, handler: grpc.RpcMethodHandler, method: str, session: str, number: int) -> grpc.RpcMethodHandler:
+        """Returns a handler that does the same at its turn."""
+
+        async def call(request: Any, context: Any) -> Any:
+            while older := [change for change, its in self._begun.get(session, {}).items() if its < number]:
+                await asyncio.wait(older)
+            if method not in CHANGES:
+                return await handler.unary_unary(request, context)
+            if number < self._newest.get(session, 0):
+                await abort(context, late())
+            if (
+                method == APPEND_BROADCAST.path
+            ):  # it may wait for others: it is listed once it has begun, and withdrawn otherwise
+                return await handler.unary_unary(request, context)
+            # Shielded, because gRPC cancels the handler when the connection is lost, and that does not undo what has begun.
+            return await asyncio.shield(self._begin(handler.unary_unary(request, context), session, number))
+
+        return grpc.unary_unary_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
+
+    def _begin(self, change: Awaitable[Any], session: str, number: int) -> asyncio.Future[Any]:
+        """Executes a change in a task of its own, for which calls with a higher number wait."""
+        begun = self._begun.setdefault(session, {})
+        task = asyncio.ensure_future(change)
+        begun[task] = number
+
+        def ended(_: object) -> None:
+            del begun[task]
+            if not begun and self._begun.get(session) is begun:
+                del self._begun[session]
+            if not task.cancelled():
+                task.exception()  # retrieved, also if the client is gone
+
+        task.add_done_callback(ended)
+        return task
+
+
+def late() -> SessionLostError:
+    """Returns the error of a change that came too late: nothing of it was executed."""
+    return SessionLostError(
+        "this call arrived after one that its client made later, when it had given up a change: nothing was changed; call again with the "
+        "newest number"
+    )
+
+
+def _refusing(error: WALError) -> grpc.RpcMethodHandler:
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
