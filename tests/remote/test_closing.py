@@ -12,6 +12,7 @@ from tests.node.servers import Serving
 from tests.outages.proxy import Proxy
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
 from wal.engine.remote import producer
+from wal.engine.remote.pauses import PAUSE_MAX_S
 from wal.errors import BulkAppendError, ChannelFencedError, ChannelNotExistError, ClosedError, UnknownOutcomeError
 from wal.message import MessageID
 from wal.node.produce import ProduceStream
@@ -68,7 +69,7 @@ async def test_an_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwri
 async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
     log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer, "QUIET_S", 2 * producer.PAUSE_MAX_S)
+    monkeypatch.setattr(producer, "QUIET_S", 2 * PAUSE_MAX_S)
     await log.raw_append(Message("orders", b"1"))
     fenced = ChannelFencedError("another owner has the pchannel")
     monkeypatch.setattr(ProduceStream, "_begin", lambda *_: fenced)
@@ -76,6 +77,21 @@ async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
     await turns()
     async with asyncio.timeout(10):
         await log.close()
+    with pytest.raises(ClosedError) as caught:
+        await waiting
+    assert not caught.value.outcome_unknown
+
+
+async def test_a_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(
+    log: WALAccesser, served: Serving
+) -> None:
+    await log.raw_append(Message("orders", b"1"))
+    await served.node.close()
+    waiting = log.append_nowait(Message("never seen", b"2"))
+    await turns()
+    begin = time.monotonic()
+    await log.close()
+    assert time.monotonic() - begin < 3
     with pytest.raises(ClosedError) as caught:
         await waiting
     assert not caught.value.outcome_unknown

@@ -13,8 +13,16 @@ import pytest
 from tests.node.servers import Serving, connected, serving
 from tests.rpc.server import until
 from wal import Message, open_wal
+from wal.engine.remote import producer
 from wal.engine.remote.nodes import Nodes
-from wal.errors import UnavailableError
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnmatchedChannelTermError,
+)
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.services import all_handlers
@@ -32,15 +40,16 @@ class Coordinator:
     def __init__(self) -> None:
         self.told: list[proto.AssignmentDiscoverResponse] = []
         self.streams = 0
+        self.reports: list[proto.ReportAssignmentErrorRequest] = []
         self._changed = asyncio.Event()
         self._ending = asyncio.Event()
 
-    def tell(self, version: int, places: dict[str, str], *, own: int = 0) -> None:
+    def tell(self, version: int, places: dict[str, str], *, own: int = 0, term: int = 1) -> None:
         """`places`: the address of the server of each pchannel; the server's id is the number of its address, from 1 on."""
         full = proto.FullStreamingNodeAssignmentWithVersion(version=proto.VersionPair(**{"global": version}))
         for number, address in enumerate(dict.fromkeys(places.values()), 1):
             node = proto.StreamingNodeInfo(server_id=number, address=address)
-            channels = [PChannelInfo(name=name, term=1) for name, at in places.items() if at == address]
+            channels = [PChannelInfo(name=name, term=term) for name, at in places.items() if at == address]
             full.assignments.add(node=node, channels=channels)
         if own:
             full.answered_by.server_id = own
@@ -55,6 +64,7 @@ class Coordinator:
     async def discover(self, context: Any) -> None:
         self.streams += 1
         sent = max(0, len(self.told) - 1)
+        reading = asyncio.ensure_future(self._read(context))
         while not self._ending.is_set():
             for response in self.told[sent:]:
                 await context.write(response)
@@ -62,6 +72,11 @@ class Coordinator:
             self._changed.clear()
             await self._changed.wait()
         self._ending.clear()
+        await context.end(reading)
+
+    async def _read(self, context: Any) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.reports.append(request.report_error)
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +131,55 @@ async def test_a_server_that_answers_is_reached_as_it_was_reached() -> None:
     async with followed(coordinator) as nodes:
         assert nodes.connection("p").where.startswith("127.0.0.1:")
         assert nodes.connection("q").where == "there:2"
+
+
+async def test_a_server_that_does_not_have_a_pchannel_is_reported_once_for_each_term() -> None:
+    coordinator = Coordinator()
+    coordinator.tell(1, {"p": "here:1", "q": "here:1"})
+    async with followed(coordinator) as nodes:
+        for error in (ClosedError("it is stopping"), UnavailableError("it is gone"), InvalidArgumentError("no")):
+            nodes.report("p", error)  # none of them says that the assignment is wrong
+        for error in (ChannelNotExistError("not here"), ChannelFencedError("fenced")):
+            nodes.report("p", error)
+        await until(lambda: len(coordinator.reports) == 1)
+        nodes.report("q", UnmatchedChannelTermError("another term"))
+        await until(lambda: len(coordinator.reports) == 2)
+        assert [(one.pchannel.name, one.pchannel.term, one.err.code) for one in coordinator.reports] == [
+            ("p", 1, ChannelNotExistError.code),
+            ("q", 1, UnmatchedChannelTermError.code),
+        ]
+        assert coordinator.reports[0].err.cause == "not here"
+        coordinator.tell(2, {"p": "there:2"}, term=2)
+        await until(lambda: nodes.connection("p").where == "there:2")
+        nodes.report("p", ChannelFencedError("fenced"))
+        await until(lambda: len(coordinator.reports) == 3)
+        assert coordinator.reports[2].pchannel.term == 2
+
+
+@pytest.mark.parametrize("reading", [False, True])
+async def test_appends_and_readers_report_a_server_that_does_not_have_their_pchannel(
+    reading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "QUIET_S", 0.3)
+    async with serving(pchannels=2) as node:
+        coordinator = Coordinator()
+        coordinator.tell(1, dict.fromkeys(node.log.pchannels, node.address))
+        handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        async with server(handlers) as address, open_wal(f"wal://{address}") as log:
+            await log.create_vchannel("v", pchannel="p0")
+            p0 = node.log.pchannels["p0"]
+            waiting: Any
+            async with log.read("v") as scanner:
+                if reading:
+                    waiting = asyncio.ensure_future(anext(scanner))
+                    await until(lambda: bool(p0.readers))
+                p0.fail(ChannelFencedError("a writer with term 9 has it"))
+                if not reading:
+                    waiting = log.append_nowait(Message("v", b"1"))
+                await until(lambda: bool(coordinator.reports))
+                (report,) = coordinator.reports
+                assert (report.pchannel.name, report.err.cause) == ("p0", "a writer with term 9 has it")
+                waiting.cancel()
 
 
 async def test_the_assignments_are_followed_again_when_the_stream_ends() -> None:

@@ -160,6 +160,11 @@ class Connection:
         self._closing = True
         self._endpoints.stop()
 
+    def stop_unless_connected(self) -> None:
+        """Ends all waits, as `stop` does, if no server is connected."""
+        if self._endpoints.connected() is None:
+            self.stop()
+
     async def close(self) -> None:
         """Ends what is under way and disconnects. Idempotent."""
         self.stop()

@@ -6,10 +6,13 @@ exactly, whichever server it is connected to.
 Files, from the bottom up:
 
 * outbox:          the requests of one producer: which are sent next, and which are sent again after a lost connection: pure
+* pauses:          the pauses between attempts to find a server: pure
 * seen:            the largest tick that this client has seen, and the counts of what it wrote and of its open transactions
 * unknown:         the requests whose outcome is unknown, until their callers get the error
 * vchannels:       the vchannels of the log as the server shows them
-* producer:        the Produce stream of one pchannel
+* produce_stream:  a Produce stream that a server has answered
+* producer:        the requests for one pchannel
+* known_producers: what the pchannels remember of producers
 * txn:             an open transaction; its bodies are kept here
 * appends:         the writing calls
 * cursors:         the cursors of the log

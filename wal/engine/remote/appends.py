@@ -17,6 +17,7 @@ from wal.channels import VChannelInfo, check_vchannel, place
 from wal.engine.bodies import as_messages, bodies_of
 from wal.engine.bulk import bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
+from wal.engine.remote.known_producers import KnownProducers
 from wal.engine.remote.outbox import Hold, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
@@ -58,8 +59,7 @@ class RemoteAppends:
         limits: TxnLimits,
         *,
         locate: Locate,
-        list_producers: Callable[[], Awaitable[list[ProducerInfo]]],
-        forget_producer: Callable[[str], Awaitable[None]],
+        known_producers: KnownProducers,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -70,8 +70,7 @@ class RemoteAppends:
         self._settings = settings
         self._limits = limits
         self._locate = locate
-        self._list_producers = list_producers
-        self._forget_producer = forget_producer
+        self._known_producers = known_producers
         self._held: dict[str, tuple[Hold, Producer]] = {}
         self._dropping: set[str] = set()
         self._txns: WeakSet[RemoteTxn] = WeakSet()
@@ -233,11 +232,11 @@ class RemoteAppends:
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
-        return await self._list_producers()
+        return await self._known_producers.listed()
 
     async def forget_producer(self, name: str) -> None:
         """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
-        await self._forget_producer(name)
+        await self._known_producers.forget(name)
 
     async def close(self) -> None:
         """Rolls back what is open, and waits until the pchannel of every vchannel is known, so that what was appended has a producer."""

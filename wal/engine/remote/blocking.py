@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
 from wal.engine.remote.log import RemoteLog
-from wal.engine.remote.remote_log import MOVED, PAUSE_FIRST_S, PAUSE_MAX_S
+from wal.engine.remote.pauses import Pauses
+from wal.engine.remote.remote_log import MOVED
 from wal.errors import ClosedError, UnavailableError, UnknownOutcomeError
 from wal.location import ServerLocation
 from wal.loop_thread import LoopThread
@@ -127,7 +128,7 @@ async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
 
     After `PATIENCE_S` it raises UnknownOutcomeError if the call may have changed something, else UnavailableError.
     """
-    pause_s, why, unknown = PAUSE_FIRST_S, "no answer came", False
+    pauses, why, unknown = Pauses(), "no answer came", False
     try:
         async with asyncio.timeout(PATIENCE_S) as patience:
             while True:
@@ -137,8 +138,7 @@ async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
                     why = str(error)
                 except UnknownOutcomeError as error:
                     why, unknown = str(error), True
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                await asyncio.sleep(pauses.next())
     except TimeoutError as error:
         if not patience.expired():
             raise

@@ -13,7 +13,7 @@ from contextlib import aclosing, contextmanager
 from typing import Final
 
 from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
-from wal.engine.remote.remote_log import PAUSE_FIRST_S, PAUSE_MAX_S
+from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.shared_calls import SharedCalls
 from wal.engine.remote.vchannels import KnownVChannels
@@ -177,7 +177,7 @@ class RemoteDirectory:
 
     async def _watch(self) -> None:
         """Takes what changes. The first failure of the first watch is raised; later ones are waited out."""
-        pause_s, request = PAUSE_FIRST_S, cluster_pb2.WatchVChannelsRequest()
+        pauses, request = Pauses(), cluster_pb2.WatchVChannelsRequest()
         while True:
             known = False
             try:
@@ -185,16 +185,16 @@ class RemoteDirectory:
                 async with aclosing(states) as changes:
                     async for change in changes:
                         (self.known.update if known else self.known.replace)(change)
-                        known, pause_s = True, PAUSE_FIRST_S
+                        known = True
+                        pauses.reset()
                         self._tell()
                         self._listed.set()
             except WALError as error:
                 if not self._listed.is_set():
                     raise
-                if pause_s == PAUSE_MAX_S:
+                if pauses.to_tell():
                     _log.warning("what is known of the vchannels of %s gets older: %s", self._place, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            await asyncio.sleep(pauses.next())
 
     def _tell(self) -> None:
         """Tells the readers what has changed for them."""

@@ -21,6 +21,7 @@ from wal.engine.remote.appends import RemoteAppends
 from wal.engine.remote.broadcasts import RemoteBroadcasts
 from wal.engine.remote.cursors import RemoteCursors
 from wal.engine.remote.directory import RemoteDirectory
+from wal.engine.remote.known_producers import KnownProducers
 from wal.engine.remote.nodes import Nodes
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.remote_log import RemoteReadableLog
@@ -32,7 +33,7 @@ from wal.location import ServerLocation
 from wal.message import MessageID
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
-from wal.pchannel import InFlight, PChannelStatistics, ProducerInfo, TxnLimits
+from wal.pchannel import InFlight, PChannelStatistics, TxnLimits
 from wal.reading import Selection
 from wal.retention import PChannelRetention
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2
@@ -40,15 +41,13 @@ from wal.rpc.connection import Connection
 from wal.rpc.methods import (
     ALLOCATE_TIME_TICKS,
     DESCRIBE_LOG,
-    FORGET_PRODUCER,
     GET_LATEST_TICK,
     GET_MOMENT,
     GET_RETENTION,
-    LIST_PRODUCERS,
     TRUNCATE,
 )
 from wal.rpc.positions import identity_from_proto
-from wal.rpc.reports import producers_from_proto, retention_from_proto, settings_from_proto, tail_from_proto
+from wal.rpc.reports import retention_from_proto, settings_from_proto, tail_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
 
@@ -56,6 +55,8 @@ __all__ = ["RemoteLog"]
 
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
+UNREACHED_S: Final = 1.0
+"""How long the close waits for a server that is not there, for what was never sent to it."""
 OWN_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
 """The settings of a log that each client may choose for itself."""
 
@@ -120,9 +121,13 @@ class RemoteLog:
     async def close(self) -> None:
         """Waits for the outcomes of what is in flight, ends the readers and disconnects."""
         self.in_flight.fail(_closed)
-        if hasattr(self, "appends"):
-            await self.appends.close()
-        await asyncio.gather(*(producer.close() for producer in self.producers.values()))
+        waited = asyncio.get_running_loop().call_later(UNREACHED_S, self._nodes.stop_unless_connected)
+        try:
+            if hasattr(self, "appends"):
+                await self.appends.close()
+            await asyncio.gather(*(producer.close() for producer in self.producers.values()))
+        finally:
+            waited.cancel()
         self._connection.stop()
         self._nodes.stop()
         if hasattr(self, "_directory"):
@@ -155,7 +160,11 @@ class RemoteLog:
         ):
             self.pchannels[pchannel.channel] = pchannel
             self.producers[pchannel.channel] = Producer(
-                pchannel.channel, partial(self._node, pchannel.channel), self.in_flight, self.seen
+                pchannel.channel,
+                partial(self._node, pchannel.channel),
+                self.in_flight,
+                self.seen,
+                partial(self._nodes.report, pchannel.channel),
             )
         self.cursors = RemoteCursors(self.pchannels, self._node)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place)
@@ -173,15 +182,16 @@ class RemoteLog:
                 self.frame_bytes_max,
             ),
             locate=self._directory.located_to_write,
-            list_producers=self._list_producers,
-            forget_producer=self._forget_producer,
+            known_producers=KnownProducers(self.pchannels, self._node),
         )
 
     async def _open_pchannel(self, name: str) -> RemotePChannel:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
         moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
         snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
-        log = RemoteReadableLog(identity_from_proto(moment.log), snapshot, partial(self._node, name))
+        log = RemoteReadableLog(
+            identity_from_proto(moment.log), snapshot, partial(self._node, name), partial(self._nodes.report, name)
+        )
         log.show(snapshot, last_truncated)
         return RemotePChannel(log)
 
@@ -313,32 +323,6 @@ class RemoteLog:
         answer = await self._connection.read(ALLOCATE_TIME_TICKS, request, "allocating a time tick")
         self.seen.saw(answer.first)
         return answer.first
-
-    async def _list_producers(self) -> list[ProducerInfo]:
-        async def listed(name: str) -> list[ProducerInfo]:
-            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
-            return producers_from_proto(
-                await self._node(name).read(LIST_PRODUCERS, request, f"listing the producers of pchannel {name}")
-            )
-
-        return [info for infos in await asyncio.gather(*map(listed, self.pchannels)) for info in infos]
-
-    async def _forget_producer(self, name: str) -> None:
-        """Forgets a producer on every pchannel; raises InvalidArgumentError if none knows it."""
-
-        async def forget(pchannel: str) -> InvalidArgumentError | None:
-            request = pchannel_calls_pb2.ForgetProducerRequest(
-                pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name
-            )
-            try:
-                await self._node(pchannel).write(FORGET_PRODUCER, request, f"forgetting producer {name!r}")
-            except InvalidArgumentError as error:
-                return error
-            return None
-
-        refusals = await asyncio.gather(*map(forget, self.pchannels))
-        if all(refusals) and refusals[0] is not None:
-            raise refusals[0]
 
 
 def _closed() -> ClosedError:

@@ -1,7 +1,8 @@
 """Nodes: which server has which pchannel, as AssignmentDiscover reports it, and the connections to these servers.
 
 Owns the task that follows the assignments. The pchannels of the server that sends the assignments are reached over the existing connection,
-because its advertised address may not be the one used here; those of another server are reached at its advertised address.
+because its advertised address may not be the one used here; those of another server are reached at its advertised address. A server that
+does not have a pchannel as it was told is reported to the coordinator, once for each term.
 """
 
 from __future__ import annotations
@@ -11,13 +12,25 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from wal.engine.remote.remote_log import PAUSE_FIRST_S, PAUSE_MAX_S
-from wal.errors import UnavailableError, WALError
+from wal.engine.remote.pauses import Pauses
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    UnavailableError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.codes import error_to_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
+from wal.rpc.stream import Stream
 
 __all__ = ["Nodes"]
+
+MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
+"""The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
 
 Version = tuple[int, int]
 
@@ -29,11 +42,17 @@ class Nodes:
         self._coordinator = coordinator
         self._connect = connect
         self._version: Version = (-1, -1)
+        self._terms: dict[str, int] = {}
+        """The term in which each pchannel is assigned."""
         self._places: dict[str, Connection] = {}
         """The connection for each pchannel that is not on the coordinator's server."""
         self._connections: dict[str, Connection] = {}
         self._told = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
+        self._stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse] | None = None
+        self._reported: dict[str, int] = {}
+        """The newest term that was reported on this stream, by pchannel."""
+        self._reporting: set[asyncio.Task[None]] = set()
 
     async def start(self, timeout_s: float) -> None:
         """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
@@ -50,35 +69,61 @@ class Nodes:
         """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
         return self._places.get(pchannel, self._coordinator)
 
+    def report(self, pchannel: str, error: WALError) -> None:
+        """Tells the coordinator that a server answered with this error for a pchannel, if that says that the assignment is wrong.
+
+        Without a stream it tells nothing: the next stream begins with the assignments.
+        """
+        term = self._terms.get(pchannel, 0)
+        if not isinstance(error, MISPLACED) or self._stream is None or self._reported.get(pchannel, -1) >= term:
+            return
+        self._reported[pchannel] = term
+        report = proto.ReportAssignmentErrorRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error)
+        )
+        task = asyncio.get_running_loop().create_task(
+            _write(self._stream, proto.AssignmentDiscoverRequest(report_error=report)), name=f"report {pchannel}"
+        )
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
+
     def stop(self) -> None:
         """Ends all waits for the servers, as `Connection.stop` does."""
         for connection in self._connections.values():
             connection.stop()
 
+    def stop_unless_connected(self) -> None:
+        """Ends all waits for servers that are not connected."""
+        for connection in (self._coordinator, *self._connections.values()):
+            connection.stop_unless_connected()
+
     async def close(self) -> None:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        tasks = [task for task in (self._following, *self._reporting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _follow(self) -> None:
-        pause_s = PAUSE_FIRST_S
+        pauses = Pauses()
         while True:
             try:
                 stream = await self._coordinator.stream(ASSIGNMENT_DISCOVER, "asking which server has which pchannel")
+                self._stream, self._reported = stream, {}
                 try:
                     while (response := await stream.read()) is not None:
                         if response.HasField("full_assignment"):
                             await self._take(response.full_assignment)
-                            pause_s = PAUSE_FIRST_S
+                            pauses.reset()
                 finally:
+                    self._stream = None
                     stream.cancel()
             except WALError as error:
-                if pause_s >= PAUSE_MAX_S:
+                if pauses.to_tell():
                     _log.warning("the assignments of pchannels are not followed now: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            await asyncio.sleep(pauses.next())
 
     async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> None:
         """Adopts these assignments, unless newer ones are known."""
@@ -94,7 +139,18 @@ class Nodes:
                 self._connections[node.address] = await self._connect(node.address)
             places |= dict.fromkeys([info.name for info in assignment.channels], self._connections[node.address])
         self._version, self._places = version, places
+        self._terms = {info.name: info.term for assignment in full.assignments for info in assignment.channels}
         self._told.set()
+
+
+async def _write(
+    stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse],
+    request: proto.AssignmentDiscoverRequest,
+) -> None:
+    try:
+        await stream.write(request)
+    except WALError:
+        pass  # the stream has ended
 
 
 _log: Final = logging.getLogger("wal.remote")

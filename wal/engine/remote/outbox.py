@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from wal.errors import WALError
 from wal.message import Message
 from wal.pchannel import Key
 from wal.rpc.api import streaming_pb2 as proto
@@ -77,7 +78,7 @@ class Outbox:
     def __init__(self) -> None:
         self.waiting: deque[Sending] = deque()
         self.sent: dict[int, Sending] = {}
-        self.refusing: BaseException | None = None
+        self.refusing: WALError | None = None
         """The error with which the server refused requests on this stream: it refuses all that follow."""
         self._refused: list[tuple[int, Sending]] = []
         self._next = 1
@@ -122,7 +123,7 @@ class Outbox:
         """Returns the request that got its outcome; None for a number that no request without an outcome has."""
         return self.sent.pop(number, None)
 
-    def refused(self, number: int, error: BaseException) -> None:
+    def refused(self, number: int, error: WALError) -> None:
         """Notes that the server refused a request for its own state: it will be sent again, on another stream."""
         if (sending := self.sent.pop(number, None)) is not None:
             self._refused.append((number, sending))

@@ -1,13 +1,14 @@
 """Producer: the Produce stream of one pchannel.
 
 Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
-server took no more, becomes one request. A stream that has ended is opened again, for up to `UNREACHABLE_S`; `Outbox` says what becomes of
-the requests that were sent on it. A server that answers is never given up.
+server took no more, becomes one request. A stream that has ended is opened again; `Outbox` says what becomes of the requests that were sent
+on it. If no server takes any request for `UNREACHABLE_S`, because none is there or all refuse, those that wait fail.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.engine.remote.pauses import Pauses
+from wal.engine.remote.produce_stream import ProduceStream, open_stream
 from wal.engine.remote.seen import OpenTxns, SeenTick, Written
 from wal.engine.remote.unknown import UnknownOutcomes
 from wal.errors import (
@@ -29,33 +32,34 @@ from wal.errors import (
     WALError,
 )
 from wal.pchannel import InFlight
-from wal.rpc.api import append_pb2, pchannel_pb2
+from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.columns import request_of
 from wal.rpc.connection import UNREACHABLE_S, Connection
-from wal.rpc.headers import producer_header
-from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
-from wal.rpc.stream import Stream
 
 __all__ = ["Producer"]
 
 QUIET_S: Final = 5.0  # how long the close of a log waits for the next outcome
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.5
 REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
 """A server refuses requests with these errors for its own state: nothing was written, and another server may take them."""
 MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 """A stream that ends with one of these errors is opened again."""
 
-ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
-
 
 class Producer:
-    """The requests for one pchannel; `connection` returns the connection to the server that has it."""
+    """The requests for one pchannel; `connection` returns the connection to the server that has it.
+
+    `report` is called with each error that says that a server does not take requests for the pchannel now.
+    """
 
     def __init__(
-        self, pchannel: str, connection: Callable[[], Connection], in_flight: InFlight, seen: SeenTick
+        self,
+        pchannel: str,
+        connection: Callable[[], Connection],
+        in_flight: InFlight,
+        seen: SeenTick,
+        report: Callable[[WALError], None],
     ) -> None:
         self.pchannel: str = pchannel
         self.outbox: Outbox = Outbox()
@@ -65,6 +69,7 @@ class Producer:
         self.written: Written = Written()
         self._outcomes = 0
         self._connection = connection
+        self._report = report
         self._in_flight = in_flight
         self._seen = seen
         self._changed = asyncio.Event()
@@ -76,8 +81,8 @@ class Producer:
         """Whether the producer is looking for a server, and has no stream."""
         self._closed_there = False
         """Whether the server has sent `close` on the newest stream, so that it has answered everything that it executed."""
-        self._pause_s = 0.0
-        """The pause before the next stream, because the server refused the requests on the last one."""
+        self._pauses = Pauses()
+        """The pauses before the next stream, while no server takes requests."""
         self._failure: BaseException | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -162,58 +167,45 @@ class Producer:
 
     async def _produce(self) -> None:
         """Opens a stream and uses it until it ends."""
-        loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + UNREACHABLE_S, PAUSE_FIRST_S
-        while True:
-            try:
-                self._opening = True
-                stream = await self._open()
-                self._opening = False
-            except WALError as error:
-                if not isinstance(error, MOVED) or self._closing or loop.time() + pause_s > deadline:
-                    self._give_up(error)
-                    return
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
-                continue
-            try:
-                cause = await self._use(stream)
-                refusing = self._closed_there or self.outbox.refusing is not None
-            finally:
-                stream.cancel()
-            self._lost(cause)
-            if refusing and self.outbox:
-                self._pause_s = min(max(PAUSE_FIRST_S, 2 * self._pause_s), PAUSE_MAX_S)
-                await asyncio.sleep(self._pause_s)
-            else:
-                self._pause_s = 0.0
-            return
-
-    async def _open(self) -> ProduceStream:
-        pchannel = pchannel_pb2.PChannelInfo(name=self.pchannel)
-        request = proto.CreateProducerRequest(pchannel=pchannel, session=self._session)
-        connection = self._connection()
-        stream = await connection.stream(
-            PRODUCE, f"producing to pchannel {self.pchannel}", headers=[producer_header(request)]
-        )
+        began = asyncio.get_running_loop().time()
+        self._opening = True
         try:
-            async with asyncio.timeout(connection.timeout_s):
-                response = await stream.read()
-        except TimeoutError:
-            stream.cancel()
-            raise UnavailableError(
-                f"the server did not begin to take messages for pchannel {self.pchannel} within {connection.timeout_s} s"
-            ) from None
-        except BaseException:
-            stream.cancel()
-            raise
-        if response is None or not response.HasField("create"):
-            stream.cancel()
-            raise UnknownError(f"the server began a Produce stream of pchannel {self.pchannel} with {response!r}")
-        self.term = response.create.log.pchannel.term
-        self._closed_there = False
+            stream, self.term = await open_stream(self._connection(), self.pchannel, self._session)
+        except WALError as error:
+            self._pauses.waited_s += asyncio.get_running_loop().time() - began
+            if self._closing:
+                self._give_up(error)
+            else:
+                await self._refused(error)
+            return
+        self._opening = self._closed_there = False
         self._unknown.tell()
-        return stream
+        try:
+            cause = await self._use(stream)
+        finally:
+            stream.cancel()
+        refusal = self.outbox.refusing or (ClosedError("the server is stopping") if self._closed_there else cause)
+        self._lost(cause)
+        if refusal is not None and self.outbox:
+            await self._refused(refusal)
+        else:
+            self._pauses.reset()
+
+    async def _refused(self, refusal: WALError) -> None:
+        """Pauses before the next stream, because no server takes the requests for this reason, or fails them."""
+        self._report(refusal)
+        if not isinstance(refusal, MOVED):
+            self._give_up(refusal)
+        elif self._pauses.waited_s >= UNREACHABLE_S:
+            error = UnavailableError(
+                f"no server has taken requests for pchannel {self.pchannel} for {UNREACHABLE_S:g} s: {refusal}; try again when one does"
+            )
+            error.__cause__ = refusal
+            self._give_up(error)
+        else:
+            if self._pauses.to_tell():
+                _log.warning("requests for pchannel %s wait for a server that takes them: %s", self.pchannel, refusal)
+            await asyncio.sleep(self._pauses.next())
 
     async def _use(self, stream: ProduceStream) -> WALError | None:
         """Sends requests until the stream ends or refuses them; returns the error with which it ended."""
@@ -299,6 +291,7 @@ class Producer:
             self._in_flight.release(released)
         if outbox.refusing is None:
             self._outcomes += 1
+            self._pauses.reset()
         if not outbox.sent:
             self._changed.set()
 
@@ -326,6 +319,7 @@ class Producer:
 
     def _give_up(self, error: WALError) -> None:
         """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
+        self._pauses.reset()
         self._unknown.tell()
         waiting = self.outbox.clear()
         tried = [sending for sending in waiting if sending.tried and sending.size]
@@ -347,3 +341,6 @@ class Producer:
 def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
     """Returns the end of no transaction, which a server answers after it has taken all requests before it."""
     return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
+
+
+_log: Final = logging.getLogger("wal.remote")

@@ -17,14 +17,17 @@ from typing import Final
 
 from wal.backends import FramePage, LogSnapshot, ReadableLog
 from wal.engine.remote.pages_ahead import PagesAhead
+from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.shared_calls import SharedCalls
 from wal.errors import (
     ChannelFencedError,
+    ChannelNotExistError,
     ClosedError,
     FormatError,
     UnavailableError,
     UnknownError,
     UnmatchedChannelTermError,
+    WALError,
 )
 from wal.message import FORM_JOURNAL, LogPosition, Origin
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
@@ -34,14 +37,12 @@ from wal.rpc.methods import GET_MOMENT
 from wal.rpc.positions import identity_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
 
-__all__ = ["MOVED", "PAUSE_FIRST_S", "PAUSE_MAX_S", "RemoteReadableLog", "check_log"]
+__all__ = ["MOVED", "NOT_HERE", "RemoteReadableLog", "check_log"]
 
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.5
 MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
-
-
+NOT_HERE: Final = (*MOVED, ChannelNotExistError)
+"""The same, for calls that need no vchannel: what does not exist is the pchannel, on that server."""
 READERS_MAX: Final = 8
 """The most readers that get pages before they ask: a reader that pauses holds up to 16 MiB, most of it in the windows of gRPC."""
 _ENDS_MAX: Final = 256
@@ -51,9 +52,18 @@ _Following = tuple[int, frozenset[str] | None, int]
 
 
 class RemoteReadableLog(ReadableLog):
-    """`connection` returns the connection to the server that has the pchannel; `origin` identifies the log."""
+    """`connection` returns the connection to the server that has the pchannel; `origin` identifies the log.
 
-    def __init__(self, origin: Origin, shown: LogSnapshot, connection: Callable[[], Connection]) -> None:
+    `report` is called with each error that says that a server does not serve the pchannel now.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        shown: LogSnapshot,
+        connection: Callable[[], Connection],
+        report: Callable[[WALError], None],
+    ) -> None:
         self.pchannel = origin.pchannel
         self.incarnation = origin.incarnation
         self.form: int = origin.form
@@ -62,6 +72,7 @@ class RemoteReadableLog(ReadableLog):
         """The log as its readers see it."""
         self._last_truncated: LogPosition | None = None
         self.connection: Callable[[], Connection] = connection
+        self.report: Callable[[WALError], None] = report
         self._closed = False
         self._ends: OrderedDict[_Following, None] = OrderedDict()
         """Where single pages ended, the newest last."""
@@ -149,7 +160,7 @@ class RemoteReadableLog(ReadableLog):
         except asyncio.CancelledError:
             self._keep(following, ahead)
             raise
-        except MOVED:
+        except NOT_HERE:
             return None
         if page is not None and page.next_position < ahead.end:
             self._keep((page.next_position, *following[1:]), ahead)
@@ -180,19 +191,19 @@ class RemoteReadableLog(ReadableLog):
         """Returns a page from a server, and waits for one while no server can be reached."""
         shown = self.shown.durable_end
         request = self._request(start, names, bytes_max, shown if end is None else min(end, shown), pages_max=1)
-        pause_s = PAUSE_FIRST_S
+        pauses = Pauses()
         while True:
             if self._closed:
                 raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
             try:
                 return await self._page(request)
-            except MOVED as error:
+            except NOT_HERE as error:
                 if self._closed:
                     raise
-                if pause_s >= PAUSE_MAX_S:
+                self.report(error)
+                if pauses.to_tell():
                     _log.warning("reading pchannel %s has to wait: %s", self.pchannel, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            await asyncio.sleep(pauses.next())
 
     async def close(self) -> None:
         self._closed = True

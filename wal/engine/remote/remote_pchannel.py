@@ -12,7 +12,8 @@ import logging
 from typing import Final
 
 from wal.backends import LogSnapshot
-from wal.engine.remote.remote_log import MOVED, PAUSE_FIRST_S, PAUSE_MAX_S, RemoteReadableLog, check_log
+from wal.engine.remote.pauses import Pauses
+from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog, check_log
 from wal.errors import UnknownError, WALError
 from wal.message import LogPosition, MessageID
 from wal.pchannel import PChannelStatistics, ReadablePChannel
@@ -42,7 +43,7 @@ class RemotePChannel(ReadablePChannel):
         self._following: asyncio.Task[None] | None = None
         self._stream: ConsumeStream | None = None
         self._awaited_tick = 0
-        self._pause_s = PAUSE_FIRST_S
+        self._pauses = Pauses()
         self._asking: set[asyncio.Task[None]] = set()
 
     async def look(self) -> None:
@@ -110,11 +111,11 @@ class RemotePChannel(ReadablePChannel):
                     finally:
                         self._stream = None
                         stream.cancel()
-                except MOVED as error:
-                    if self._pause_s == PAUSE_MAX_S:
+                except NOT_HERE as error:
+                    self.log.report(error)
+                    if self._pauses.to_tell():
                         _log.warning("readers of pchannel %s wait for a server: %s", self.channel, error)
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+                await asyncio.sleep(self._pauses.next())
         except WALError as error:  # the log was recreated, or the server does not allow it
             self.tail.fail(error)
         except Exception as defect:
@@ -141,7 +142,8 @@ class RemotePChannel(ReadablePChannel):
                 term = created.log.pchannel.term
                 if created.HasField("tail"):
                     self._show(*tail_from_proto(created.tail, term=term))
-                self._stream, self._pause_s = stream, PAUSE_FIRST_S
+                self._stream = stream
+                self._pauses.reset()
                 if self._awaited_tick > self.tail.promised_tick:
                     self._ask(self._awaited_tick)
             elif response.HasField("frames") and response.frames.HasField("tail"):
