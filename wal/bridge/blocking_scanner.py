@@ -95,10 +95,10 @@ class BlockingScanner:
         """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self._settled(lambda: self._scanner.position)
 
-    def save(self) -> None:
-        """Stores `position` durably under the name of its cursor. See `Scanner.save`."""
+    def save(self, position: ReadPosition | None = None) -> None:
+        """Stores its `position`, or the given one, durably under the name of its cursor. See `Scanner.save`."""
         self._settled(lambda: None)
-        self._thread.call(self._scanner.save)
+        self._thread.call(self._scanner.save, position)
 
     def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
