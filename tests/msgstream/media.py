@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.servers.pulsar_fixtures import keeping_namespace
-from wal import Secret
+from wal import Secret, WALAccesser, open_wal
 from wal.msgstream import Medium, Outgoing
 from wal.msgstream.media.memory import MemoryMedium
 from wal.msgstream.media.pulsar import PulsarMedium
+from wal.msgstream.media.rocksmq import RocksMQMedium
+from wal.msgstream.media.wal import WalMedium
+from wal.msgstream.media.wal_ids import WalId
 from wal.pulsar import PulsarAddress
 
 
@@ -93,7 +97,71 @@ async def pulsar(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield PulsarPlace(medium)
 
 
+class RocksMQPlace:
+    """Each medium opens the directory for itself; they share one RocksMQ."""
+
+    shares = True
+    own_ticks = False
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+
+    def channels(self, count: int) -> list[str]:
+        return [f"channel-{uuid4().hex}" for _ in range(count)]
+
+    async def medium(self) -> RocksMQMedium:
+        return await self._stack.enter_async_context(RocksMQMedium(self._directory))
+
+    async def bad_ids(self, channel: str) -> list[bytes]:
+        return [b"x", bytes(8), bytes(9), (1 << 62).to_bytes(8, "big")]
+
+
+@asynccontextmanager
+async def rocksmq(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RocksMQPlace]:
+    async with AsyncExitStack() as stack:
+        yield RocksMQPlace(tmp_path / "mq", stack)
+
+
+class WalPlace:
+    shares = False
+    own_ticks = True
+
+    def __init__(self, log: WALAccesser) -> None:
+        self._log = log
+
+    def channels(self, count: int) -> list[str]:
+        return [f"channel-{uuid4().hex}" for _ in range(count)]
+
+    async def medium(self) -> WalMedium:
+        return WalMedium(self._log, tick_interval_s=0.02)
+
+    async def bad_ids(self, channel: str) -> list[bytes]:
+        there = (await (await (await self.medium()).producer("another")).send([Outgoing(b"", 400)]))[0]
+        at = WalId.parse(there, "another").message_id
+        assert at is not None
+        elsewhere = msgspec.structs.replace(at, incarnation=at.incarnation + 1)
+        above = msgspec.structs.replace(at, position=at.position + (1 << 40))
+        return [b"x", bytes(40), *(bytes(WalId(channel, wrong)) for wrong in (elsewhere, above))]
+
+
+def wal_place(
+    location: Callable[[Path], str],
+) -> Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]:
+    """Returns the place in a log at this location, on two pchannels, with ticks that are promised often."""
+
+    @asynccontextmanager
+    async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WalPlace]:
+        async with open_wal(location(tmp_path), pchannels=2, time_tick_interval_s=0.02) as log:
+            yield WalPlace(log)
+
+    return opened
+
+
 PLACES: Final[dict[str, Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]]] = {
     "memory": memory,
     "pulsar": pulsar,
+    "rocksmq": rocksmq,
+    "log in memory": wal_place(lambda tmp_path: "memory:"),
+    "journal": wal_place(lambda tmp_path: f"journal:{tmp_path / 'data'}"),
 }

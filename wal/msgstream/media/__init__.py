@@ -6,4 +6,11 @@ Files:
 * pulsar: topics of Pulsar
 * pulsar_producer, pulsar_consumer: one topic of Pulsar
 * pulsar_ids: ids of messages on Pulsar
+* rocksmq: RocksMQ, a consumer group for each subscription
+* rocksmq_subscription: what the streams of this process have of a consumer group. Pure
+* shared_rocksmq: the RocksMQ of a directory, open once for all streams of this process
+* wal: a log of this project, a cursor for each subscription
+* wal_consumer: the reading of one vchannel
+* wal_grid: the ticks at which a time-ticked stream over a log is cut. Pure
+* wal_ids: the ids of a log's messages and ticks in streams. Pure
 """

@@ -1,0 +1,241 @@
+"""WalConsumer: one vchannel of a log under one subscription, which is a cursor of the log.
+
+Two scanners are at work: `_saver` was entered with the cursor and saves positions, `_scanner` reads. A scanner resumes after whole events,
+a subscription also between two bodies of a transaction: so `_scanner` begins at the event of the position, and what was handled is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from wal.accesser import WALAccesser
+from wal.errors import ClosedError, LockedError, TruncatedError
+from wal.message import ImmutableMessage, LogPosition, MessageID, Origin, TimeTickMessage
+from wal.msgstream.media.wal_grid import TickGrid
+from wal.msgstream.media.wal_ids import INDEX, WalId, message_prefix
+from wal.msgstream.medium import Received
+from wal.pchannel import Scanner
+from wal.reading import All, DeliverPolicy, Latest, ReadPosition, StartAfter, StartFrom
+
+__all__ = ["WalConsumer"]
+
+
+class WalConsumer:
+    """Create it with `open`. With a `grid` it delivers ticks."""
+
+    def __init__(self, log: WALAccesser, vchannel: str, cursor: str, grid: TickGrid | None, saver: Scanner) -> None:
+        self._log = log
+        self._vchannel = vchannel
+        self._cursor = cursor
+        self._grid = grid
+        self._saver = saver
+        self._scanner = saver
+        self._skip: LogPosition = _NONE
+        """Events and bodies up to this one are not for this read."""
+        self._event: tuple[Origin, int] | None = None
+        """The newest event that was passed; None: nothing before `_first` is known."""
+        self._first: MessageID | None = None
+        """Where the read began; None: at the earliest event."""
+        self._ready: deque[Received] = deque()
+        self._unhandled: deque[tuple[bytes, tuple[Origin, int] | None, int]] = deque()
+        """What is not handled, in order: the id, and the event (or body) and the tick up to which everything is handled with it."""
+        self._handled: set[bytes] = set()
+        self._origin: Origin | None = None
+        self._prefix = b""
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, log: WALAccesser, vchannel: str, cursor: str, *, earliest: bool, grid: TickGrid | None
+    ) -> WalConsumer:
+        """Continues at the cursor; without one, creates it before the first message or after the last one.
+
+        Raises LockedError if the process has another consumer of this cursor of the vchannel.
+        """
+        policy = All() if earliest else Latest()
+        saver = log.read(vchannel, cursor=cursor, deliver_policy=policy, include_time_ticks=grid is not None)
+        taken = _taken.setdefault(log, set())
+        if (vchannel, cursor) in taken:
+            raise LockedError(
+                f"channel {vchannel!r} has a consumer of subscription {cursor!r} in this process, and a log has one reader a name: close "
+                "it, or subscribe under another name"
+            )
+        taken.add((vchannel, cursor))
+        consumer = cls(log, vchannel, cursor, grid, saver)
+        try:
+            await saver.__aenter__()
+            await saver.save()  # from now on the subscription exists, and retention keeps what follows
+            if (position := saver.position) is not None:
+                consumer._begin_after(position.message_id)
+                if grid is not None:
+                    grid.resume(position.time_tick)
+                # Else the saver reads: what precedes its beginning was truncated, and that is no place within a transaction.
+                with contextlib.suppress(TruncatedError):
+                    consumer._scanner = await consumer._entered(StartFrom(position.message_id))
+        except BaseException:
+            await consumer.close()
+            raise
+        return consumer
+
+    # -- receiving
+
+    async def receive(self, count_max: int) -> list[Received]:
+        """Returns the next messages and ticks."""
+        ready = self._ready
+        while not ready:
+            messages = await self._scanner.page()
+            if not messages or self._closed:
+                raise ClosedError(
+                    f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one"
+                )
+            self._take(self._scanner.hand_over(len(messages)))
+        return [ready.popleft() for _ in range(min(count_max, len(ready)))]
+
+    def _take(self, messages: Iterable[ImmutableMessage]) -> None:
+        grid = self._grid
+        for message in messages:
+            if isinstance(message, TimeTickMessage):
+                if message.has_event:
+                    self._event = (message._origin, message._index)
+                if grid is not None:
+                    self._add_ticks(grid.promised(message.time_tick))
+            elif (message._origin.position, message._index) > self._skip:
+                if grid is not None and (ticks := grid.before(message.time_tick)):
+                    self._add_ticks(ticks)
+                self._add(message)
+                self._event = (message._origin, message._index)
+
+    def _add_ticks(self, ticks: Sequence[int]) -> None:
+        event, first = self._event, self._first
+        at = first if event is None else event[0].message_id(event[1])
+        for tick in ticks:
+            msg_id = bytes(WalId(self._vchannel, at, tick, before=event is None and first is not None))
+            self._ready.append(Received(msg_id, b"", tick, True))
+            self._unhandled.append((msg_id, event, tick))
+
+    def _add(self, message: ImmutableMessage) -> None:
+        origin, tick = message._origin, message.time_tick
+        if origin is not self._origin:
+            self._origin, self._prefix = origin, message_prefix(self._vchannel, origin.message_id(0))
+        bodies = message.bodies()
+        skip = self._skip[1] if origin.position == self._skip[0] else -1
+        for body in bodies[:-1]:
+            if body._index > skip:
+                self._add_body(body._index, body.payload, tick, tick - 1)
+        if bodies:
+            self._add_body(message._index, bodies[-1].payload, tick, tick)
+
+    def _add_body(self, index: int, payload: bytes, tick: int, complete: int) -> None:
+        assert self._origin is not None
+        msg_id = self._prefix + INDEX.pack(index)
+        self._ready.append(Received(msg_id, payload, tick))
+        self._unhandled.append((msg_id, (self._origin, index), complete))
+
+    # -- positions
+
+    async def ack(self, msg_ids: Sequence[bytes]) -> None:
+        """Saves the cursor below the first message that is not handled, if it moved."""
+        unhandled, handled = self._unhandled, self._handled
+        handled.update(msg_ids)
+        reached = None
+        while unhandled and unhandled[0][0] in handled:
+            msg_id, event, tick = unhandled.popleft()
+            handled.discard(msg_id)
+            if event is not None:
+                reached = event, tick
+        if reached is not None:
+            (origin, index), tick = reached
+            await self._saver.save(ReadPosition(origin.message_id(index), tick))
+
+    async def check(self, msg_id: bytes) -> None:
+        """Looks whether the log still has what follows this id."""
+        found = WalId.parse(msg_id, self._vchannel)
+        if found.message_id is not None:
+            await (await self._reader(found.message_id)).close()
+
+    async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
+        """Reads from there on, and moves the cursor."""
+        found = WalId.parse(msg_id, self._vchannel)
+        at, tick = found.message_id, found.tick or 0
+        again = inclusive and found.tick is not None  # the tick itself follows
+        if at is not None and (found.before or (inclusive and found.tick is None)):
+            first, at = at, msgspec.structs.replace(at, index=at.index - 1) if at.index else None
+        else:
+            first = None
+        if at is None:
+            await self._create_cursor(first)
+        else:
+            scanner = await self._reader(at)
+            await self._saver.save(ReadPosition(at, max(tick - again, 0)))
+            await self._replace(scanner, self._saver)
+            self._begin_after(at)
+        if self._grid is not None:
+            self._grid.resume(tick, inclusive=again)
+
+    async def close(self) -> None:
+        """Ends the scanners. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._scanner.close()
+            await self._saver.close()
+        finally:
+            _taken[self._log].discard((self._vchannel, self._cursor))
+
+    def _begin_after(self, message_id: MessageID) -> None:
+        origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
+        self._event = (origin, message_id.index)
+        self._skip = (message_id.position, message_id.index)
+
+    async def _reader(self, after: MessageID) -> Scanner:
+        """Returns a scanner from the event of this id on, or after the event if only what follows it is still there."""
+        try:
+            return await self._entered(StartFrom(after))
+        except TruncatedError:
+            scanner = await self._entered(StartAfter(after))
+            if scanner.position is not None and scanner.position.message_id == after:
+                return scanner
+            await scanner.close()
+            raise  # the id is of a body: those after it were truncated with their transaction
+
+    async def _entered(self, policy: DeliverPolicy) -> Scanner:
+        scanner = self._read(policy)
+        await scanner.__aenter__()
+        return scanner
+
+    def _read(self, policy: DeliverPolicy, *, cursor: str | None = None) -> Scanner:
+        ticks = self._grid is not None
+        return self._log.read(self._vchannel, deliver_policy=policy, include_time_ticks=ticks, cursor=cursor)
+
+    async def _create_cursor(self, first: MessageID | None) -> None:
+        """Creates the cursor again, at an event (None: the earliest one) that no position after another one describes."""
+        policy = All() if first is None else StartFrom(first)
+        async with self._read(policy):
+            pass  # else it raises before the cursor is gone
+        await self._log.delete_cursor(self._cursor, vchannels=self._vchannel)
+        saver = self._read(policy, cursor=self._cursor)
+        await saver.__aenter__()
+        await self._replace(saver, saver)
+        await saver.save()
+        self._event, self._first, self._skip = None, first, _NONE
+
+    async def _replace(self, scanner: Scanner, saver: Scanner) -> None:
+        old = [one for one in (self._scanner, self._saver) if one not in (scanner, saver)]
+        self._scanner, self._saver = scanner, saver
+        self._ready.clear()
+        self._unhandled.clear()
+        self._handled.clear()
+        for one in old:
+            await one.close()
+
+
+_NONE: Final = (-1, -1)
+_taken: MutableMapping[WALAccesser, set[tuple[str, str]]] = WeakKeyDictionary()
+"""The cursors that consumers of this process use, by log: the vchannel and the name."""
