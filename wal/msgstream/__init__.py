@@ -27,6 +27,8 @@ Files:
 * names:      the checks of names
 * channel_service: names of channels and their owners, in a KV
 * media:      the systems that carry messages; a folder
+* migrate:    copying streams into a log, and moving their consumers
+* old_position: where a migrated message was before. Pure
 """
 
 from wal.installation import install_hint

@@ -1,0 +1,76 @@
+"""kill -9 of a migration: every message of RocksMQ is in the log, once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.msgstream.logs.migrating import CHANNELS
+from wal import open_wal
+from wal.msgstream import MsgType
+from wal.msgstream.dispatcher import UnmarshalDispatcher
+from wal.msgstream.media.rocksmq import RmqMsgStream
+from wal.msgstream.migrate import migrate
+from wal.rocksmq import RocksMQ
+
+KILLS = 3
+
+
+def kill(directory: Path, seed: int, sends: int) -> None:
+    """Runs a process until it has sent so many packs, and kills it."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.msgstream.logs.migrating", str(directory), str(seed)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    with child:
+        try:
+            for count, line in enumerate(child.stdout):
+                assert line in ("ready\n", "sent\n")
+                if count == sends:
+                    break
+            else:
+                raise AssertionError(f"the process ended by itself: {child.wait()}")
+        finally:
+            child.kill()
+
+
+@pytest.mark.one_loop
+async def test_a_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: int) -> None:
+    draw = random.Random(11)
+    copied = 0
+    for seed in range(1, KILLS * soak + 1):
+        await asyncio.to_thread(kill, tmp_path, seed, draw.randrange(0, 80))
+        if seed % 3 == 0:
+            copied = await finished(tmp_path, copied)
+
+
+async def finished(directory: Path, copied_before: int) -> int:
+    """Lets the migration copy the rest, compares, and returns the number of messages in the log."""
+    async with open_wal(f"journal:{directory / 'log'}") as log:
+        async with RmqMsgStream(directory / "mq") as stream:
+            await migrate(stream, log, channels=CHANNELS, name="move", idle_s=0.5)
+        copied: dict[str, list[bytes]] = {}
+        for channel, vchannel in CHANNELS.items():
+            async with log.read(vchannel, follow=False) as scanner:
+                copied[channel] = [body.payload async for message in scanner for body in message.bodies()]
+    unmarshal = UnmarshalDispatcher().unmarshal
+    async with await RocksMQ.open(directory / "mq") as mq:
+        for channel, found in copied.items():
+            await mq.create_consumer_group("check", channel)
+            sent: list[bytes] = []
+            while messages := await mq.consume("check", channel, 10_000):
+                sent += [message.payload for message in messages]
+            await mq.destroy_consumer_group("check", channel)
+            rows = [payload for payload in sent if unmarshal(payload).msg_type != MsgType.TIME_TICK]
+            assert found == rows
+            assert len(rows) < len(sent)
+    count = sum(map(len, copied.values()))
+    assert count > copied_before
+    return count
