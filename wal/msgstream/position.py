@@ -10,7 +10,7 @@ from wal.msgstream.integers import check_integer
 __all__ = ["MsgPosition"]
 
 
-class MsgPosition(msgspec.Struct, frozen=True):
+class MsgPosition(msgspec.Struct, frozen=True, gc=False):
     """The position of a message in a channel.
 
     It is a value: equal, hashable, and it can be stored (`msgspec.json`) and used by another process. A wrong type raises TypeError, a
@@ -26,11 +26,13 @@ class MsgPosition(msgspec.Struct, frozen=True):
     """The time tick up to which the messages before this position are complete, or the message's `begin_ts`; unsigned, 64 bits."""
 
     def __post_init__(self) -> None:
-        for name, text in (("channel_name", self.channel_name), ("msg_group", self.msg_group)):
-            if type(text) is not str:
-                raise TypeError(f"{name} must be a str, not {text!r}")
-        if not self.channel_name:
-            raise InvalidArgumentError("channel_name is empty: give the name of the channel")
         if type(self.msg_id) is not bytes:
             raise TypeError(f"msg_id must be bytes, not {self.msg_id!r}")
-        check_integer("timestamp", self.timestamp, bits=64)
+        if type(self.channel_name) is not str:
+            raise TypeError(f"channel_name must be a str, not {self.channel_name!r}")
+        if not self.channel_name:
+            raise InvalidArgumentError("channel_name is empty: give the name of the channel")
+        if type(self.msg_group) is not str:
+            raise TypeError(f"msg_group must be a str, not {self.msg_group!r}")
+        if type(self.timestamp) is not int or not 0 <= self.timestamp < 1 << 64:
+            check_integer("timestamp", self.timestamp, bits=64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -24,10 +24,11 @@ NO_KEYS: Final[Sequence[int]] = ()
 NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class TsMsg(msgspec.Struct, kw_only=True):
+class TsMsg(msgspec.Struct, kw_only=True, gc=False):
     """A message with timestamps. Subclasses add their fields, `msg_type`, and how the fields are read and written.
 
-    A wrong type raises TypeError, a wrong value InvalidArgumentError. Fields may be assigned; `marshal` checks them again.
+    A wrong type raises TypeError, a wrong value InvalidArgumentError. Fields may be assigned; `marshal` checks them again. The garbage
+    collector does not look into messages (`gc=False`), so a subclass whose fields can lead back to the message sets `gc=True`.
     """
 
     id: int = 0
@@ -47,6 +48,10 @@ class TsMsg(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         self.check()
+
+    if TYPE_CHECKING:
+
+        def __copy__(self) -> Self: ...  # msgspec's own, which checks nothing
 
     @property
     def msg_type(self) -> int:
