@@ -13,7 +13,7 @@ import pytest
 
 from actors import VirtualClock
 from tests.flowgraph.graphs import FailingError, Item
-from tests.flowgraph.nodes import Input, Silent, Step, row, until
+from tests.flowgraph.steps import Input, Silent, Step, row, until
 from wal.flowgraph import BaseNode, FlowGraphStates, Msg, NodeFailedError, Outputs, TimeTickedFlowGraph
 
 

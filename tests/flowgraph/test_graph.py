@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.flowgraph.graphs import Item
-from tests.flowgraph.nodes import Input, Silent, Step, row, until
+from tests.flowgraph.steps import Input, Silent, Step, row, until
 from wal.flowgraph import BaseNode, FlowGraphStatistics, Msg, NodeStatistics, Outputs, TimeTickedFlowGraph
 
 
