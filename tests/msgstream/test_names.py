@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from wal.msgstream import EarlierMsgType, MsgType
+import wal.errors
+import wal.msgstream
+from wal.msgstream import EarlierMsgType, MsgStream, MsgType, TtMsgStream
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs/reference/message-streams.md").read_text()
 SEEDS: Final = (ROOT / "tests/golden/message_stream_seeds.md").read_text()
-ROWS: Final = [
-    tuple(cell.strip() for cell in line.strip("|").split("|"))
-    for line in PAGE.splitlines()
-    if line.startswith("|") and not line.startswith(("| seed ", "|---"))
-]
+
+
+def rows_of(header: str) -> list[tuple[str, ...]]:
+    """Returns the rows of all tables with this header."""
+    found: list[tuple[str, ...]] = []
+    inside = False
+    for line in PAGE.splitlines():
+        if not line.startswith("|"):
+            inside = False
+        elif line.startswith(header):
+            inside = True
+        elif inside and not line.startswith("|---"):
+            found.append(tuple(cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")))
+    return found
+
+
+ROWS: Final = rows_of("| seed | Python |")
 NAMES: Final = [row for row in ROWS if not row[2].isdigit()]
 NUMBERS: Final = [row for row in ROWS if row[2].isdigit()]
 
@@ -116,3 +131,20 @@ def test_a_name_of_msg_type_follows_the_rule() -> None:
         if (name := seed.strip("`")).startswith("MsgType_"):
             snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("MsgType_")).upper()
             assert python == f"`MsgType.{snake}`"
+
+
+@pytest.mark.parametrize("stream", [MsgStream, TtMsgStream])
+def test_each_parameter_with_its_default(stream: type[MsgStream]) -> None:
+    stated = {row[0].strip("`"): row[1] for row in rows_of("| keyword |")}
+    parameters = inspect.signature(stream).parameters.values()
+    real = {one.name: str(one.default) for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    if stream is MsgStream:
+        assert stated.pop("tick_bytes_max")
+    assert stated == real
+
+
+def test_each_error_of_a_stream_exists() -> None:
+    named = [row[0].strip("`") for row in rows_of("| error |")]
+    assert len(named) >= 5
+    for name in named:
+        assert issubclass(getattr(wal.msgstream, name, None) or getattr(wal.errors, name), wal.errors.WALError)
