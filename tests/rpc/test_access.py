@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 
-from tests.rpc.server import HEADER, LISTING, Server, connected, listed, serving
+from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
 from wal.errors import (
     InvalidArgumentError,
     UnavailableError,
@@ -16,6 +19,7 @@ from wal.errors import (
 from wal.network import TlsFiles
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.auth import TokenCheck
+from wal.rpc.connection import LOOK_S
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
 from wal.rpc.serving import listen
 from wal.secret import Secret
@@ -70,22 +74,45 @@ async def test_tls_and_mutual_tls(certificates: Path) -> None:
         for tls in (TlsFiles(ca=ca), client):
             async with connected(port, tls=tls) as connection:
                 assert await listed(connection) == ["orders"]
-        await refused(port, distrusting)
-        await refused(port, None)  # plaintext to a port with TLS
+        await refused(port, distrusting, "not of an authority that this client trusts: name the file")
+        await refused(port, None, "if it has TLS, connect with wal")
+        async with connected(port, tls=TlsFiles(ca=ca), host="localhost") as connection:
+            assert await listed(connection) == ["orders"]
     async with serving(Server(), tls=TlsFiles(ca=ca, **own)) as port:
         async with connected(port, tls=client) as connection:
             assert await listed(connection) == ["orders"]
         for wrong in (TlsFiles(ca=ca), stranger, None):
-            await refused(port, wrong)
+            await refused(port, wrong, "if it asks its clients for certificates, give one")
     async with serving(Server()) as port:
-        await refused(port, client)  # TLS to a port without
+        await refused(port, client, "does not speak TLS on this port: connect with wal://")
+    elsewhere = {"certificate": certificates / "elsewhere.pem", "key": certificates / "elsewhere.key"}
+    async with serving(Server(), tls=TlsFiles(**elsewhere)) as port:
+        await refused(port, TlsFiles(ca=ca), "certificate is of another host: connect by a name")
 
 
-async def refused(port: int, tls: TlsFiles | None) -> None:
-    """Checks that a client gets no connection, and learns from whom and why."""
-    async with connected(port, tls=tls, timeout_s=1.0) as connection:
-        with pytest.raises(UnavailableError, match=rf"tried 127.0.0.1:{port}: .+TLS right\?"):
+async def refused(port: int, tls: TlsFiles | None, words: str) -> None:
+    """Checks that a client learns, long before its deadline, from whom it gets no connection, and what to do."""
+    began = time.monotonic()
+    async with connected(port, tls=tls) as connection:
+        with pytest.raises(UnavailableError, match=rf"tried 127.0.0.1:{port}: .+{words}"):
             await listed(connection)
+    assert time.monotonic() - began < WAIT_S / 3
+
+
+async def test_a_server_that_was_reached_once_is_waited_for(certificates: Path) -> None:
+    """It may be restarting, and something else may have its port meanwhile."""
+    own = {"certificate": certificates / "server.pem", "key": certificates / "server.key"}
+    async with contextlib.AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serving(Server(), tls=TlsFiles(**own)))
+        async with connected(port, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
+            await listed(connection)
+            await stack.aclose()
+            async with serving(Server(), address=f"127.0.0.1:{port}"):
+                waiting = asyncio.ensure_future(listed(connection))
+                await asyncio.wait([waiting], timeout=3 * LOOK_S)
+                assert not waiting.done()
+            async with serving(Server(), address=f"127.0.0.1:{port}", tls=TlsFiles(**own)):
+                assert await waiting == ["orders"]
 
 
 async def test_a_server_with_tls_needs_a_certificate(certificates: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Creates an authority, a certificate of 127.0.0.1, one of a client, and one of a client of another authority."""
+    """Creates an authority, certificates of 127.0.0.1, of a client and of a host elsewhere, and one of a client of another authority."""
     openssl = shutil.which("openssl")
     if openssl is None:
         if os.environ.get("CI"):
@@ -28,8 +28,21 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
         run("req", "-x509", *new_key, *files, "-subj", f"/CN={authority}", "-days", "2")
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other-ca")):
+    (folder / "other-names").write_text("subjectAltName=DNS:elsewhere.example\n")
+    for name, authority in (("server", "ca"), ("client", "ca"), ("elsewhere", "ca"), ("stranger", "other-ca")):
         run("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         signer = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
-        run("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", "2", "-extfile", "names")
+        run(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            *signer,
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "2",
+            "-extfile",
+            "other-names" if name == "elsewhere" else "names",
+        )
     return folder

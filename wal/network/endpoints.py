@@ -69,7 +69,7 @@ class Endpoints:
         ]
         self._current = 0
         self._looking: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[str] | None = None
+        self._asking: asyncio.Task[list[str]] | None = None
         self._left: dict[int, float] = {}
         """The members that are stopping, and the time until which each gets no new calls while it stays connected."""
         self._stopped = False
@@ -107,12 +107,12 @@ class Endpoints:
         until = self._left.get(number, 0.0)
         return until > 0.0 and asyncio.get_running_loop().time() < until
 
-    async def why(self) -> str:
-        """Returns, as text for people, the answer of each member that is not connected."""
+    async def why(self) -> list[str]:
+        """Returns, as texts for people, what each member that is not connected answered, or why it could not."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")
         await asyncio.wait([self._asking])
-        return "nothing, it was closed" if self._asking.cancelled() else self._asking.result()
+        return ["nothing, it was closed"] if self._asking.cancelled() else self._asking.result()
 
     def stop(self) -> None:
         """Ends every wait for a member."""
@@ -150,8 +150,8 @@ class Endpoints:
             self._left.pop(number, None)
             await self._until_ready(number)
 
-    async def _ask_all(self) -> str:
-        return "; ".join(await asyncio.gather(*map(self._ask, range(len(self._channels)))))
+    async def _ask_all(self) -> list[str]:
+        return await asyncio.gather(*map(self._ask, range(len(self._channels))))
 
     async def _ask(self, number: int) -> str:
         address, channel = self.addresses[number], self._channels[number]

@@ -33,6 +33,7 @@ from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, Header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.rpc.stream import Stream
+from wal.rpc.tls_faults import CLOSED, is_closed_at_once, tls_fault
 from wal.secret import Secret
 
 __all__ = ["UNREACHABLE_S", "Connection"]
@@ -44,6 +45,10 @@ TIMEOUT_S: Final = 10.0
 """The default deadline of a call."""
 UNREACHABLE_S: Final = 30.0
 """How long a call without a deadline waits for a server. A server that is restarted is back much sooner."""
+LOOK_S: Final = 0.5
+"""How often it is asked why no server can be reached before one ever was: gRPC tries about twice a second."""
+LOOKS: Final = 3
+"""How often in a row a server that closes connections at once is taken for one that is being stopped."""
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _TRIES_OF_A_READ: Final = 3
@@ -58,6 +63,8 @@ class Connection:
         self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self._closing = False
+        self._was_connected = False
+        """Whether any server was ever reached, so that address and TLS are right."""
         self._session = uuid.uuid4().hex
         self._given_up = 0
         """How often changes were given up; the number of the calls that follow."""
@@ -255,16 +262,24 @@ class Connection:
 
     async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
         loop = asyncio.get_running_loop()
+        closed_at_once = 0
         while (found := self._endpoints.connected()) is None:
             if self._closing:
                 raise ClosedError(
                     f"the connection was closed before {self.where} could be reached: {what} was not sent"
                 )
-            if not await self._endpoints.look(max(0.0, deadline - loop.time())):
-                why = await self._endpoints.why()
+            left = max(0.0, deadline - loop.time())
+            if await self._endpoints.look(left if self._was_connected else min(left, LOOK_S)):
+                continue
+            reasons = await self._endpoints.why()
+            closed_at_once = closed_at_once + 1 if is_closed_at_once(reasons) else 0
+            fault = tls_fault(reasons) or (CLOSED if closed_at_once >= LOOKS else "")
+            if (fault and not self._was_connected) or loop.time() >= deadline:
                 raise UnavailableError(
-                    f"no server is reachable, {what} was not sent; tried {why}; is it running, and are address and TLS right?"
+                    f"no server is reachable, {what} was not sent; tried {'; '.join(reasons)}; "
+                    f"{fault or 'is it running, and are address and TLS right?'}"
                 )
+        self._was_connected = True
         return found
 
     def _deadline(self, timeout_s: float | None) -> float:

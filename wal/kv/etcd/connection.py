@@ -151,7 +151,7 @@ class Connection:
             if self._closing:
                 raise ClosedError(f"the KV was closed before etcd could be reached; {what} was not sent")
             if not await self._endpoints.look(self._left(deadline)):
-                why = await self._endpoints.why()
+                why = "; ".join(await self._endpoints.why())
                 raise UnavailableError(
                     f"etcd is not reachable, {what} was not sent{f' again after: {last}' if last else ''}; tried {why}; "
                     f"is it running, and are address and TLS right?"
