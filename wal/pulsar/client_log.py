@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import re
+import select
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,6 @@ __all__ = ["CLIENT_LOG", "ClientLog"]
 
 LOG_THREAD: Final = "wal-pulsar-log"
 READ_BYTES: Final = 1 << 16
-_END: Final = b"\0"
 _LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
 """A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
 _LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
@@ -42,6 +42,7 @@ class ClientLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
+        self._wake: tuple[int, int] | None = None
         self._thread: threading.Thread | None = None
         self._ended = False
         self._hushed = False
@@ -56,9 +57,11 @@ class ClientLog:
             if self._pipe is None:
                 # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
                 self._pipe = os.pipe()
+                os.set_blocking(self._pipe[0], False)  # another process may read what this one was told of
             if self._thread is None and not self._ended:
+                self._wake = os.pipe()
                 self._thread = threading.Thread(
-                    target=self._pass_on, args=(self._pipe[0],), name=LOG_THREAD, daemon=True
+                    target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True
                 )
                 self._thread.start()
             level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
@@ -72,21 +75,35 @@ class ClientLog:
         """Ends the thread before the interpreter does: a thread that logged then could leave one of Python's streams locked."""
         with self._lock:
             thread, self._thread, self._ended = self._thread, None, True
-        if thread is not None and self._pipe is not None:
-            os.write(self._pipe[1], _END)
+        if thread is not None and self._wake is not None:
+            os.write(self._wake[1], b"\0")
             thread.join()
 
     def _forked(self) -> None:
-        """Forgets the thread in a forked child, which starts one when it connects. The pipe is shared with the parent: either process may
-        read a line."""
+        """Forgets the thread in a forked child, which starts one when it connects. The pipe of the log is shared with the parent: either
+        process may read a line."""
         self._lock = threading.Lock()
         self._thread = None
+        if self._wake is not None:
+            for end in self._wake:
+                os.close(end)
+            self._wake = None
 
-    def _pass_on(self, source: int) -> None:
-        """Runs in the thread: logs line by line until the end marker."""
-        rest, level = b"", logging.WARNING
+    def _pass_on(self, source: int, wake: int) -> None:
+        """Runs in the thread: logs line by line, and when it was woken returns at the end of what there is."""
+        rest, level, ends = b"", logging.WARNING, False
+        poll = select.poll()
+        for readable in (source, wake):
+            poll.register(readable, select.POLLIN)
         while True:
-            *lines, rest = (rest + os.read(source, READ_BYTES)).split(b"\n")
+            ends = ends or any(readable == wake for readable, _ in poll.poll())
+            try:
+                data = os.read(source, READ_BYTES)
+            except BlockingIOError:
+                data = b""
+            if ends and not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 text = line.decode(errors="replace")
                 found = _LINE.fullmatch(text)
@@ -97,8 +114,6 @@ class ClientLog:
                         Exception
                     ):  # raised by a handler: without this thread the client would block for ever
                         _log.log(level, "%s", text)
-            if self._ended and _END in rest:
-                return
 
 
 CLIENT_LOG: Final = ClientLog()
