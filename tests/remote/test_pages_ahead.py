@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.node.servers import Serving, serving
-from wal import Message, WALAccesser, open_wal
+from wal import Message, WALAccesser, bridge, open_wal
 from wal.engine.remote import remote_log
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.errors import TruncatedError
@@ -45,7 +45,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.fixture
 async def served(calls: Calls) -> AsyncIterator[Serving]:
-    """A log of 40 MiB, 28 pages, in memory and in this process."""
+    """A log of 40 MiB, 55 pages, in memory and in this process."""
     async with serving(pchannels=1) as one, open_wal(f"wal://{one.address}") as log:
         for first in range(0, MESSAGES, 20):
             await log.append_bulk(
@@ -75,18 +75,27 @@ async def test_a_reader_that_goes_forward_makes_two_calls(served: Serving, calls
             await asyncio.sleep(0)
 
 
+async def test_a_reader_without_an_event_loop_makes_two_calls(served: Serving, calls: Calls) -> None:
+    def read() -> list[int]:
+        with bridge.iterate(f"wal://{served.address}", "orders", follow=False) as messages:
+            return [int(message.properties["n"]) for message in messages]
+
+    assert await asyncio.to_thread(read) == list(range(MESSAGES))
+    assert len(calls.pages) == 2
+
+
 async def test_a_slow_reader_is_not_sent_the_whole_log_and_holds_up_nobody(served: Serving, calls: Calls) -> None:
     async with (
         open_wal(f"wal://{served.address}") as log,
         log.read("orders", follow=False) as slow,
         log.read("orders", follow=False) as quick,
     ):
-        read = [int((await anext(slow)).properties["n"]) for _ in range(30)]  # into the third page
+        read = [int((await anext(slow)).properties["n"]) for _ in range(30)]  # into the tenth page
         while len(calls.pages) < 2 or calls.pages[1] < 2:
             await asyncio.sleep(0)
         assert await numbers(quick) == list(range(MESSAGES))
-        # Five pages were read, three wait in the client, and some 8 MiB in gRPC's windows.
-        assert calls.pages[1] < 18, f"of {calls.pages[3]}, and the rest waits until it is read"
+        # Ten pages were read, three wait in the client, and some 8 MiB in gRPC's windows.
+        assert calls.pages[1] < 30, f"of {calls.pages[3]}, and the rest waits until it is read"
         assert read + await numbers(slow) == list(range(MESSAGES))
 
 

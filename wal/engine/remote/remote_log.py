@@ -43,12 +43,14 @@ MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChan
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
 NOT_HERE: Final = (*MOVED, ChannelNotExistError)
 """The same, for calls that need no vchannel: what does not exist is the pchannel, on that server."""
+PAGE_BYTES: Final = 1 << 20
+"""The largest page that is asked for: gRPC copies a message several times, which takes longer once it is not in the processor's cache."""
 READERS_MAX: Final = 8
 """The most readers that get pages before they ask: a reader that pauses holds up to 16 MiB, most of it in the windows of gRPC."""
 _ENDS_MAX: Final = 256
 
-_Following = tuple[int, frozenset[str] | None, int]
-"""The next read of a reader that reads on: the start, the vchannels, and the size of a page."""
+_Following = tuple[int, frozenset[str] | None, int, int | None]
+"""The next read of a reader that reads on: the start, the vchannels, the size of a page, and the end of the read if it has one."""
 
 
 class RemoteReadableLog(ReadableLog):
@@ -116,38 +118,45 @@ class RemoteReadableLog(ReadableLog):
     async def read(
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
     ) -> FramePage:
-        following = (start, names, bytes_max)
-        if end is None and self.earliest[0] <= start < self.shown.durable_end:
+        following = (start, names, min(bytes_max, PAGE_BYTES), end)
+        if self.earliest[0] <= start < self._end(end):
             return await self._reads.join(following, lambda: self._forward(following))
         # What was truncated meanwhile is refused, as without pages ahead.
         if (ahead := self._ahead.pop(following, None)) is not None:
             ahead.task.cancel()
-        return await self._read(start, names, bytes_max, end)
+        return await self._read(*following)
 
     async def _forward(self, following: _Following) -> FramePage:
         """Returns the page of a reader that goes forward, out of those ahead if there are any."""
-        start, names, bytes_max = following
+        start, names, bytes_max, end = following
         ahead = self._ahead.pop(following, None)
-        if ahead is None and following in self._ends and self._is_far(start, bytes_max):
+        if ahead is None and following in self._ends and self._is_far(following):
             ahead = self._send_ahead(following)
         if ahead is not None and (page := await self._next(following, ahead)) is not None:
             return page
-        page = await self._read(start, names, bytes_max, None)
-        self._ends[page.next_position, names, bytes_max] = None
+        page = await self._read(start, names, bytes_max, end)
+        self._ends[page.next_position, names, bytes_max, end] = None
         if len(self._ends) > _ENDS_MAX:
             self._ends.popitem(last=False)
         return page
 
-    def _is_far(self, start: int, bytes_max: int) -> bool:
-        """Returns whether more than a page of log follows."""
-        end = self.shown.durable_end
+    def _end(self, end: int | None) -> int:
+        """Returns where a read to `end` ends in the log as it is known now."""
+        durable_end = self.shown.durable_end
+        return durable_end if end is None else min(end, durable_end)
+
+    def _is_far(self, following: _Following) -> bool:
+        """Returns whether the read has more than a page of log before it."""
+        start, _, bytes_max, wanted = following
+        end = self._end(wanted)
         return end - start > bytes_max if self.form == FORM_JOURNAL else start < end
 
     def _send_ahead(self, following: _Following) -> PagesAhead:
-        """Asks for all pages from here to the end of the log, as far as it is known now."""
-        end, what = self.shown.durable_end, f"reading pchannel {self.pchannel}"
+        """Asks for all pages from here to the end of the read, or of the log as far as it is known now."""
+        start, names, bytes_max, wanted = following
+        end, what = self._end(wanted), f"reading pchannel {self.pchannel}"
         self._ends.pop(following, None)
-        responses = self.connection().responses(READ_PAGES, self._request(*following, end), what)
+        responses = self.connection().responses(READ_PAGES, self._request(start, names, bytes_max, end), what)
         ahead = PagesAhead(responses, end=end, name=what)
         self._tasks.add(ahead.task)
         ahead.task.add_done_callback(self._tasks.discard)
@@ -189,8 +198,7 @@ class RemoteReadableLog(ReadableLog):
 
     async def _read(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
         """Returns a page from a server, and waits for one while no server can be reached."""
-        shown = self.shown.durable_end
-        request = self._request(start, names, bytes_max, shown if end is None else min(end, shown), pages_max=1)
+        request = self._request(start, names, bytes_max, self._end(end), pages_max=1)
         pauses = Pauses()
         while True:
             if self._closed:
