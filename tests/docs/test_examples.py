@@ -16,6 +16,8 @@ from examples import (
     arrow,
     blocking,
     cursors,
+    join_of_two_streams,
+    migration,
     read_from_another_process,
     retention,
     schema_change,
@@ -78,6 +80,36 @@ async def test_cursors(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
         "cursor audit of orders: 0 bytes behind",
         "cursor billing of orders: 0 bytes behind",
         "now nobody needs them, and they are truncated",
+    ]
+
+
+async def test_join_of_two_streams(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await join_of_two_streams.main(str(data_dir))
+    first, some, *chart, second, every, found = capsys.readouterr().out.splitlines()
+    failed = re.fullmatch(
+        r"the first graph: failed: node 'join' failed at tick 6553600000: RuntimeError: a bug, or a service that did not answer; "
+        r"wrote (\d+) seconds, 0 were there",
+        first,
+    )
+    assert failed is not None
+    wrote = int(failed[1])
+    assert wrote == 24
+    assert some == f"pairs in the log: {8 * wrote}"
+    assert chart[0] == "flowchart LR"
+    assert [line for line in chart if re.search(r"pairs<br/>tick 13107200000, 0 active, \d+ completed<br/>", line)]
+    assert re.fullmatch(r"the second graph: ended; wrote 26 seconds, \d+ were there", second)
+    assert every == "pairs in the log: 400, each once: True"
+    assert found == ("second 1, room 0: 21 degrees, 51 percent … second 50, room 7: 22 degrees, 52 percent")
+
+
+async def test_migration(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await migration.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "billed from RocksMQ: True, at least 5000: True",
+        "the first migration was killed, with a part in the log: True",
+        "the second one completed it: 20000 orders in the log",
+        "each once, in order: True",
+        "billing continues after what it had: True",
     ]
 
 

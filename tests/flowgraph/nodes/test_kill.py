@@ -1,0 +1,87 @@
+"""kill -9 of RocksMQ → graph → log: the log has what it would have without a kill, whatever tick the process died in."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.flowgraph.nodes.kill_child import CHANNELS
+from wal import open_wal
+from wal.msgstream import MsgType, UnmarshalDispatcher
+from wal.rocksmq import RocksMQ
+
+KILLS = 3
+LINES_MAX = 120
+
+
+def run(directory: Path, *args: str, lines_max: int | None = None) -> list[list[int]]:
+    """Runs a child, and kills it when it has reported so many ticks; None: it has to end by itself. Returns its reports."""
+    command = [sys.executable, "-m", "tests.flowgraph.nodes.kill_child", str(directory), *args]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    reports: list[list[int]] = []
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with child:
+        try:
+            assert child.stdout.readline() == "opening\n", child.stderr.read()
+            if lines_max == 0:
+                child.kill()
+            for line in child.stdout:
+                reports.append([int(field) for field in line.split()])
+                if len(reports) == lines_max:
+                    child.kill()
+            errors = child.stderr.read()
+            assert child.wait() == (0 if lines_max is None else -9), errors
+        finally:
+            child.kill()
+    return reports
+
+
+async def sent(directory: Path) -> Counter[bytes]:
+    """Returns the messages that the channels hold."""
+    found: Counter[bytes] = Counter()
+    decode = UnmarshalDispatcher().unmarshal
+    async with await RocksMQ.open(directory / "mq") as mq:
+        for channel in [channel for channels in CHANNELS.values() for channel in channels]:
+            await mq.create_consumer_group("check", channel)
+            while messages := await mq.consume("check", channel, 1000):
+                payloads = [message.payload for message in messages]
+                found.update(payload for payload in payloads if decode(payload).msg_type != MsgType.TIME_TICK)
+    return found
+
+
+async def written(directory: Path) -> list[list[list[bytes]]]:
+    """Returns the payloads of each transaction that has some: of the copy, and of the copy that nothing disturbed."""
+    both = []
+    async with open_wal(directory / "log") as log:
+        for vchannel in ("copy", "undisturbed"):
+            async with log.read(vchannel, follow=False) as scanner:
+                txns = [[body.payload for body in message.bodies()] async for message in scanner]
+            both.append([payloads for payloads in txns if payloads])
+    return both
+
+
+def test_a_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    draw = random.Random(seed)
+    print("seed", seed)
+    replayed = 0
+    for kill in range(KILLS * soak):
+        reports = run(tmp_path, "copy", lines_max=0 if kill % 5 == 4 else draw.randrange(1, LINES_MAX))
+        replayed += reports[-1][1] if reports else 0
+    reports = run(tmp_path, "copy", "0")
+    replayed += reports[-1][1]
+    last = reports[-1][0]
+    run(tmp_path, "undisturbed", str(last))
+    copy, undisturbed = asyncio.run(written(tmp_path))
+    assert copy == undisturbed
+    payloads = Counter(payload for txn in copy for payload in txn)
+    all_sent = asyncio.run(sent(tmp_path))
+    assert set(payloads.values()) == {1}
+    assert not payloads - all_sent
+    assert 0 < len(payloads) < len(all_sent), "some are matched, and some are not"
+    assert replayed > 0, "no process died between a transaction and its acknowledgement"
