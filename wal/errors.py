@@ -323,7 +323,10 @@ class UnavailableError(WALError):
 
 
 class SessionLostError(WALError):
-    """A session's lease ran out, was revoked or could not be renewed in time: stop what it entitled you to, and open a new one."""
+    """A session's lease ran out, was revoked or could not be renewed in time: stop what it entitled you to, and open a new one.
+
+    A server of a log also refuses changes with it that arrive after their client has given them up.
+    """
 
     code = StreamingCode.SESSION_LOST
 
