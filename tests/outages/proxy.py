@@ -13,8 +13,10 @@ __all__ = ["Proxy"]
 READ_BYTES: Final = 1 << 16
 HEAD_BYTES: Final = 9
 """The size of the head of a frame of HTTP/2: the length of what follows it in three bytes, the type in one, and more (RFC 9113, 4.1)."""
-GIVING_UP: Final = (3, 7)
-"""The types of RST_STREAM and GOAWAY (RFC 9113, 6)."""
+HEADERS: Final = 1
+RST_STREAM: Final = 3
+GOAWAY: Final = 7
+"""Types of frames (RFC 9113, 6)."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which closing a socket sends a reset."""
 
@@ -81,7 +83,7 @@ class Proxy:
                 link.flowing[way].set()
 
     def deliver_late(self) -> None:
-        """Delivers to the server what a stall holds back, but loses everything from the first frame on that gives a call up.
+        """Delivers to the server what a stall holds back, but loses everything from the first frame on that gives up a call in it.
 
         A network does that when it delays a connection, and the client's machine is cut off before the rest is sent again.
         """
@@ -165,10 +167,15 @@ class _Link:
         self.end(up=up)
 
     async def _deliver(self, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forwards frames of HTTP/2 up to the first that gives a call or the connection up, then nothing until the connection is cut."""
+        """Forwards frames of HTTP/2, from these bytes on, up to the one with which the client gives up the connection, or a call that it
+        began in them; then nothing until the connection is cut. The end of an older call, such as a read, is forwarded."""
+        begun = set[bytes]()
         while True:
             while len(data) >= HEAD_BYTES and len(data) >= (end := HEAD_BYTES + int.from_bytes(data[:3], "big")):
-                if data[3] in GIVING_UP:
+                kind, call = data[3], data[5:9]
+                if kind == HEADERS:
+                    begun.add(call)
+                elif kind == GOAWAY or (kind == RST_STREAM and call in begun):
                     await asyncio.Event().wait()
                 writer.write(data[:end])
                 data = data[end:]
