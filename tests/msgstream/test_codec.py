@@ -65,6 +65,18 @@ def test_fields_that_a_later_version_adds_are_ignored() -> None:
     assert InsertMsg.unmarshal(encoded + b"\xa2\x06\x05later") == InsertMsg([1], [2], [b"x"])
 
 
+def test_the_type_may_stand_anywhere_in_the_base() -> None:
+    last = b"\n\x05\x10\x07\x08\x92\x03"  # id 7, then type 402
+    assert UnmarshalDispatcher().unmarshal(last) == OpaqueMsg(MsgType.FLUSH, id=7)
+
+
+def test_a_base_with_two_types_is_not_read_as_the_first() -> None:
+    """Protobuf takes the last value of a field; the first one chooses what reads the message."""
+    row = InsertMsg([1], [2], [b"x"]).marshal_body()
+    with pytest.raises(InvalidArgumentError, match="401"):
+        UnmarshalDispatcher().unmarshal(b"\n\x06\x08\x90\x03\x08\x91\x03" + row)
+
+
 @given(st.binary(max_size=80))
 @example(b"")
 @example(b"\n")

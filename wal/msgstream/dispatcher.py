@@ -20,7 +20,7 @@ from wal.msgstream.messages import (
     OpaqueMsg,
     TimeTickMsg,
 )
-from wal.msgstream.ts_msg import TsMsg, joined, split, undecodable
+from wal.msgstream.ts_msg import TsMsg, joined, read_type, split, undecodable
 from wal.msgstream.types import EarlierMsgType, MsgType
 
 __all__ = [
@@ -61,21 +61,22 @@ class UnmarshalDispatcher:
         `msg_type` is the type that they must have; None accepts each type that has a template. Raises InvalidArgumentError for bytes that
         are no message, for another type, and for a type without a template.
         """
-        base, body = split(data)
-        found = base.msg_type
+        found = read_type(data)
         if msg_type is not None and msg_type != found:
             raise InvalidArgumentError(
                 f"the message has type {found}, not {msg_type}: leave msg_type out to read any type"
             )
         if self._earlier:
+            base, body = split(data)
             base.msg_type = found = _current(found)
+            data = joined(base, body)
         if (known := self._classes.get(found)) is not None:
-            return known.from_parts(base, body)
+            return known.unmarshal(data)
         template = self._templates.get(found)
         if template is None:
             raise InvalidArgumentError(f"messages of type {found} have no template: add one with add_msg_template()")
         try:
-            message = template(joined(base, body) if self._earlier else data)
+            message = template(data)
         except WALError:
             raise
         except Exception as error:

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Final, Self
 
+from google.protobuf.message import DecodeError
+
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.integers import check_integer, check_integers
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import BASE, TsMsg, split, undecodable
 from wal.msgstream.types import MsgType
 
 __all__ = [
@@ -107,10 +109,24 @@ class RowsMsg(TsMsg, kw_only=True):
                 raise InvalidArgumentError(f"{name} has {count} values, and timestamps {rows}: give one a row")
 
     @classmethod
-    def from_parts(cls, base: wire.MsgBase, body: bytes) -> Self:
-        message = super().from_parts(base, body)
+    def unmarshal(cls, data: bytes) -> Self:
+        if type(data) is not bytes or not data.startswith(BASE):
+            split(data)  # raises the error that says why this is no message
+        message = cls._blank().__copy__()
+        try:
+            message.set_base(message.read_rows(data))
+        except DecodeError as error:
+            raise undecodable(data, f"a {cls.__name__}: {error}") from error
         message.check_lengths()
         return message
+
+    @classmethod
+    def _blank(cls) -> Self:
+        raise NotImplementedError
+
+    def read_rows(self, data: bytes) -> wire.MsgBase:
+        """Sets the fields that belong to rows from a whole message on the wire, and returns its base."""
+        raise NotImplementedError
 
 
 class InsertMsg(RowsMsg):
@@ -142,16 +158,14 @@ class InsertMsg(RowsMsg):
         fields.row_data.extend(self.row_data)
         return fields.SerializeToString()
 
-    @classmethod
-    def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
-        fields = wire.InsertMsg.FromString(body)
-        message = cls._blank().__copy__()
-        message.timestamps = fields.timestamps[:]
-        message.row_ids = fields.row_ids[:]
-        message.row_data = fields.row_data[:]
-        message.collection_id = fields.collection_id
-        message.partition_id = fields.partition_id
-        return message
+    def read_rows(self, data: bytes) -> wire.MsgBase:
+        fields = wire.InsertMsg.FromString(data)
+        self.timestamps = fields.timestamps[:]
+        self.row_ids = fields.row_ids[:]
+        self.row_data = fields.row_data[:]
+        self.collection_id = fields.collection_id
+        self.partition_id = fields.partition_id
+        return fields.base
 
     @classmethod
     @cache
@@ -181,15 +195,13 @@ class DeleteMsg(RowsMsg):
         fields.primary_keys.extend(self.primary_keys)
         return fields.SerializeToString()
 
-    @classmethod
-    def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
-        fields = wire.DeleteMsg.FromString(body)
-        message = cls._blank().__copy__()
-        message.timestamps = fields.timestamps[:]
-        message.primary_keys = fields.primary_keys[:]
-        message.collection_id = fields.collection_id
-        message.partition_id = fields.partition_id
-        return message
+    def read_rows(self, data: bytes) -> wire.MsgBase:
+        fields = wire.DeleteMsg.FromString(data)
+        self.timestamps = fields.timestamps[:]
+        self.primary_keys = fields.primary_keys[:]
+        self.collection_id = fields.collection_id
+        self.partition_id = fields.partition_id
+        return fields.base
 
     @classmethod
     @cache

@@ -18,8 +18,12 @@ from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.integers import check_integer, check_integers
 from wal.msgstream.position import MsgPosition
 
-__all__ = ["TsMsg", "joined", "split", "undecodable"]
+__all__ = ["BASE", "TsMsg", "joined", "read_type", "split", "undecodable"]
 
+BASE: Final = b"\n"
+"""The first byte of a message: field 1, with a length."""
+_TYPE: Final = 0x08
+"""The first byte of a base as it is usually written: field 1, a number."""
 NO_KEYS: Final[Sequence[int]] = ()
 NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -125,35 +129,46 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
     @classmethod
     def unmarshal(cls, data: bytes) -> Self:
         """Returns the message with these bytes; raises InvalidArgumentError if they are none of this class."""
-        return cls.from_parts(*split(data))
-
-    @classmethod
-    def from_parts(cls, base: wire.MsgBase, body: bytes) -> Self:
-        """Returns the message with this base and the bytes that follow it; raises InvalidArgumentError as `unmarshal` does."""
+        base, body = split(data)
         try:
             message = cls.unmarshal_body(base.msg_type, body)
         except (TypeError, ValueError, DecodeError) as error:
             raise undecodable(body, f"the fields of a {cls.__name__}: {error}") from error
-        if message.msg_type != base.msg_type:
-            raise InvalidArgumentError(
-                f"a message of type {base.msg_type} is no {cls.__name__}, which has {message.msg_type!r}"
-            )
-        message.id = base.msg_id
-        message.timestamp = base.timestamp
-        message.source_id = base.source_id
-        message.target_id = base.target_id
-        if keys := base.hash_keys[:]:
-            message.hash_keys = keys
-        if base.properties:
-            message.trace_ctx = dict(base.properties)
+        message.set_base(base)
         return message
+
+    def set_base(self, base: wire.MsgBase) -> None:
+        """Takes over the fields of a base that was read; raises InvalidArgumentError if it is that of another type."""
+        if self.msg_type != base.msg_type:
+            raise InvalidArgumentError(
+                f"a message of type {base.msg_type} is no {type(self).__name__}, which has {self.msg_type!r}"
+            )
+        self.id = base.msg_id
+        self.timestamp = base.timestamp
+        self.source_id = base.source_id
+        self.target_id = base.target_id
+        if keys := base.hash_keys[:]:
+            self.hash_keys = keys
+        if base.properties:
+            self.trace_ctx = dict(base.properties)
+
+
+def read_type(data: bytes) -> int:
+    """Returns the type of a message; raises InvalidArgumentError if it has no base or no type."""
+    if type(data) is bytes and len(data) > 4 and data[0] == 0x0A and data[1] < 128 and data[2] == _TYPE:
+        low, high = data[3], data[4]
+        if 0 < low < 128:
+            return low
+        if 0 < high < 128:
+            return low & 127 | high << 7
+    return split(data)[0].msg_type
 
 
 def split(data: bytes) -> tuple[wire.MsgBase, bytes]:
     """Returns the base of a message and the bytes that follow it; raises InvalidArgumentError if it has no base or no type."""
     if type(data) is not bytes:
         raise TypeError(f"a message must be bytes, not {type(data).__name__}")
-    if len(data) < 2 or data[0] != _BASE:
+    if len(data) < 2 or not data.startswith(BASE):
         raise undecodable(data, "a message: one begins with its base, in field 1 (0a)")
     size, at = data[1], 2
     if size > 127:
@@ -176,7 +191,7 @@ def joined(base: wire.MsgBase, body: bytes) -> bytes:
     size = len(encoded)
     if size < 128:
         return b"\n%c%b%b" % (size, encoded, body)
-    length = bytearray((_BASE,))
+    length = bytearray(BASE)
     while size > 127:
         length.append(size & 0x7F | 0x80)
         size >>= 7
@@ -202,10 +217,6 @@ def check_trace(ctx: object) -> None:
                 (key + value).encode()
             except UnicodeEncodeError as error:
                 raise InvalidArgumentError(f"the trace_ctx has {key!r}: {value!r}, which has no UTF-8 form") from error
-
-
-_BASE: Final = 0x0A
-"""The first byte of a message: field 1, with a length."""
 
 
 def _long_size(data: bytes) -> tuple[int, int]:
