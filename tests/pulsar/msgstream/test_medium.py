@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -306,3 +307,28 @@ async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process
     with pytest.raises(StorageError) as unanswered:
         await sending
     assert unanswered.value.outcome_unknown
+
+
+@pytest.mark.parametrize(
+    ("address", "settings"),
+    [
+        ("memory:", {}),
+        ("pulsar://", {}),
+        ("pulsar://host:6650/tenant", {}),
+        ("http://host:6650", {}),
+        ("pulsar://host:6650", {"admin_url": "host:8080"}),
+        ("pulsar://host:6650", {"token": "two\nlines"}),
+        (PulsarAddress("pulsar://host:6650"), {"token": "a.json.webtoken"}),
+    ],
+)
+def test_an_address_that_is_none_of_pulsar_is_refused(address: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        PulsarMedium(address, **settings)
+
+
+async def test_an_address_is_a_text_too(kept: PulsarAddress) -> None:
+    text = f"{kept.service_url}/{kept.path}"
+    async with PulsarMedium(text, admin_url=kept.admin_url, token=kept.token) as medium:
+        await (await medium.producer("a")).close()
+    with pytest.raises(TypeError, match="PulsarAddress"):
+        PulsarMedium(6650)  # type: ignore[arg-type]

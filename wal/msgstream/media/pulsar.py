@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import parse_location
+from wal.location import check_admin_url, check_token, parse_location
 from wal.msgstream.media.pulsar_consumer import PulsarConsumer, Subscription
 from wal.msgstream.media.pulsar_ids import TopicIds
 from wal.msgstream.media.pulsar_producer import PulsarProducer, create_producer
@@ -29,6 +29,7 @@ from wal.msgstream.tt_stream import TICK_BYTES_MAX, TtMsgStream
 from wal.pulsar import Admin, Connection, PulsarAddress
 from wal.pulsar.address import LOG_SUBSCRIPTION
 from wal.pulsar.connection import patiently
+from wal.secret import Secret
 
 __all__ = ["PulsarMedium", "PulsarMsgStream", "PulsarTtMsgStream"]
 
@@ -44,8 +45,8 @@ _PARTITION: Final = re.compile(r".*-partition-\d+")
 class PulsarMedium(AsyncOnly):
     """The channels in one namespace of Pulsar. It connects at its first use; one event loop uses it.
 
-    `address`: `pulsar://host:port[/tenant/namespace]` (`pulsar+ssl://…`; without a namespace `public/default`), or a
-    `wal.pulsar.PulsarAddress`, which can also name the admin REST, a token and certificates.
+    `address`: `pulsar://host:port[/tenant/namespace]`, or `pulsar+ssl://…`; without a namespace `public/default`. `admin_url`, `token` and
+    `tls_authority` are as the settings `pulsar_…` of a log. A `wal.pulsar.PulsarAddress` has all of them.
 
     The first use raises InvalidArgumentError for a missing token or namespace, StorageError when Pulsar does not answer.
     """
@@ -53,8 +54,15 @@ class PulsarMedium(AsyncOnly):
     name: str = "pulsar"
     _with_form = "async with PulsarMedium(address) as medium: …"
 
-    def __init__(self, address: str | PulsarAddress) -> None:
-        self._address = _address(address)
+    def __init__(
+        self,
+        address: str | PulsarAddress,
+        *,
+        admin_url: str | None = None,
+        token: str | Secret | None = None,
+        tls_authority: str | None = None,
+    ) -> None:
+        self._address = _address(address, admin_url, None if token is None else Secret.of(token), tls_authority)
         self._connection = Connection(self._address, readers=CONSUMERS_MAX)
         self._admin = Admin(self._address)
         self._starting: asyncio.Task[int] | None = None
@@ -199,9 +207,13 @@ class PulsarTtMsgStream(TtMsgStream):
         )
 
 
-def _address(address: Any) -> PulsarAddress:
-    """Returns the address that a text means."""
+def _address(
+    address: str | PulsarAddress, admin_url: str | None, token: Secret | None, tls_authority: str | None
+) -> PulsarAddress:
+    """Returns the address with these credentials."""
     if isinstance(address, PulsarAddress):
+        if (admin_url, token, tls_authority) != (None, None, None):
+            raise InvalidArgumentError("a PulsarAddress has an admin_url, a token and a tls_authority: give them there")
         return address
     if not isinstance(address, str):
         raise TypeError(f"the address of a Pulsar is a str or a PulsarAddress, not {type(address).__name__}")
@@ -211,4 +223,8 @@ def _address(address: Any) -> PulsarAddress:
         raise InvalidArgumentError(
             f"{address!r} is not the address of a Pulsar: use pulsar://host:port/tenant/namespace"
         )
-    return PulsarAddress(found.service_url, found.tenant, found.namespace)
+    if admin_url is not None:
+        check_admin_url("admin_url", admin_url)
+    if token is not None:
+        check_token("token", token)
+    return PulsarAddress(found.service_url, found.tenant, found.namespace, admin_url, token, tls_authority)
