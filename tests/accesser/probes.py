@@ -36,6 +36,14 @@ def local(log: WALAccesser) -> LocalLog:
     return engine
 
 
+async def close_all(log: WALAccesser) -> None:
+    """Closes a log: as its writer does, also where the writer is a server in this process."""
+    writer = local(log)
+    await log.close()
+    if not writer.released:
+        await writer.close()
+
+
 def written(log: WALAccesser) -> LogStatistics:
     """Returns the counts of the process that writes the log; a client has counts of its own, `log.statistics()`."""
     return local(log).statistics()

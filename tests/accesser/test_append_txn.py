@@ -257,11 +257,6 @@ async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -
     with pytest.raises(ChannelNotExistError, match="'b'"):
         await waiting
     assert local(log).in_flight.size == 0
-    closing = start(log.append_txn("a", [b"1"], barrier_time_tick=later))
-    await turns()
-    await log.close()
-    with pytest.raises(ClosedError, match="barrier"):
-        await closing
 
 
 async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -> None:

@@ -72,12 +72,14 @@ async def test_appends_with_one_barrier_keep_their_order(log: WALAccesser) -> No
     assert await payloads(log, "orders") == [b"early", *(b"%d" % number for number in range(20))]
 
 
-@pytest.mark.parametrize("how", ["append", "messages", "atomic", "txn"])
+@pytest.mark.parametrize("how", ["append", "whole", "messages", "atomic", "txn"])
 async def test_close_while_it_waits_is_closed_error_and_nothing_is_written(location: str, how: str) -> None:
     log = await open_wal(location)
     barrier = in_the_future(await log.allocate_time_tick(), 30_000)
     if how == "append":
         waiting = start(log.raw_append(Message("orders", b"1"), barrier_time_tick=barrier))
+    elif how == "whole":
+        waiting = start(log.append_txn("orders", [b"1"], barrier_time_tick=barrier))
     elif how == "txn":
         txn = await log.txn("orders")
         await txn.append(b"1", barrier_time_tick=barrier)
@@ -91,7 +93,7 @@ async def test_close_while_it_waits_is_closed_error_and_nothing_is_written(locat
     if how in ("messages", "atomic"):
         error = (await waiting).first_error
     else:
-        with pytest.raises(ClosedError) as caught:
+        with pytest.raises(ClosedError, match="barrier") as caught:
             await waiting
         error = caught.value
     assert isinstance(error, ClosedError)

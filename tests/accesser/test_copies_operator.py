@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broadcaster import AppendOperator, Content
-from tests.accesser.probes import local, payloads, read_all, start
+from tests.accesser.probes import close_all, local, payloads, read_all, start
 from tests.backends.faults import FaultyDisk
 from wal import BroadcastHeader, Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend
@@ -220,7 +220,7 @@ async def test_the_operator_takes_no_copies_after_the_close(location: str) -> No
     log = await open_wal(location)
     bench = Bench(log)
     header = await bench.header()
-    await log.close()
+    await close_all(log)
     with pytest.raises(ClosedError):
         await bench.append(header)
 

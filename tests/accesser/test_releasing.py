@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.accesser.faults import SavingGate
-from tests.accesser.probes import local, payloads, start, turns
+from tests.accesser.probes import close_all, local, payloads, start, turns
 from wal import Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend, JournalLog
 from wal.errors import ClosedError, CorruptionError
@@ -53,7 +53,7 @@ async def test_close_releases_everything_when_the_kv_breaks(location: str, monke
     gate = SavingGate(local(log), monkeypatch)
     gate.failure = RuntimeError("an error of a KV client that is no WALError")
     gate.open.set()
-    await asyncio.gather(log.close(), return_exceptions=True)
+    await asyncio.gather(close_all(log), return_exceptions=True)
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("wal-")]
     if location != "memory:":
         async with open_wal(location) as again:
