@@ -29,7 +29,7 @@ def channel_of(index: int, events: list[Event]) -> list[TsMsg]:
 
 def page_of(msgs: list[TsMsg]) -> Page:
     ids = [msg.position.msg_id for msg in msgs if msg.position is not None]
-    return Page("channel", SUB, msgs, [10] * len(msgs), ids, [])
+    return Page("channel", SUB, msgs, [msg.end_ts for msg in msgs], [10] * len(msgs), ids, [])
 
 
 class Feeder:

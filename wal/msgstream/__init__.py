@@ -15,6 +15,7 @@ Files:
 * errors:     the errors that only message streams raise
 * stream:     MsgStream: packs, produced to some channels and consumed from others
 * tt_stream:  TtMsgStream: one pack for each time tick
+* factory:    the factories of streams, one for each medium
 * aligner:    TickAligner, which cuts the messages of several channels at their ticks. Pure
 * producers:  the channels that a stream writes to
 * subscriptions, subscription: the channels that a stream consumes; one of them
@@ -51,6 +52,13 @@ from wal.msgstream.dispatcher import (
     UnmarshalFunc,
 )
 from wal.msgstream.errors import PartialSendError, ProduceError
+from wal.msgstream.factory import (
+    MemoryMsgStreamFactory,
+    MsgStreamFactory,
+    PulsarMsgStreamFactory,
+    RmqMsgStreamFactory,
+    WalMsgStreamFactory,
+)
 from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received
 from wal.msgstream.messages import (
     CreateCollectionMsg,
@@ -89,9 +97,11 @@ __all__ = [
     "MediumConsumer",
     "MediumProducer",
     "MemUDFactory",
+    "MemoryMsgStreamFactory",
     "MsgPack",
     "MsgPosition",
     "MsgStream",
+    "MsgStreamFactory",
     "MsgStreamStatistics",
     "MsgType",
     "OnRefused",
@@ -101,15 +111,18 @@ __all__ = [
     "ProduceError",
     "ProtoUDFactory",
     "ProtoUnmarshalDispatcher",
+    "PulsarMsgStreamFactory",
     "Received",
     "Refused",
     "RepackFunc",
+    "RmqMsgStreamFactory",
     "TimeTickMsg",
     "TsMsg",
     "TtMsgStream",
     "UnmarshalDispatcher",
     "UnmarshalDispatcherFactory",
     "UnmarshalFunc",
+    "WalMsgStreamFactory",
     "default_repack",
     "delete_repack",
     "insert_repack",

@@ -68,12 +68,12 @@ class AlignedChannel:
     def add(self, page: Page, at: int) -> tuple[int, list[TsMsg]]:
         """Takes messages of a page, from index `at` on, until a newer tick; returns the index after them, and the late ones."""
         late: list[TsMsg] = []
-        tick, waiting, msgs, sizes = self.tick, self._waiting, page.msgs, page.sizes
+        tick, waiting, msgs, ends, sizes = self.tick, self._waiting, page.msgs, page.ends, page.sizes
         if self.position is None:
             self.position = MsgPosition(self.name, page.start.msg_id, self.sub_name, 0)
         for index in range(at, len(msgs)):
             msg = msgs[index]
-            end_ts = msg.end_ts
+            end_ts = ends[index]
             if msg.msg_type != MsgType.TIME_TICK:
                 if end_ts > tick:
                     waiting.append((end_ts, sizes[index], msg))

@@ -29,6 +29,8 @@ class Page(msgspec.Struct):
     sub_name: str
     msgs: list[TsMsg]
     """Those that could be decoded, with their positions."""
+    ends: list[int]
+    """The `end_ts` of each."""
     sizes: list[int]
     """The bytes of each on the wire."""
     msg_ids: list[bytes]
@@ -43,6 +45,11 @@ class Page(msgspec.Struct):
         return position
 
     @property
+    def begin_ts(self) -> int:
+        """The smallest timestamp; there must be a message."""
+        return min([msg.position.timestamp for msg in self.msgs if msg.position is not None])
+
+    @property
     def end(self) -> MsgPosition:
         """The position of the last message, or of a refused one after it; there must be a message."""
         last, position = self.msgs[-1], self.msgs[-1].position
@@ -53,8 +60,8 @@ class Page(msgspec.Struct):
 
 def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: Decoder) -> Page:
     """Returns the page of what was received from this channel under this subscription."""
-    page = Page(channel, sub_name, [], [], [one.msg_id for one in received], [])
-    msgs, sizes = page.msgs, page.sizes
+    page = Page(channel, sub_name, [], [], [], [one.msg_id for one in received], [])
+    msgs, ends, sizes = page.msgs, page.ends, page.sizes
     unmarshal = decoder.unmarshal
     for one in received:
         try:
@@ -64,10 +71,12 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
                 msg = unmarshal(one.payload)
                 if one.timestamp:
                     msg.set_ts(one.timestamp)
-            msg.set_position(MsgPosition(channel, one.msg_id, sub_name, msg.begin_ts))
+            begin_ts, end_ts = msg.begin_ts, msg.end_ts
+            msg.set_position(MsgPosition(channel, one.msg_id, sub_name, begin_ts))
         except Exception as error:  # whatever a program's own unmarshal function raises
             page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {error}", payload=one.payload))
             continue
         msgs.append(msg)
+        ends.append(end_ts)
         sizes.append(len(one.payload))
     return page

@@ -247,6 +247,8 @@ class MsgStream(AsyncOnly):
         subscription.delivered += len(page.msgs)
         return DeliveredPack(
             page.msgs,
+            page.begin_ts,
+            max(page.ends),
             start_positions=[page.start],
             end_positions=[page.end],
             trace_ctx=trace_of(page.msgs),

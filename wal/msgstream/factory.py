@@ -1,0 +1,165 @@
+"""Factories of streams: one for each medium, with the parameters that all its streams get.
+
+A medium is imported when its factory creates a stream, since some media need packages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from wal.engine.late_import import import_late
+from wal.errors import InvalidArgumentError
+from wal.msgstream.stream import MsgStream
+from wal.msgstream.tt_stream import TtMsgStream
+
+__all__ = [
+    "MemoryMsgStreamFactory",
+    "MsgStreamFactory",
+    "PulsarMsgStreamFactory",
+    "RmqMsgStreamFactory",
+    "WalMsgStreamFactory",
+]
+
+
+Stream = TypeVar("Stream", bound=MsgStream)
+
+
+class MsgStreamFactory(Protocol):
+    """Creates streams: `async with await factory.new_msg_stream() as stream`."""
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Sets parameters by name, all or none; others keep their values."""
+        ...
+
+    async def new_msg_stream(self) -> MsgStream:
+        """Returns a new stream without time ticks."""
+        ...
+
+    async def new_tt_msg_stream(self) -> TtMsgStream:
+        """Returns a new stream with time ticks."""
+        ...
+
+
+class _Factory:
+    """What the factories have in common.
+
+    Each has the parameters `buffer_size`, `on_refused` and `auto_ack`, as in MsgStream; `tick_bytes_max`, as in TtMsgStream; and
+    `dispatcher_factory`, an UnmarshalDispatcherFactory that makes a dispatcher for each stream. A parameter of its own says where the
+    channels are; without it there is no stream.
+    """
+
+    _module: ClassVar[str]
+    _place: ClassVar[str]
+    _of_all: ClassVar[frozenset[str]] = frozenset({"auto_ack", "buffer_size", "dispatcher_factory", "on_refused"})
+    _of_tt: ClassVar[frozenset[str]] = frozenset({"tick_bytes_max"})
+
+    def __init__(self) -> None:
+        self._params: dict[str, Any] = {}
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Sets parameters by name, all or none; others keep their values. The streams check the values when they are created.
+
+        Raises InvalidArgumentError, with the accepted names, for an unknown one.
+        """
+        if not isinstance(params, Mapping):
+            raise TypeError(f"params must be a mapping from names to values, not {params!r}")
+        known = {self._place, *self._of_all, *self._of_tt}
+        for name in params:
+            if name not in known:
+                raise InvalidArgumentError(f"unknown parameter {name!r}: use {', '.join(sorted(known))}")
+        self._params.update(params)
+
+    async def new_msg_stream(self) -> MsgStream:
+        """Returns a new stream without time ticks; raises ImportError if the medium needs a package that is not installed."""
+        await import_late(self._module)
+        return self._new(self._plain(), self._of_all)
+
+    async def new_tt_msg_stream(self) -> TtMsgStream:
+        """Returns a new stream with time ticks; raises as `new_msg_stream` does."""
+        await import_late(self._module)
+        return self._new(self._time_ticked(), self._of_all | self._of_tt)
+
+    def _new(self, kind: Callable[..., Stream], names: frozenset[str]) -> Stream:
+        params = self._params
+        if self._place not in params:
+            raise InvalidArgumentError(f"the parameter {self._place!r} is missing: set_params() sets it")
+        settings = {name: value for name, value in params.items() if name in names}
+        if (dispatchers := settings.pop("dispatcher_factory", None)) is not None:
+            settings["dispatcher"] = dispatchers.new_unmarshal_dispatcher()
+        return kind(params[self._place], **settings)
+
+    def _plain(self) -> Callable[..., MsgStream]:
+        raise NotImplementedError
+
+    def _time_ticked(self) -> Callable[..., TtMsgStream]:
+        raise NotImplementedError
+
+
+class PulsarMsgStreamFactory(_Factory):
+    """Creates streams over Pulsar; `address` as in PulsarMedium."""
+
+    _module = "wal.msgstream.media.pulsar"
+    _place = "address"
+
+    def _plain(self) -> Callable[..., MsgStream]:
+        from wal.msgstream.media.pulsar import PulsarMsgStream
+
+        return PulsarMsgStream
+
+    def _time_ticked(self) -> Callable[..., TtMsgStream]:
+        from wal.msgstream.media.pulsar import PulsarTtMsgStream
+
+        return PulsarTtMsgStream
+
+
+class RmqMsgStreamFactory(_Factory):
+    """Creates streams over RocksMQ; `path` is its directory, or an open RocksMQ, and `settings` a RocksMQSettings.
+
+    All streams of a process share the RocksMQ of a directory.
+    """
+
+    _module = "wal.msgstream.media.rocksmq"
+    _place = "path"
+    _of_all = _Factory._of_all | {"settings"}
+
+    def _plain(self) -> Callable[..., MsgStream]:
+        from wal.msgstream.media.rocksmq import RmqMsgStream
+
+        return RmqMsgStream
+
+    def _time_ticked(self) -> Callable[..., TtMsgStream]:
+        from wal.msgstream.media.rocksmq import RmqTtMsgStream
+
+        return RmqTtMsgStream
+
+
+class WalMsgStreamFactory(_Factory):
+    """Creates streams over an open log, the parameter `log`; `tick_interval_s` as in WalMedium."""
+
+    _module = "wal.msgstream.media.wal"
+    _place = "log"
+    _of_tt = _Factory._of_tt | {"tick_interval_s"}
+
+    def _plain(self) -> Callable[..., MsgStream]:
+        from wal.msgstream.media.wal import WalMsgStream
+
+        return WalMsgStream
+
+    def _time_ticked(self) -> Callable[..., TtMsgStream]:
+        from wal.msgstream.media.wal import WalTtMsgStream
+
+        return WalTtMsgStream
+
+
+class MemoryMsgStreamFactory(_Factory):
+    """Creates streams over a MemoryMedium, the parameter `medium`, which its owner closes."""
+
+    _module = "wal.msgstream.media.memory"
+    _place = "medium"
+
+    def _plain(self) -> Callable[..., MsgStream]:
+        return MsgStream
+
+    def _time_ticked(self) -> Callable[..., TtMsgStream]:
+        return TtMsgStream
