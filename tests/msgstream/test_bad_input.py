@@ -186,7 +186,7 @@ def test_positions_are_values() -> None:
     ("fields", "error"),
     [
         ({"msgs": None}, TypeError),
-        ({"msgs": (TimeTickMsg(1),)}, TypeError),
+        ({"msgs": b"text"}, TypeError),
         ({"msgs": [b"bytes"]}, TypeError),
         ({"begin_ts": 5, "end_ts": 4}, InvalidArgumentError),
         ({"begin_ts": "5"}, TypeError),

@@ -50,7 +50,7 @@ async def test_packs_that_are_none() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a", "b"])
         pack = MsgPack([row(1)])
-        pack.msgs.append(b"payload")  # type: ignore[arg-type]
+        pack.msgs = [*pack.msgs, b"payload"]  # type: ignore[list-item]
         wrong: list[Any] = [None, [row(1)], row(1), pack]
         for what in wrong:
             with pytest.raises(TypeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,8 @@ class MsgPack(msgspec.Struct):
     wrong type raises TypeError, a wrong value InvalidArgumentError.
     """
 
-    msgs: list[TsMsg]
+    msgs: Sequence[TsMsg]
+    """A list or a tuple."""
     begin_ts: int = _UNKNOWN
     """If it is not given, the smallest `begin_ts` of the messages; 0 if there are none."""
     end_ts: int = _UNKNOWN
@@ -36,12 +37,12 @@ class MsgPack(msgspec.Struct):
     """The context of the trace that produced or consumed the pack."""
 
     def __post_init__(self) -> None:
-        if type(self.msgs) is not list:
-            raise TypeError(f"msgs must be a list of TsMsg, not {self.msgs!r}")
+        if not isinstance(self.msgs, list | tuple):
+            raise TypeError(f"msgs must be a list or a tuple of TsMsg, not {self.msgs!r}")
         if self.begin_ts == _UNKNOWN or self.end_ts == _UNKNOWN:
             for message in self.msgs:
                 if not isinstance(message, TsMsg):
-                    raise TypeError(f"msgs must be a list of TsMsg, not of {message!r}")
+                    raise TypeError(f"msgs must be a list or a tuple of TsMsg, not of {message!r}")
             if self.begin_ts == _UNKNOWN:
                 self.begin_ts = min((message.begin_ts for message in self.msgs), default=0)
             if self.end_ts == _UNKNOWN:

@@ -335,7 +335,7 @@ class MsgStream(AsyncOnly):
                 raise failures[0]
 
 
-def _msgs(pack: MsgPack) -> list[TsMsg]:
+def _msgs(pack: MsgPack) -> Sequence[TsMsg]:
     """Returns the messages of a pack that is to be sent; raises TypeError if it is none."""
     if not isinstance(pack, MsgPack):
         raise TypeError(f"a stream sends a MsgPack, not {pack!r}")
