@@ -14,7 +14,9 @@ import pytest
 from actors import VirtualClock
 from tests.flowgraph.graphs import FailingError, Item
 from tests.flowgraph.steps import Input, Silent, Step, row, until
+from wal.errors import UnknownError
 from wal.flowgraph import BaseNode, FlowGraphStates, Msg, NodeFailedError, Outputs, TimeTickedFlowGraph
+from wal.flowgraph.edge import Edge
 
 
 @pytest.fixture(autouse=True)
@@ -256,6 +258,22 @@ async def test_a_commit_that_hangs_is_cancelled() -> None:
     assert isinstance(graph.error, NodeFailedError)
     assert graph.error.node == "input"
     assert clock.timers == 0
+
+
+async def test_a_graph_that_cannot_move_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be a defect: here a node is not woken when there is room again."""
+
+    class Endless(BaseNode):
+        tick = 0
+
+        def operate(self, msgs: list[Msg]) -> Outputs:
+            self.tick += 1
+            return [Item(self.tick)]
+
+    monkeypatch.setattr(Edge, "taken", lambda edge: None)
+    with pytest.raises(UnknownError, match=r"has stalled: nothing runs, but nodes 'input', 'last' have not ended"):
+        async with row(Endless("input"), Step("last")) as graph:
+            await until(lambda: graph.statistics().nodes[-1].ended)
 
 
 async def test_a_cancelled_done_ends_nothing() -> None:
