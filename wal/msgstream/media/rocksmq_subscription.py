@@ -39,9 +39,13 @@ class RocksMQSubscription:
         """Notes that these messages are handled, and returns the id that the group has now consumed everything up to; None if it did not
         move."""
         delivered, handled = self._delivered, self._handled
-        handled.update(message_ids)
         last = None
-        while delivered and delivered[0] in handled:
+        for message_id in message_ids:
+            if delivered and delivered[0] == message_id:  # the usual case: in order
+                last = delivered.popleft()
+            else:
+                handled.add(message_id)
+        while handled and delivered and delivered[0] in handled:
             last = delivered.popleft()
             handled.discard(last)
         return last

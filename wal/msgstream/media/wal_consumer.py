@@ -142,15 +142,17 @@ class WalConsumer:
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
         """Saves the cursor below the first message that is not handled, if it moved."""
         unhandled, handled = self._unhandled, self._handled
-        handled.update(msg_ids)
         reached = None
-        while unhandled and unhandled[0][0] in handled:
-            msg_id, event, tick = unhandled.popleft()
-            handled.discard(msg_id)
-            if event is not None:
-                reached = event, tick
-        if reached is not None:
-            (origin, index), tick = reached
+        for msg_id in msg_ids:
+            if unhandled and unhandled[0][0] == msg_id:  # the usual case: in order
+                reached = unhandled.popleft()
+            else:
+                handled.add(msg_id)
+        while handled and unhandled and unhandled[0][0] in handled:
+            reached = unhandled.popleft()
+            handled.discard(reached[0])
+        if reached is not None and (event := reached[1]) is not None:
+            (origin, index), tick = event, reached[2]
             await self._saver.save(ReadPosition(origin.message_id(index), tick))
 
     async def check(self, msg_id: bytes) -> None:

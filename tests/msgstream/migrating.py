@@ -1,4 +1,4 @@
-"""A process that writes to RocksMQ and migrates it, until it is killed: `python -m tests.msgstream.logs.migrating DIRECTORY SEED`."""
+"""A process that writes to RocksMQ and migrates it, until it is killed: `python -m tests.msgstream.migrating DIRECTORY SEED`."""
 
 from __future__ import annotations
 

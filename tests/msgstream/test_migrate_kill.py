@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.msgstream.logs.migrating import CHANNELS
+from tests.msgstream.migrating import CHANNELS
 from wal import open_wal
 from wal.msgstream import MsgType
 from wal.msgstream.dispatcher import UnmarshalDispatcher
@@ -24,7 +24,7 @@ KILLS = 3
 def kill(directory: Path, seed: int, sends: int) -> None:
     """Runs a process until it has sent so many packs, and kills it."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.msgstream.logs.migrating", str(directory), str(seed)],
+        [sys.executable, "-m", "tests.msgstream.migrating", str(directory), str(seed)],
         stdout=subprocess.PIPE,
         text=True,
     )
