@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from wal import Message, MessageType, MessageTypes, StartAfter, WALAccesser, open_wal
+from wal import ImmutableMessage, Message, MessageType, MessageTypes, StartAfter, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError
-from wal.flowgraph.nodes import BatchMsg, ScannerNode
+from wal.flowgraph import TimeTickedFlowGraph
+from wal.flowgraph.nodes import BatchMsg, FunctionNode, ScannerNode, WalSinkNode
 
 
 @pytest.fixture
@@ -132,6 +134,65 @@ async def test_policy_and_filters_are_those_of_a_read(log: WALAccesser) -> None:
     policy, filters = StartAfter(first.message_id), MessageTypes(MessageType.INSERT)
     async with source(log, deliver_policy=policy, filters=filters) as node:
         assert [payloads for _, payloads in await full_ticks(node, 1)] == [[b"2"]]
+
+
+async def joined(log: WALAccesser, name: str, last: int, function: Callable[[int], None], *, interval_s: float) -> bool:
+    """Copies the vchannels a and b to the vchannel `name`, up to the tick `last`; returns False if the function failed."""
+    finished = asyncio.Event()
+
+    def merge(tick: int, *inputs: Sequence[ImmutableMessage]) -> list[bytes]:
+        function(tick)
+        if tick >= last:
+            finished.set()
+        return [b"%d: " % tick + body.payload for one in inputs for message in one for body in message.bodies()]
+
+    graph = TimeTickedFlowGraph()
+    for vchannel in "ab":
+        graph.add_node(ScannerNode(vchannel, log, vchannel, cursor=name, tick_interval_s=interval_s))
+        graph.set_edges(vchannel, out=["merge"])
+    graph.add_node(FunctionNode("merge", merge))
+    graph.add_node(WalSinkNode("sink", log, name))
+    graph.set_edges("merge", in_=["a", "b"], out=["sink"])
+    graph.set_edges("sink", in_=["merge"])
+    async with graph:
+        waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+    return graph.error is None
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 0.001])
+async def test_failures_at_any_tick_lose_and_repeat_nothing(log: WALAccesser, interval_s: float) -> None:
+    random = Random(3)
+    sent = [b"%d" % number for number in range(150)]
+    left = sent.copy()
+    while left:
+        vchannel, count = random.choice("ab"), random.choice([1, 1, 3])
+        await log.append_txn(vchannel, left[:count])
+        del left[:count]
+    last = await log.allocate_time_tick()
+    assert await joined(log, "once", last, lambda tick: None, interval_s=interval_s)
+
+    calls = 0
+
+    def fails(tick: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 7, 8, 14):
+            raise OSError("no room")
+
+    runs = 1
+    while not await joined(log, "failing", last, fails, interval_s=interval_s):
+        runs += 1
+    found = []
+    for vchannel in ("once", "failing"):
+        async with log.read(vchannel, follow=False) as scanner:
+            found.append([[body.payload for body in message.bodies()] async for message in scanner])
+    assert [txn for txn in found[1] if txn] == [txn for txn in found[0] if txn]
+    payloads = [payload.partition(b": ")[2] for txn in found[0] for payload in txn]
+    assert sorted(payloads, key=int) == sent
+    assert runs > 4
 
 
 async def test_wrong_arguments_are_refused(log: WALAccesser) -> None:

@@ -13,7 +13,8 @@ from wal import ImmutableTxnMessage, Message, MessageType, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError
 from wal.flowgraph import Msg, SkipTickMsg
 from wal.flowgraph.nodes import BatchMsg, WalSinkNode
-from wal.msgstream import InsertMsg, MsgType, OpaqueMsg, TimeTickMsg
+from wal.msgstream import InsertMsg, MsgType, OpaqueMsg, TimeTickMsg, TsMsg
+from wal.msgstream.media.wal import WalMsgStream
 
 
 @pytest.fixture
@@ -117,6 +118,23 @@ async def test_stream_messages_are_written_in_their_wire_form(log: WALAccesser) 
     assert [body.properties for body in bodies] == [{"msg_type": "400"}, {"msg_type": "401"}, {"msg_type": "1200"}]
     kinds = [MessageType.INSERT, MessageType.DELETE, MessageType.INSERT]
     assert [body.message_type for body in bodies] == kinds
+
+
+async def test_a_stream_over_the_log_reads_what_was_written(log: WALAccesser) -> None:
+    sent = [OpaqueMsg(MsgType.FLUSH, b"%d" % n, timestamp=n, id=n) for n in range(1, 6)]
+    node = WalSinkNode("sink", log, "copy")
+    await write(node, 3, sent[:3])
+    await write(node, 9, sent[3:])
+    async with WalMsgStream(log) as stream:
+        await stream.as_consumer(["copy"], "reader")
+        found: list[TsMsg] = []
+        while len(found) < 5:
+            pack = await stream.consume()
+            assert pack is not None
+            found += pack.msgs
+    assert [(msg.id, msg.msg_type, msg.body) for msg in found if isinstance(msg, OpaqueMsg)] == [
+        (msg.id, msg.msg_type, msg.body) for msg in sent
+    ]
 
 
 async def test_a_function_makes_the_messages(log: WALAccesser) -> None:
