@@ -96,6 +96,11 @@ def test_the_seeds_are_read_whole() -> None:
     assert len(found) == 356
 
 
+def test_each_name_of_the_seeds_has_a_row() -> None:
+    missing = names_of_seeds(SEEDS) - {name for row in ROWS for name in names_in(row[0])}
+    assert sorted(missing) == []
+
+
 @pytest.mark.parametrize("row", NAMES, ids=[row[0].replace("`", "") for row in NAMES])
 def test_each_python_name_is_in_its_file(row: tuple[str, str, str]) -> None:
     _, python, file = row
