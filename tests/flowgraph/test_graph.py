@@ -41,6 +41,7 @@ async def test_backpressure_reaches_the_input() -> None:
         assert node_of(graph, "slow").working_s > 0
         assert numbers.committed == []
         gate.set()
+    assert all(node.blocked_s > 0 for node in graph.statistics().nodes if node.name != "slow")
     assert slow.done == numbers.given[: len(slow.done)]
     assert len(slow.done) >= held
     assert numbers.committed[-1] == slow.done[-1] == numbers.given[-1]
@@ -64,6 +65,10 @@ async def test_ticks_at_once_in_order(parallelism: int) -> None:
                 await until(lambda: tick in step.done)  # noqa: B023
                 assert last.begun == list(range(1, first))
             gates[first].set()
+        workers = [
+            task for task in asyncio.all_tasks() if re.fullmatch(r"flow graph: worker \d+: step", task.get_name())
+        ]
+        assert len(workers) <= parallelism
         await graph.done()
     assert last.begun == list(range(1, 21))
 
