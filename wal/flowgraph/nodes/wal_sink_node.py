@@ -68,14 +68,13 @@ class WalSinkNode(BaseNode):
         producer: str | None = None,
         to_messages: Callable[[Any], Iterable[Message | bytes]] | None = None,
         max_queue_length: int = MAX_QUEUE_LENGTH,
-        max_parallelism: int = 1,
     ) -> None:
         """`vchannel` is a name, or several on one pchannel. `producer` is the name of the node unless it is given.
 
         `to_messages` returns what is written for one message; several vchannels need it, as the messages say which is theirs. Without it,
         `Message`s and `bytes` are written as they are, a message of a log with its bodies, and a `TsMsg` in its wire form.
         """
-        super().__init__(name, max_queue_length=max_queue_length, max_parallelism=max_parallelism)
+        super().__init__(name, max_queue_length=max_queue_length)
         if not isinstance(log, WALAccesser):
             raise TypeError(f"node {name!r} writes to an open log, as open_wal gives it, not to {type(log).__name__}")
         self._vchannels = check_vchannels(vchannel, "a WalSinkNode takes the name of a vchannel, or several")
@@ -106,7 +105,15 @@ class WalSinkNode(BaseNode):
         else:
             self._ticks += 1
             self._messages += len(bodies)
-        self._recorded_tick = tick if self._recorded_tick is None else max(tick, self._recorded_tick)
+        self._recorded_tick = tick
+
+    def set_max_parallelism(self, n: int) -> None:
+        """Refuses any other number than 1: a tick that fails would count as written once a later one is."""
+        if n != 1:
+            raise InvalidArgumentError(
+                f"max_parallelism={n} of node {self.name!r}: a WalSinkNode writes one tick after the other, leave it at 1"
+            )
+        super().set_max_parallelism(n)
 
     @property
     def recorded_tick(self) -> int | None:
