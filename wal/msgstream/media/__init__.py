@@ -5,7 +5,9 @@ Files:
 * memory: the memory of this process
 * pulsar: topics of Pulsar
 * pulsar_producer, pulsar_consumer: one topic of Pulsar
-* pulsar_ids: ids of messages on Pulsar
+* pulsar_subscription: how a consumer subscribes
+* pulsar_books: what a consumer has received, and what of it is handled
+* pulsar_ids: ids of messages on Pulsar. Pure
 * rocksmq: RocksMQ, a consumer group for each subscription
 * rocksmq_subscription: what the streams of this process have of a consumer group. Pure
 * shared_rocksmq: the RocksMQ of a directory, open once for all streams of this process

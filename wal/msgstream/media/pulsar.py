@@ -17,9 +17,10 @@ from typing import Final, Self
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import check_admin_url, check_token, parse_location
-from wal.msgstream.media.pulsar_consumer import PulsarConsumer, Subscription
+from wal.msgstream.media.pulsar_consumer import PulsarConsumer
 from wal.msgstream.media.pulsar_ids import TopicIds
 from wal.msgstream.media.pulsar_producer import PulsarProducer, create_producer
+from wal.msgstream.media.pulsar_subscription import Subscription
 from wal.msgstream.medium import MediumProducer, Outgoing
 from wal.msgstream.page import Decoder
 from wal.msgstream.refused import OnRefused

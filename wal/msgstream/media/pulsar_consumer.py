@@ -1,8 +1,6 @@
 """PulsarConsumer: reads one topic under one subscription.
 
-Owns a consumer of Pulsar's client, recreated when it loses its broker, and the native ids of what was received and is not acknowledged.
-Those ids share what Pulsar's client knows of a batch; one made from bytes would acknowledge the whole batch. They also tell which messages
-a broker delivers again although this consumer still holds them.
+Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
 
 Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
 """
@@ -13,27 +11,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
+from wal.msgstream.media.pulsar_books import Books
 from wal.msgstream.media.pulsar_ids import Place, TopicIds
+from wal.msgstream.media.pulsar_subscription import Subscription
 from wal.msgstream.medium import Received
-from wal.pulsar.connection import Connection, is_one_of, patiently
+from wal.pulsar.connection import is_one_of, patiently
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["PulsarConsumer", "Subscription"]
+__all__ = ["PulsarConsumer"]
 
 WAIT_MS: Final = 500
-PAGE_MESSAGES: Final = 1_000
-PAGE_BYTES: Final = 4 << 20
-PAGE_WAIT_MS: Final = 1
-"""How long a page waits for more messages after its first one: the least that Pulsar's client can wait."""
-QUEUE_MESSAGES: Final = 1_000
-"""Messages that the client fetches ahead."""
 LOST_S: Final = 1.0
 """How long a consumer that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
 RETRY_S: Final = 0.1
@@ -47,65 +40,6 @@ FINAL: Final = (
 _log: Final = logging.getLogger("wal.pulsar")
 
 
-class Subscription:
-    """How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block."""
-
-    def __init__(self, connection: Connection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
-        self.connection = connection
-        self.topic = topic
-        self.name = name
-        self.exclusive = exclusive
-        self._earliest = earliest
-
-    def __str__(self) -> str:
-        return f"subscription {self.name!r} of {self.topic}"
-
-    def consumer(self) -> pulsar.Consumer:
-        """Creates a consumer. Raises LockedError when another consumer excludes it."""
-        import pulsar
-
-        positions, types = pulsar.InitialPosition, pulsar.ConsumerType
-
-        def subscribe() -> pulsar.Consumer | None:
-            try:
-                return self.connection.client.subscribe(
-                    self.topic,
-                    self.name,
-                    consumer_type=types.Exclusive if self.exclusive else types.Shared,
-                    initial_position=positions.Earliest if self._earliest else positions.Latest,
-                    receiver_queue_size=QUEUE_MESSAGES,
-                    start_message_id_inclusive=True,
-                    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(PAGE_MESSAGES, PAGE_BYTES, PAGE_WAIT_MS),
-                    batch_index_ack_enabled=True,
-                )
-            except pulsar.exceptions.ConsumerBusy:
-                return None
-
-        consumer = patiently(self.connection, subscribe, f"opening {self}")
-        if consumer is None:
-            raise LockedError(f"{self} has a consumer that excludes this one: close that one, or choose another name")
-        return consumer
-
-    def has(self, place: Place) -> bool:
-        """Whether the topic has the message at this place."""
-        import pulsar
-
-        start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
-
-        def look() -> bool:
-            reader = self.connection.client.create_reader(self.topic, start, start_message_id_inclusive=True)
-            try:
-                while reader.has_message_available():
-                    found = _place(reader.read_next(timeout_millis=WAIT_MS * 10).message_id())
-                    if found >= place:
-                        return found == place
-                return False
-            finally:
-                reader.close()
-
-        return patiently(self.connection, look, f"looking for a message of {self.topic}")
-
-
 class PulsarConsumer:
     """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
 
@@ -115,10 +49,7 @@ class PulsarConsumer:
         self._channel = channel
         self._ids = ids
         self._consumer: pulsar.Consumer | None = consumer
-        self._held: dict[bytes, Any] = {}
-        self._acked: deque[Any] = deque()  # native ids to acknowledge
-        self._last: Place | None = None
-        self._before: Place | None = None
+        self._books = Books(ids, exclusive=subscription.exclusive)
         self._lost_since: float | None = None
         self._page: list[Received] = []
         self._fetching: asyncio.Future[list[Received]] | None = None
@@ -135,6 +66,8 @@ class PulsarConsumer:
             fetched, self._fetching = self._fetching, None
             self._check_open()
             self._page = fetched.result()
+            if self._page:  # the next page is received while this one is handled
+                self._fetching = asyncio.ensure_future(self._connection.read(self._fetch))
         page = self._page
         page, self._page = page[:count_max], page[count_max:]
         return page
@@ -145,9 +78,7 @@ class PulsarConsumer:
         Pulsar's client tells the broker within 100 ms, and when it is closed. While the broker is away, the acks wait.
         """
         self._check_open()
-        held = self._held
-        self._acked.extend(held.pop(msg_id) for msg_id in msg_ids if msg_id in held)
-        await self._connection.run(self._acknowledge)
+        await self._connection.run(lambda: self._handled(msg_ids))
 
     async def check(self, msg_id: bytes) -> None:
         """Raises InvalidArgumentError for a malformed or a foreign id, TruncatedError for one whose message Pulsar has deleted."""
@@ -168,9 +99,7 @@ class PulsarConsumer:
         self._check_open()
         place, _ = self._ids.parse(msg_id)
         await self._connection.run(lambda: self._seek(place))
-        self._before = Place(place.ledger, place.entry, place.batch_index - inclusive)
-        if self._subscription.exclusive:
-            self._last = self._before
+        self._books.begin(Place(place.ledger, place.entry, place.batch_index - inclusive))
 
     async def close(self) -> None:
         """Ends the consumer. If the broker does not answer, the acks of the last 100 ms may be lost."""
@@ -211,43 +140,18 @@ class PulsarConsumer:
         return self._take(messages)
 
     def _take(self, messages: Iterable[pulsar.Message]) -> list[Received]:
-        """Returns what is new among these messages, and holds their native ids."""
-        found: list[Received] = []
-        held, ids, exclusive = self._held, self._ids, self._subscription.exclusive
-        ledger = entry = -1
-        start = b""
-        for message in messages:
-            native = message.message_id()
-            if native.entry_id() != entry or native.ledger_id() != ledger:
-                ledger, entry = native.ledger_id(), native.entry_id()
-                start = ids.entry(ledger, entry)
-            index = native.batch_index()
-            msg_id = start + ids.end(index)
-            if msg_id in held:
-                continue  # the broker delivers it again, and it is being handled
-            place = Place(ledger, entry, index)
-            if self._is_done(place):
-                self._acked.append(native)
-                continue
-            if exclusive:
-                self._last = place
-            held[msg_id] = native
-            found.append(Received(msg_id, message.data()))
-        if self._acked:
-            self._acknowledge()
+        found = self._books.receive(messages)
+        self._acknowledge()
         return found
 
-    def _is_done(self, place: Place) -> bool:
-        """Whether this message lies before the position of a seek, or was received before by the only consumer: its ack was lost."""
-        if self._subscription.exclusive and self._last is not None:
-            return place <= self._last
-        before = self._before
-        return before is not None and place[:2] == before[:2] and place.batch_index <= before.batch_index
+    def _handled(self, msg_ids: Iterable[bytes]) -> None:
+        self._books.handle(msg_ids)
+        self._acknowledge()
 
     def _acknowledge(self) -> None:
         import pulsar
 
-        consumer, acked = self._consumer, self._acked
+        consumer, acked = self._consumer, self._books.acked
         while consumer is not None and acked:
             try:
                 native = acked.popleft()
@@ -316,11 +220,6 @@ class PulsarConsumer:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
             _close(consumer)
-
-
-def _place(native: Any) -> Place:
-    """Returns the place in a native id."""
-    return Place(native.ledger_id(), native.entry_id(), native.batch_index())
 
 
 def _close(consumer: pulsar.Consumer) -> None:

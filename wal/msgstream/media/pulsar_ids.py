@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["Place", "TopicIds"]
+__all__ = ["UNBATCHED", "Place", "TopicIds", "batch_size"]
 
 UNBATCHED: Final = -1
 """The index of a message that is an entry of its own."""
@@ -74,6 +74,11 @@ class TopicIds:
                 f"message id {msg_id.hex()} belongs to another topic than {self._topic}: use a position of this channel, in this namespace"
             )
         return place, bool(mark)
+
+
+def batch_size(msg_id: bytes) -> int:
+    """Returns how many messages the entry has that holds the message of this id, as Pulsar's client serialized it."""
+    return _fields(msg_id)[0].get(_BATCH_SIZE, 1)
 
 
 def _varint(number: int) -> bytes:
