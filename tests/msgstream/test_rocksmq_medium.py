@@ -150,7 +150,7 @@ def test_a_subscription_never_passes_what_is_not_handled(
 async def test_an_exclusive_consumer_is_alone(mq: RocksMQ) -> None:
     medium = await filled(mq, 1)
     shared = await medium.consumer("x", "g")
-    with pytest.raises(LockedError, match=r"'g' of channel 'x' has 1 consumers.*under another name"):
+    with pytest.raises(LockedError, match=r"'g' of channel 'x' is open in 1 streams.*under another name"):
         await medium.consumer("x", "g", exclusive=True)
     await shared.close()
     alone = await medium.consumer("x", "g", exclusive=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Final
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from wal.accesser import WALAccesser
@@ -29,6 +29,7 @@ from wal.reading import ReadPosition
 
 __all__ = ["migrate", "translate"]
 
+T = TypeVar("T")
 TXN_BYTES: Final = 1 << 20
 """About the payload bytes of a transaction; a larger message has one of its own. By default a log takes 4 MiB with all properties."""
 SAVE_EVERY: Final = 64
@@ -168,7 +169,7 @@ class _Copy:
             self._sequence += 1
             bodies = [self._message(msg, payload) for msg, payload in part]
             key = ProducerKey(self._key, self._sequence)
-            result = await self._log.append_txn(self._vchannel, bodies, idempotency_key=key)
+            result = await _finished(self._log.append_txn(self._vchannel, bodies, idempotency_key=key))
             if result.duplicate or result.message_id is None:
                 raise LockedError(
                     f"transaction {self._sequence} of {self._key!r} is in the log already, written by another migrate() of this name, or "
@@ -196,6 +197,18 @@ class _Copy:
         if len(self._positions) > 1:
             async with self._log.read(self._vchannel, cursor=self._key) as scanner:
                 await scanner.save(self._positions[0])
+
+
+async def _finished(append: Coroutine[Any, Any, T]) -> T:
+    """Awaits an append. A cancelled caller waits for it as well: it is not undone, and the next call has to find it in the log."""
+    appending = asyncio.ensure_future(append)
+    try:
+        return await asyncio.shield(appending)
+    except asyncio.CancelledError:
+        await asyncio.wait((appending,))
+        if not appending.cancelled():
+            appending.exception()  # the caller is told of the cancellation instead
+        raise
 
 
 def _parts(msgs: Sequence[TsMsg]) -> Iterator[list[tuple[TsMsg, bytes]]]:

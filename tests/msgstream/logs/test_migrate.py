@@ -133,6 +133,36 @@ async def test_a_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALA
     assert await in_log(log, "a") == list(range(sent))
 
 
+async def test_a_cancelled_call_waits_for_its_last_write(
+    mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next call would not find it in the log, and copy the same messages."""
+    append_txn = log.append_txn
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def append_late(*args: Any, **named: Any) -> Any:
+        begun.set()
+        await go.wait()
+        return await append_txn(*args, **named)
+
+    async with RmqMsgStream(mq) as producer, RmqMsgStream(mq) as stream:
+        await producer.as_producer(["a"])
+        await produce(producer, *(row(n) for n in range(10)))
+        monkeypatch.setattr(log, "append_txn", append_late)
+        copying = asyncio.ensure_future(migrate(stream, log, channels=["a"], name="move"))
+        await begun.wait()
+        copying.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not copying.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+    monkeypatch.undo()
+    assert await copy(mq, log) == 0
+    assert await in_log(log, "a") == list(range(10))
+
+
 async def test_a_restart_reads_from_its_cursor(mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.msgstream.migrate.SAVE_EVERY", 3)
     monkeypatch.setattr("wal.msgstream.migrate.TXN_BYTES", 300)

@@ -67,7 +67,7 @@ def join(mq: RocksMQ, channel: str, group: str, *, exclusive: bool) -> RocksMQSu
         found = of_mq[channel, group] = RocksMQSubscription()
     elif exclusive or found.exclusive:
         raise LockedError(
-            f"subscription {group!r} of channel {channel!r} has {found.consumers} consumers in this process, and a time-ticked stream "
+            f"subscription {group!r} of channel {channel!r} is open in {found.consumers} streams of this process, and a time-ticked stream "
             "reads alone: close the other streams, or subscribe under another name"
         )
     found.consumers += 1
