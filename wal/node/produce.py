@@ -50,8 +50,7 @@ UNANSWERED_MAX: Final = 65_536
 """The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
 _STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
 """The errors of a pchannel that takes nothing any more, here or in this term: clients send such a request again, so none may overtake it.
-A StorageError is not one of them. A caller gets it, and one of a single request, such as metadata that could not be saved, ends nothing: a
-pchannel whose storage has failed refuses every later request by itself."""
+Not a StorageError: its caller gets it, and a pchannel whose storage has failed refuses every later request by itself."""
 LET_END_S: Final = 1.0
 """How long a client that was told that the node is stopping may take to end its stream."""
 Result = AppendResult | ForgottenResult
@@ -188,9 +187,7 @@ class ProduceStream:
                 await self._taken.wait()
             await asyncio.sleep(0)
             if following.done() and following.result() is not grpc.aio.EOF:
-                raise InvalidRequestSeqError(
-                    "a request follows the one that closes the producer: open another stream for it"
-                )
+                raise InvalidRequestSeqError("a request follows the end of the producer: open another stream for it")
         finally:
             await self._context.end(following)
 
