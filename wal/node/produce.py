@@ -187,7 +187,7 @@ class ProduceStream:
                 await self._taken.wait()
             await asyncio.sleep(0)
             if following.done() and following.result() is not grpc.aio.EOF:
-                raise InvalidRequestSeqError("a request follows the end of the producer: open another stream for it")
+                raise InvalidRequestSeqError("a request follows the one that closes the producer: open another one")
         finally:
             await self._context.end(following)
 
