@@ -28,7 +28,6 @@ SECOND = 1000 << 18
 
 
 async def main(directory: str = "data/") -> None:
-    logging.getLogger("wal.flowgraph").setLevel(logging.CRITICAL)  # the failure is part of the example
     medium = RocksMQMedium(Path(directory) / "mq")
     await produce(medium, ["temperatures-0", "temperatures-1"], value=20)
     await produce(medium, ["humidities"], value=50)
@@ -119,4 +118,5 @@ async def pairs(log: WALAccesser) -> list[str]:
 
 
 if __name__ == "__main__":
+    logging.getLogger("wal.flowgraph").setLevel(logging.CRITICAL)  # the failure is part of the example
     asyncio.run(main(*sys.argv[1:]))
