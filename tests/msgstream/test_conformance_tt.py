@@ -297,3 +297,19 @@ async def test_a_seek_that_is_refused_moves_no_channel(
     assert sorted(numbers(await consume_messages(stream, 2))) == [1, 2]
     with pytest.raises(InvalidArgumentError, match="before start"):
         await stream.seek(good)
+
+
+async def test_channels_may_be_sought_one_after_the_other(
+    place: Place, opened: Opener, producers: Callable[[str], Any]
+) -> None:
+    if place.own_ticks:
+        pytest.skip("the ticks of this medium are its own")
+    channels = place.channels(2)
+    for channel, early in zip(channels, (1, 2), strict=True):
+        # The first one waits for the second tick, so the position is before the other one, which is not to come again.
+        await send(producers, channel, row(10 * early, 7), row(early, 3), tick(5), tick(9))
+    pack = await consume(await opened(channels, "first"))
+    stream = await opened(channels)
+    for position in pack.end_positions:
+        await stream.seek(position)
+    assert cut([pack, await consume(stream)]) == [(0, 5, [1, 2]), (5, 9, [10, 20])]

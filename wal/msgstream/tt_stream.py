@@ -70,7 +70,7 @@ class TtMsgStream(MsgStream):
             raise InvalidArgumentError(f"tick_bytes_max={tick_bytes_max!r} is out of range: give at least 1 byte")
         self._tick_bytes_max = tick_bytes_max
         self._aligner = TickAligner([])
-        self._positions: tuple[MsgPosition, ...] = ()
+        self._positions: dict[str, MsgPosition] = {}
         self._broken = False
         self._read_to: dict[str, int] = {}
         """How far the first page of a channel was read."""
@@ -87,12 +87,12 @@ class TtMsgStream(MsgStream):
         await self._seek(positions, inclusive=True)  # the message at a position is the first one left over
 
     def _sought(self, positions: Sequence[MsgPosition]) -> None:
-        self._positions = tuple(positions)
+        self._positions |= {position.channel_name: position for position in positions}
 
     def _begin(self) -> None:
         self._aligner = TickAligner([(one.channel, one.sub_name) for one in self._subscriptions])
         if self._positions:
-            self._aligner.seek(self._positions)
+            self._aligner.seek([*self._positions.values()])
 
     def _page_arrived(self, subscription: Subscription) -> None:
         self._news.set()
