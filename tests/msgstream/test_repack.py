@@ -134,7 +134,12 @@ def test_a_producer_that_does_not_exist_is_refused(index: Any) -> None:
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: {index: MsgPack(messages)})
 
 
-@pytest.mark.parametrize("result", [None, [], {0: [TimeTickMsg(1)]}, {0: None}])
+@pytest.mark.parametrize("result", [None, [], {0: [TimeTickMsg(1)]}, {0: None}, {0: MsgPack(["text"], 0, 0)}])
 def test_a_repack_function_returns_packs(result: Any) -> None:
     with pytest.raises(TypeError, match="MsgPack"):
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: result)
+
+
+def test_a_producer_with_an_empty_pack_gets_nothing() -> None:
+    message = TimeTickMsg(1)
+    assert distribute([message], 2, lambda messages, buckets: {0: MsgPack([]), 1: MsgPack(messages)}) == {1: [message]}

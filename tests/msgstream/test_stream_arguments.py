@@ -46,6 +46,12 @@ async def test_a_subscription_that_is_no_name(sub_name: Any, error: type[Excepti
             await stream.as_consumer(["a"], sub_name)
 
 
+async def test_a_repack_function_that_is_none() -> None:
+    async with MemoryMedium() as medium, MsgStream(medium) as stream:
+        with pytest.raises(TypeError, match="repack_func"):
+            stream.set_repack_func({})  # type: ignore[arg-type]
+
+
 async def test_packs_that_are_none() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a", "b"])

@@ -69,7 +69,11 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
                 )
             if not isinstance(pack, MsgPack):
                 raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not to {pack!r}")
-            found.setdefault(index, []).extend(pack.msgs)
+            for message in pack.msgs:
+                if not isinstance(message, TsMsg):
+                    raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {message!r}")
+            if pack.msgs:
+                found.setdefault(index, []).extend(pack.msgs)
     return found
 
 

@@ -120,6 +120,8 @@ class MsgStream(AsyncOnly):
 
     def set_repack_func(self, repack_func: RepackFunc | None) -> None:
         """Distributes by this function from now on; None: by the types of the messages."""
+        if repack_func is not None and not callable(repack_func):
+            raise TypeError(f"repack_func must be a function(msgs, buckets) or None, not {repack_func!r}")
         self._producers.repack_func = repack_func
 
     async def produce(self, pack: MsgPack) -> dict[str, list[MsgPosition]]:
