@@ -71,7 +71,7 @@ async def test_a_generator_is_consumed_once_for_all_branches() -> None:
     assert await called(FunctionNode("f", doubled), BatchMsg(3, [1, 2])) == [BatchMsg(3, [2, 4])]
 
 
-@pytest.mark.parametrize("returned", ["text", b"bytes", 7, BatchMsg(3, [])])
+@pytest.mark.parametrize("returned", ["text", b"bytes", 7, BatchMsg(3, []), {0: "text"}, {0: None}])
 async def test_another_result_is_refused(returned: Any) -> None:
     with pytest.raises(TypeError, match=r"function of node 'f' returned .*: return messages"):
         await called(FunctionNode("f", lambda tick, messages: returned), BatchMsg(3, []))

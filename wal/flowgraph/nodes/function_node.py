@@ -59,11 +59,14 @@ class FunctionNode(BaseNode):
     def _outputs(self, tick: int, result: Result) -> Outputs:
         if result is None:
             return None
-        if isinstance(result, Mapping):
-            return [BatchMsg(tick, list(messages), index) for index, messages in result.items()]
-        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-            raise TypeError(
-                f"the function of node {self.name!r} returned {result!r}: return messages, as in [message], messages by the index of an "
-                "out-edge, or None"
-            )
-        return [BatchMsg(tick, result if isinstance(result, list | tuple) else list(result))]
+        results = result if isinstance(result, Mapping) else {-1: result}
+        for messages in results.values():
+            if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+                raise TypeError(
+                    f"the function of node {self.name!r} returned {result!r}: return messages, as in [message], messages by the index of "
+                    "an out-edge, or None"
+                )
+        return [
+            BatchMsg(tick, messages if isinstance(messages, list | tuple) else list(messages), index)
+            for index, messages in results.items()
+        ]
