@@ -151,6 +151,28 @@ async def test_a_call_that_was_cancelled_from_elsewhere_is_a_failure() -> None:
     assert isinstance(graph.error.__cause__, asyncio.CancelledError)
 
 
+class OddError(BaseException):
+    """As programs derive them that do not want to be caught."""
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("error", [OddError("odd"), asyncio.CancelledError("odd"), StopIteration("odd")])
+async def test_whatever_a_plain_function_raises_is_a_failure(error: BaseException, in_thread: bool) -> None:
+    class Raising(BaseNode):
+        def operate(self, msgs: list[Msg]) -> Outputs:
+            if msgs[0].time_tick == 3:
+                raise error
+            return None
+
+    graph = row(Input([1, 2, 3], endless=True), Raising("raising", in_thread=in_thread))
+    async with graph, asyncio.timeout(30):  # less than drain_timeout_s
+        await graph.done()
+    assert isinstance(graph.error, NodeFailedError)
+    assert (graph.error.node, graph.error.tick) == ("raising", 3)
+    assert error in (graph.error.__cause__, getattr(graph.error.__cause__, "__cause__", None))
+    assert graph.statistics().nodes[1].active == 0
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_message_that_breaks_its_reader_is_a_failure(waits: bool) -> None:
     class Broken:
@@ -213,6 +235,35 @@ async def test_a_node_cannot_wait_for_the_end_of_its_graph() -> None:
     assert isinstance(graph.error, NodeFailedError)
     assert isinstance(graph.error.__cause__, RuntimeError)
     assert "close() from another task" in str(graph.error)
+
+
+async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Closing(Input):
+        async def commit(self, tick: int) -> None:
+            await graph.close()
+
+        async def close(self) -> None:
+            await graph.close()
+
+    graph = row(Closing([1]), Step())
+    async with graph, asyncio.timeout(30):
+        await graph.done()
+    assert isinstance(graph.error, NodeFailedError)
+    assert isinstance(graph.error.__cause__, RuntimeError)
+    assert "node 'input' of a flow graph could not be closed: a node cannot wait" in caplog.text
+
+
+async def test_a_commit_that_does_not_end_in_time_is_cancelled() -> None:
+    class Hanging(Input):
+        async def commit(self, tick: int) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    graph = row(Hanging([1]), Step(), drain_timeout_s=0.01)
+    async with graph:
+        await graph.done()
+    assert isinstance(graph.error, NodeFailedError)
+    assert isinstance(graph.error.__cause__, TimeoutError)
+    assert "commit() was cancelled" in str(graph.error)
 
 
 async def test_what_does_not_end_in_time_is_cancelled() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from actors import Actor
+from actors import Actor, ActorStoppedError
 from wal.flowgraph.context import NodeContext
 from wal.flowgraph.errors import NodeFailedError
 
@@ -60,6 +60,10 @@ class Committer(Actor):
             self._fail(cause)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        if isinstance(cause, ActorStoppedError):
+            cause = TimeoutError(
+                "commit() was cancelled, as it did not end within drain_timeout_s after the flow graph"
+            )
         self._fail(cause)
 
     def _fail(self, cause: BaseException) -> None:

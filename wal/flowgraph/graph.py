@@ -131,10 +131,11 @@ class TimeTickedFlowGraph:
         What passes is what would have passed without the close: a join takes no tick that a stopped input has not reached. All ticks that
         every stopped input has reached pass the sinks. Later ones may be left, are not committed then, and are given again after a restart.
 
-        Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in an operation of the
-        graph, which would wait for itself.
+        Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in `operate`,
+        `commit` or `close` of a node, which would wait for itself.
         """
-        if asyncio.current_task() in [worker.task for worker in self._workers]:
+        actors = [*self._workers, *(committer.ref for committer in self._committers)]
+        if asyncio.current_task() in [self._host, *(actor.task for actor in actors)]:
             raise RuntimeError("a node cannot wait for the end of its graph: call close() from another task")
         self._closed = True
         if self._host is None:
