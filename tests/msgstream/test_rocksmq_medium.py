@@ -303,3 +303,34 @@ async def test_wrong_arguments_are_told_at_once(mq: RocksMQ) -> None:
         await consumer.receive(1)
     with pytest.raises(InvalidArgumentError, match="300 bytes in UTF-8"):
         await RocksMQMedium(mq).consumer("x" * 300, "g")
+
+
+async def test_a_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Path) -> None:
+    for steps in range(1, 9):
+        async with RocksMQMedium(tmp_path / "mq") as medium:
+            opening = asyncio.ensure_future(medium.producer("channel"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        async with RocksMQMedium(tmp_path / "mq") as medium:
+            await medium.producer("channel")
+
+
+async def test_a_failed_close_is_not_in_the_way_of_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = RocksMQ.close
+
+    async def failing(mq: RocksMQ) -> None:
+        await close(mq)
+        raise StorageError("no close")
+
+    medium = RocksMQMedium(tmp_path / "mq")
+    await medium.producer("channel")
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksMQ, "close", failing)
+        with pytest.raises(StorageError, match="no close"):
+            await medium.close()
+    async with RocksMQMedium(tmp_path / "mq") as another:
+        await another.producer("channel")

@@ -6,12 +6,13 @@ RocksDB lets nobody open a directory twice, not even in one process. The first m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, WALError
 from wal.location import absolute_path
 from wal.rocksmq import RocksMQ, RocksMQSettings
 
@@ -34,11 +35,16 @@ class SharedRocksMQ:
         settings (None: any) other than those it is open with."""
         async with self._lock:
             if self._closing is not None:
-                await asyncio.shield(self._closing)
+                await asyncio.wait([self._closing])  # `give` has raised its failure
                 self._closing = None
             if self._mq is None:
                 self._settings = settings or RocksMQSettings()
-                self._mq = await RocksMQ.open(self._path, settings=self._settings)
+                opening = asyncio.ensure_future(RocksMQ.open(self._path, settings=self._settings))
+                try:
+                    self._mq = await asyncio.shield(opening)
+                except asyncio.CancelledError:
+                    self._closing = asyncio.ensure_future(_abandon(opening))
+                    raise
             elif settings not in (None, self._settings):
                 raise InvalidArgumentError(
                     f"the RocksMQ in {self._path} is open in this process with other settings: give the same, or none"
@@ -60,6 +66,12 @@ def shared_rocksmq(name: str | os.PathLike[str]) -> SharedRocksMQ:
     path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
     of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
     return of_loop.setdefault(path, SharedRocksMQ(path))
+
+
+async def _abandon(opening: asyncio.Future[RocksMQ]) -> None:
+    """Closes what a cancelled caller has left half open: until then its lock is in the way of the next opening."""
+    with contextlib.suppress(WALError):
+        await (await opening).close()
 
 
 _shared: MutableMapping[asyncio.AbstractEventLoop, dict[Path, SharedRocksMQ]] = WeakKeyDictionary()
