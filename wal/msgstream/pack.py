@@ -30,7 +30,8 @@ class MsgPack(msgspec.Struct):
     end_ts: int = _UNKNOWN
     """If it is not given, the largest `end_ts` of the messages; 0 if there are none."""
     start_positions: list[MsgPosition] = []
-    """After these the pack begins: one position a channel."""
+    """Where the pack begins: one position a channel. `seek(*start_positions)` gives it again; a stream without time ticks needs
+    `inclusive=True` for that."""
     end_positions: list[MsgPosition] = []
     """`seek(*end_positions)` continues exactly after the pack."""
     trace_ctx: Mapping[str, str] = NO_TRACE
