@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
@@ -22,11 +22,10 @@ from wal.msgstream.media.pulsar_ids import TopicIds
 from wal.msgstream.media.pulsar_producer import PulsarProducer, create_producer
 from wal.msgstream.media.pulsar_subscription import Subscription
 from wal.msgstream.medium import MediumProducer, Outgoing
-from wal.msgstream.page import Decoder
-from wal.msgstream.refused import OnRefused
+from wal.msgstream.options import StreamOptions, TtStreamOptions
 from wal.msgstream.sending import send_to_each
-from wal.msgstream.stream import BUFFER_SIZE, MsgStream
-from wal.msgstream.tt_stream import TICK_BYTES_MAX, TtMsgStream
+from wal.msgstream.stream import MsgStream
+from wal.msgstream.tt_stream import TtMsgStream
 from wal.pulsar import Admin, Connection, PulsarAddress
 from wal.pulsar.address import LOG_SUBSCRIPTION
 from wal.pulsar.connection import patiently
@@ -165,19 +164,12 @@ class PulsarMsgStream(MsgStream):
     def __init__(
         self,
         address: str | PulsarAddress,
-        *,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
+        **options: Unpack[StreamOptions],
     ) -> None:
         super().__init__(
             PulsarMedium(address),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
+            **options,
         )
 
 
@@ -190,21 +182,12 @@ class PulsarTtMsgStream(TtMsgStream):
     def __init__(
         self,
         address: str | PulsarAddress,
-        *,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
-        tick_bytes_max: int = TICK_BYTES_MAX,
+        **options: Unpack[TtStreamOptions],
     ) -> None:
         super().__init__(
             PulsarMedium(address),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
-            tick_bytes_max=tick_bytes_max,
+            **options,
         )
 
 

@@ -10,18 +10,17 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, StorageError
 from wal.msgstream.errors import PartialSendError
 from wal.msgstream.media.rocksmq_subscription import RocksMQSubscription, join
 from wal.msgstream.media.shared_rocksmq import SharedRocksMQ, shared_rocksmq
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
-from wal.msgstream.page import Decoder
-from wal.msgstream.refused import OnRefused
+from wal.msgstream.options import StreamOptions, TtStreamOptions
 from wal.msgstream.sending import send_to_each
-from wal.msgstream.stream import BUFFER_SIZE, MsgStream
-from wal.msgstream.tt_stream import TICK_BYTES_MAX, TtMsgStream
+from wal.msgstream.stream import MsgStream
+from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
 
 __all__ = ["RmqMsgStream", "RmqTtMsgStream", "RocksMQMedium"]
@@ -264,18 +263,12 @@ class RmqMsgStream(MsgStream):
         place: str | os.PathLike[str] | RocksMQ,
         *,
         settings: RocksMQSettings | None = None,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
+        **options: Unpack[StreamOptions],
     ) -> None:
         super().__init__(
             RocksMQMedium(place, settings=settings),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
+            **options,
         )
 
 
@@ -287,18 +280,10 @@ class RmqTtMsgStream(TtMsgStream):
         place: str | os.PathLike[str] | RocksMQ,
         *,
         settings: RocksMQSettings | None = None,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
-        tick_bytes_max: int = TICK_BYTES_MAX,
+        **options: Unpack[TtStreamOptions],
     ) -> None:
         super().__init__(
             RocksMQMedium(place, settings=settings),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
-            tick_bytes_max=tick_bytes_max,
+            **options,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 import msgspec
 
@@ -21,10 +21,9 @@ from wal.msgstream.media.wal_consumer import WalConsumer
 from wal.msgstream.media.wal_grid import TickGrid
 from wal.msgstream.media.wal_ids import WalId
 from wal.msgstream.medium import MediumProducer, Outgoing
-from wal.msgstream.page import Decoder
-from wal.msgstream.refused import OnRefused
-from wal.msgstream.stream import BUFFER_SIZE, MsgStream
-from wal.msgstream.tt_stream import TICK_BYTES_MAX, TtMsgStream
+from wal.msgstream.options import StreamOptions, TtStreamOptions
+from wal.msgstream.stream import MsgStream
+from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.reading import Latest
 
@@ -187,19 +186,12 @@ class WalMsgStream(MsgStream):
     def __init__(
         self,
         log: WALAccesser,
-        *,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
+        **options: Unpack[StreamOptions],
     ) -> None:
         super().__init__(
             WalMedium(log),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
+            **options,
         )
 
 
@@ -211,20 +203,12 @@ class WalTtMsgStream(TtMsgStream):
         log: WALAccesser,
         *,
         tick_interval_s: float = TICK_INTERVAL_S,
-        buffer_size: int = BUFFER_SIZE,
-        dispatcher: Decoder | None = None,
-        on_refused: OnRefused | None = None,
-        auto_ack: bool = True,
-        tick_bytes_max: int = TICK_BYTES_MAX,
+        **options: Unpack[TtStreamOptions],
     ) -> None:
         super().__init__(
             WalMedium(log, tick_interval_s=tick_interval_s),
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
             owns_medium=True,
-            tick_bytes_max=tick_bytes_max,
+            **options,
         )
 
 
