@@ -10,7 +10,7 @@ PACKAGES := wal actors broadcaster examples benchmarks
 SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
-PROCESSES ?= 3
+PROCESSES ?= 2
 DEMO_ARGS ?=
 LOCATION ?= .demo
 BENCH ?=
@@ -34,7 +34,7 @@ demo: setup ## 336,776 flights through a log whose writer is killed once, then S
 servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minutes, once; without one its tests are skipped)
 	-@$(PYTHON) -m tests.servers etcd pulsar
 
-test: servers ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
