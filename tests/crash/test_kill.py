@@ -16,8 +16,9 @@ async def test_killed_under_load(data_dir: Path, soak: int) -> None:
     """The test runs ten rounds on one directory; a soak runs a hundred shorter ones on each loop, since each reads everything."""
     count, acked_max = (10, 1800) if soak == 1 else (100, 200)
     async with Rounds(data_dir, test="test_killed_under_load") as rounds:
-        for _ in range(count):
-            await rounds.load_and_kill(int(1 + acked_max * rounds.rng.random() ** 2))
+        for number in range(count):
+            part = (number + rounds.rng.random()) / count  # short and long rounds in every run
+            await rounds.load_and_kill(int(1 + acked_max * part**2))
             await rounds.check()
         assert rounds.ledger.acked_events > 3000
         assert len(rounds.ledger.seen) == 2

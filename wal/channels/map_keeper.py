@@ -121,7 +121,8 @@ class VChannelMapKeeper:
                 took = self._monotonic() - began
                 pause = RETRY_S if self._failing else max(PAUSE_MIN_S, PAUSE_FACTOR * took)
                 try:
-                    await asyncio.wait_for(self._hurry.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._hurry.wait()
                 except TimeoutError:
                     pass
         finally:
