@@ -1,4 +1,4 @@
-"""What a graph promises while it runs: bounded queues, parallel ticks in order, commits, figures."""
+"""While a graph runs: its queues are bounded, it works on ticks in parallel, commits them in order, and shows figures."""
 
 from __future__ import annotations
 

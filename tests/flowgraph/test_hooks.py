@@ -1,4 +1,4 @@
-"""What a graph asks of its nodes beside `operate`: what a sink has recorded, and to be closed at the end."""
+"""A graph asks its nodes for more than `operate`: what a sink has recorded, and to close at the end."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_restart_at_any_pack_continues_exactly_after_it(logs: list[list[Event]
 
 @given(LOGS, st.integers(0, 1 << 16))
 def test_an_id_is_handled_once_and_never_one_that_is_still_needed(logs: list[list[Event]], seed: int) -> None:
-    """What is acknowledged with a pack lies before its end positions, or was delivered in it or before it."""
+    """Every message acknowledged with a pack is before its end positions, or was delivered in it or an earlier one."""
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], seed)
     handled: Counter[tuple[str, bytes]] = Counter()
     undelivered = {

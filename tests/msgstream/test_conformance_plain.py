@@ -1,4 +1,4 @@
-"""What every medium must do under a stream without time ticks."""
+"""The conformance suite of media: streams without time ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every medium must do under a stream with time ticks."""
+"""The conformance suite of media: streams with time ticks."""
 
 from __future__ import annotations
 

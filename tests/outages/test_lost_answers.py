@@ -17,7 +17,7 @@ from wal.pchannel import Scanner
 
 
 class World(NamedTuple):
-    """What the changes find: the ids of five messages, a reader after the second one, a broadcast, and a channel."""
+    """A log before the changes: the ids of five messages, a reader after the second one, a broadcast, and a channel."""
 
     log: WALAccesser
     ids: list[MessageID]
