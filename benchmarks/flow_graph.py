@@ -63,7 +63,7 @@ class Add(BaseNode):
 
 
 class AddWaiting(Add):
-    """The same as a coroutine function, as nodes are that write to a log."""
+    """An Add with a coroutine function, like the nodes that write to a log."""
 
     async def operate(self, msgs: list[Msg]) -> Outputs:  # type: ignore[override]
         return super().operate(msgs)

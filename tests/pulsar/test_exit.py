@@ -3,16 +3,13 @@ and print nothing. A thread of the client that entered Python then would abort t
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.docs.snippets import ROOT
 from tests.pulsar.conftest import location_of, new_namespace, token_of
+from tests.pulsar.processes import run_each
 from wal.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
@@ -88,36 +85,18 @@ sys.exit({STATUS})
 
 def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processes: int) -> list[tuple[int, str, str]]:
     """Runs the processes; returns the status, stdout and stderr of each."""
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for number in range(processes):
-            address = new_namespace(server)
-            location, settings = location_of(address, tmp_path / f"kv-{number}")
-            given = {
-                "location": location,
-                "settings": settings,
-                "address": {"service_url": address.service_url, "admin_url": address.admin, "token": token_of(address)},
-                "topic": address.topic("more"),
-            }
-            process = subprocess.Popen(
-                [sys.executable, "-c", script],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.append(process)
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(given))
-            process.stdin.close()
-            process.stdin = None
-        said = [process.communicate(timeout=60) for process in running]
-        return [(process.returncode, *texts) for process, texts in zip(running, said, strict=True)]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+    inputs = []
+    for number in range(processes):
+        address = new_namespace(server)
+        location, settings = location_of(address, tmp_path / f"kv-{number}")
+        given: dict[str, Any] = {
+            "location": location,
+            "settings": settings,
+            "address": {"service_url": address.service_url, "admin_url": address.admin, "token": token_of(address)},
+            "topic": address.topic("more"),
+        }
+        inputs.append(given)
+    return run_each(script, inputs)
 
 
 @pytest.mark.one_loop

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.docs.snippets import ROOT
 from tests.pulsar.conftest import token_of
 from tests.pulsar.msgstream.conftest import kept_namespace
+from tests.pulsar.processes import run_each
 from wal.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
@@ -104,35 +101,17 @@ sys.exit({STATUS})
 
 def run_together(script: str, server: PulsarAddress, *, processes: int) -> list[tuple[int, str, str]]:
     """Runs the processes; returns the status, stdout and stderr of each."""
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for _ in range(processes):
-            address = kept_namespace(server)
-            given = {
-                "service_url": address.service_url,
-                "namespace": address.namespace,
-                "admin_url": address.admin,
-                "token": token_of(address),
-            }
-            process = subprocess.Popen(
-                [sys.executable, "-c", script],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.append(process)
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(given))
-            process.stdin.close()
-            process.stdin = None
-        said = [process.communicate(timeout=60) for process in running]
-        return [(process.returncode, *texts) for process, texts in zip(running, said, strict=True)]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+    inputs = []
+    for _ in range(processes):
+        address = kept_namespace(server)
+        given: dict[str, Any] = {
+            "service_url": address.service_url,
+            "namespace": address.namespace,
+            "admin_url": address.admin,
+            "token": token_of(address),
+        }
+        inputs.append(given)
+    return run_each(script, inputs)
 
 
 @pytest.mark.one_loop
