@@ -23,7 +23,9 @@ from tests.broadcaster.served_child import run
 from tests.broadcaster.world import Cut, InLogs, count_copies
 from tests.contract.other import context
 from wal import WALAccesser, open_wal
+from wal.backends.journal.disk import Disk
 from wal.backends.journal.read_only import ReadOnlyJournal
+from wal.backends.journal.recovery import recover_log
 from wal.engine.metadata import BROADCAST_ROOT
 from wal.errors import UnknownOutcomeError
 from wal.kv import SqliteKV
@@ -68,13 +70,26 @@ class ServedWorld:
         return dict(zip(*await self.load_with_prefix(""), strict=True))
 
     def in_logs(self) -> InLogs:
-        """Returns the copies in the frames themselves, which any process may read."""
+        """Returns the copies in the frames themselves, which any process may read. Without a server: those that the next one will find."""
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._read).result()
+            if self.server is not None:
+                return thread.submit(self._read, self.directory).result()
+            with tempfile.TemporaryDirectory() as parent:
+                copy = Path(shutil.copytree(self.directory, Path(parent) / "log"))
+                return thread.submit(self._recover, copy).result()
 
-    def _read(self) -> InLogs:
+    def _recover(self, directory: Path) -> InLogs:
+        """Opens the logs as the next process does: a frame that was in flight at the kill may be whole, though no reader was shown it."""
+        with contextlib.closing(ReadOnlyJournal(directory)) as journal:
+            for pchannel in self.pchannels:
+                with contextlib.closing(journal.open(pchannel)) as log:
+                    incarnation, term = log.incarnation, log.refresh().term + 1
+                recover_log(Disk(), log.directory, pchannel=pchannel, incarnation=incarnation, term=term).close()
+        return self._read(directory)
+
+    def _read(self, directory: Path) -> InLogs:
         found = InLogs()
-        with contextlib.closing(ReadOnlyJournal(self.directory)) as journal:
+        with contextlib.closing(ReadOnlyJournal(directory)) as journal:
             for pchannel in self.pchannels:
                 with contextlib.closing(journal.open(pchannel)) as log:
                     start, end = log.earliest[0], log.reach().durable_end

@@ -153,29 +153,34 @@ class Checks:
         self.world = world
         self.script = script
         self.stored = Stored()
-        self.logs = InLogs()
+        """The records at the first crash."""
+        self.begun: set[int] = set()
+        """The broadcasts that a crash found begun: in a log, or with a record and not aborted before their first copy."""
 
     async def after_crash(self) -> None:
         """Checks, before anything is recovered, that every answer was true."""
-        self.stored = read_records(*await self.world.kv.load_with_prefix(""))
-        self.logs = self.world.in_logs()
-        self.once(self.logs)
+        self.stored, logs = await self.look()
         for label, broadcast_id in self.script.ids.items():
             for vchannel in self.script.messages[label].vchannels:
-                assert self.logs.copies[broadcast_id, vchannel] == 1, (
-                    f"{label!r} returned without its copy for {vchannel}"
-                )
+                assert logs.copies[broadcast_id, vchannel] == 1, f"{label!r} returned without its copy for {vchannel}"
         for label in self.script.aborted:
             for vchannel in self.script.messages[label].vchannels:
-                assert self.logs.aborts[self.script.ids[label], vchannel] == 1
+                assert logs.aborts[self.script.ids[label], vchannel] == 1
+
+    async def look(self) -> tuple[Stored, InLogs]:
+        """Returns what a crash left, and notes which broadcasts it found begun."""
+        stored = read_records(*await self.world.kv.load_with_prefix(""))
+        logs = self.world.in_logs()
+        self.once(logs)
+        self.begun |= logs.headers.keys() | stored.tasks.keys() - stored.aborts.keys()
+        return stored, logs
 
     async def recover(self, life: Life | ServedLife) -> None:
         """Checks that the next run finishes every broadcast that was begun, and holds the keys of those that are not acknowledged."""
         tasks = {task.broadcast_id: task for task in await settled(life)}
         logs = self.world.in_logs()
         self.once(logs)
-        begun = self.logs.headers.keys() | self.stored.tasks.keys() - self.stored.aborts.keys()
-        assert logs.headers.keys() == begun | self.world.late
+        assert logs.headers.keys() == self.begun | self.world.late
         labels = {broadcast_id: content.payload.decode() for broadcast_id, content in logs.contents.items()}
         over = {self.script.ids[label] for label in self.script.over} | self.stored.done.keys()
         assert not over & tasks.keys()
@@ -262,7 +267,7 @@ async def one_round(location: Location, at: int, *, again: int | None, shuffle: 
             await until_cut(life, recovery(life))
             await life.close()
             assert life.asked_again == 0
-            checks.once(world.in_logs())
+            await checks.look()
         async with location.life(world) as life:
             await checks.recover(life)
             await checks.finish(life)
