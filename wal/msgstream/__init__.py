@@ -5,6 +5,7 @@ Files:
 * types:      the types of messages and their numbers
 * position:   MsgPosition, where a message is in its channel
 * ts_msg:     TsMsg, what every message has, and its form on the wire
+* unread:     fields of received messages that are converted when they are first read
 * messages:   the classes of messages
 * dispatcher: UnmarshalDispatcher, which chooses by the type what reads a message
 * pack:       MsgPack, the messages that are produced or consumed together

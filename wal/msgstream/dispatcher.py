@@ -20,7 +20,7 @@ from wal.msgstream.messages import (
     OpaqueMsg,
     TimeTickMsg,
 )
-from wal.msgstream.ts_msg import TsMsg, joined, read_type, split, undecodable
+from wal.msgstream.ts_msg import PREFIX_BYTES, TsMsg, joined, prefix_has_type, read_type, split, undecodable
 from wal.msgstream.types import EarlierMsgType, MsgType
 
 __all__ = [
@@ -54,6 +54,8 @@ class UnmarshalDispatcher:
         self._earlier = numbers is EarlierMsgType
         self._classes: dict[int, type[TsMsg]] = dict(_DEFAULTS)
         self._templates: dict[int, UnmarshalFunc] = {}
+        self._by_prefix: dict[bytes, UnmarshalFunc] = {}
+        """What reads the messages that begin with these bytes: a shortcut, filled as messages come."""
 
     def unmarshal(self, data: MarshalType, msg_type: int | None = None) -> TsMsg:
         """Returns the message with these bytes.
@@ -61,6 +63,8 @@ class UnmarshalDispatcher:
         `msg_type` is the type that they must have; None accepts each type that has a template. Raises InvalidArgumentError for bytes that
         are no message, for another type, and for a type without a template.
         """
+        if msg_type is None and type(data) is bytes and (shortcut := self._by_prefix.get(data[:PREFIX_BYTES])):
+            return shortcut(data)
         found = read_type(data)
         if msg_type is not None and msg_type != found:
             raise InvalidArgumentError(
@@ -71,6 +75,8 @@ class UnmarshalDispatcher:
             base.msg_type = found = _current(found)
             data = joined(base, body)
         if (known := self._classes.get(found)) is not None:
+            if not self._earlier and prefix_has_type(data):
+                self._by_prefix[data[:PREFIX_BYTES]] = known.unmarshal
             return known.unmarshal(data)
         template = self._templates.get(found)
         if template is None:
@@ -98,6 +104,7 @@ class UnmarshalDispatcher:
         if not callable(unmarshal_func):
             raise TypeError(f"unmarshal_func must be a function from bytes to a TsMsg, not {unmarshal_func!r}")
         self._classes.pop(msg_type, None)
+        self._by_prefix.clear()
         self._templates[msg_type] = unmarshal_func
 
 

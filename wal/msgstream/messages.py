@@ -2,22 +2,24 @@
 
 The seeds name the types and give no fields; these are the fewest that rows and their collections need.
 
-A constructor checks every value. The values that protobuf has read have the right types and widths, so messages are read into copies of a
-blank one, which saves a fifth of the time; the lengths of rows are checked all the same.
+A constructor checks every value. The values that protobuf has parsed have the right types and widths, so of a received message only its
+type and the lengths of its rows are checked, and the fields are converted when they are first read (`unread.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from typing import Any, ClassVar, Final, Self
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.integers import check_integer, check_integers
-from wal.msgstream.ts_msg import BASE, TsMsg, split, undecodable
+from wal.msgstream.ts_msg import BASE, TsMsg, other_type, split, undecodable
 from wal.msgstream.types import MsgType
 
 __all__ = [
@@ -35,6 +37,13 @@ __all__ = [
 _NAMED: Final = {int(named): named for named in MsgType}
 
 
+class _Parts(msgspec.Struct, gc=False):
+    """A message on the wire of which the base alone is parsed."""
+
+    base: wire.MsgBase
+    body: bytes
+
+
 class OpaqueMsg(TsMsg):
     """A message of any type whose fields stay bytes."""
 
@@ -42,6 +51,10 @@ class OpaqueMsg(TsMsg):
     """Above 0, 31 bits; a MsgType if its number has a name there."""
     body: bytes = b""
     """The fields that follow the base, as they are on the wire."""
+
+    _READERS = TsMsg._READERS | {
+        "body": lambda message: message._parsed.body,
+    }
 
     def check(self) -> None:
         super().check()
@@ -58,11 +71,16 @@ class OpaqueMsg(TsMsg):
         return self.body
 
     @classmethod
-    def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
-        message = cls._blank().__copy__()
-        message.msg_type = _NAMED.get(msg_type, msg_type)
-        message.body = body
+    def unmarshal(cls, data: bytes) -> Self:
+        base = split(data)[0]
+        message = cls._received(data)
+        message.timestamp = base.timestamp
+        message.msg_type = _NAMED.get(base.msg_type, base.msg_type)
         return message
+
+    @classmethod
+    def _parse(cls, data: bytes) -> _Parts:
+        return _Parts(*split(data))
 
     @classmethod
     @cache
@@ -79,11 +97,18 @@ class RowsMsg(TsMsg, kw_only=True):
 
     columns: ClassVar[tuple[str, ...]]
     """The names of the fields, beside `timestamps`, that have a value for each row."""
+    wire_class: ClassVar[type[Any]]
+    """The message of protobuf, whose fields have the same names."""
 
     timestamps: Sequence[int]
     """Of each row: 64 bits, unsigned."""
     collection_id: int = 0
     partition_id: int = 0
+
+    _READERS = TsMsg._READERS | {
+        "collection_id": lambda message: message._parsed.collection_id,
+        "partition_id": lambda message: message._parsed.partition_id,
+    }
 
     @property
     def begin_ts(self) -> int:
@@ -112,20 +137,27 @@ class RowsMsg(TsMsg, kw_only=True):
     def unmarshal(cls, data: bytes) -> Self:
         if type(data) is not bytes or not data.startswith(BASE):
             split(data)  # raises the error that says why this is no message
-        message = cls._blank().__copy__()
         try:
-            message.set_base(message.read_rows(data))
+            fields = cls._parse(data)
         except DecodeError as error:
             raise undecodable(data, f"a {cls.__name__}: {error}") from error
-        message.check_lengths()
+        base = fields.base
+        if base.msg_type != cls.msg_type:
+            raise other_type(cls, cls.msg_type, base)
+        message = cls._received(data)
+        message.timestamp = base.timestamp
+        message.timestamps = timestamps = fields.timestamps[:]  # every stream needs them at once
+        if not cls._has_rows(len(timestamps), fields, base):
+            message.check_lengths()
         return message
 
     @classmethod
-    def _blank(cls) -> Self:
-        raise NotImplementedError
+    def _parse(cls, data: bytes) -> Any:
+        return cls.wire_class.FromString(data)
 
-    def read_rows(self, data: bytes) -> wire.MsgBase:
-        """Sets the fields that belong to rows from a whole message on the wire, and returns its base."""
+    @classmethod
+    def _has_rows(cls, rows: int, fields: Any, base: wire.MsgBase) -> bool:
+        """Returns whether `check_lengths` would return; to ask protobuf is faster."""
         raise NotImplementedError
 
 
@@ -134,10 +166,16 @@ class InsertMsg(RowsMsg):
 
     msg_type: ClassVar[MsgType] = MsgType.INSERT
     columns = ("hash_keys", "row_ids", "row_data")
+    wire_class = wire.InsertMsg
     timestamps: Sequence[int]
     row_ids: Sequence[int]
     """64 bits, signed."""
     row_data: Sequence[bytes]
+
+    _READERS = RowsMsg._READERS | {
+        "row_ids": lambda message: message._parsed.row_ids[:],
+        "row_data": lambda message: message._parsed.row_data[:],
+    }
 
     def check(self) -> None:
         super().check()
@@ -158,14 +196,9 @@ class InsertMsg(RowsMsg):
         fields.row_data.extend(self.row_data)
         return fields.SerializeToString()
 
-    def read_rows(self, data: bytes) -> wire.MsgBase:
-        fields = wire.InsertMsg.FromString(data)
-        self.timestamps = fields.timestamps[:]
-        self.row_ids = fields.row_ids[:]
-        self.row_data = fields.row_data[:]
-        self.collection_id = fields.collection_id
-        self.partition_id = fields.partition_id
-        return fields.base
+    @classmethod
+    def _has_rows(cls, rows: int, fields: wire.InsertMsg, base: wire.MsgBase) -> bool:
+        return 0 < rows == len(fields.row_ids) == len(fields.row_data) and len(base.hash_keys) in (0, rows)
 
     @classmethod
     @cache
@@ -178,9 +211,12 @@ class DeleteMsg(RowsMsg):
 
     msg_type: ClassVar[MsgType] = MsgType.DELETE
     columns = ("hash_keys", "primary_keys")
+    wire_class = wire.DeleteMsg
     timestamps: Sequence[int]
     primary_keys: Sequence[int]
     """64 bits, signed."""
+
+    _READERS = RowsMsg._READERS | {"primary_keys": lambda message: message._parsed.primary_keys[:]}
 
     def check(self) -> None:
         super().check()
@@ -195,13 +231,9 @@ class DeleteMsg(RowsMsg):
         fields.primary_keys.extend(self.primary_keys)
         return fields.SerializeToString()
 
-    def read_rows(self, data: bytes) -> wire.MsgBase:
-        fields = wire.DeleteMsg.FromString(data)
-        self.timestamps = fields.timestamps[:]
-        self.primary_keys = fields.primary_keys[:]
-        self.collection_id = fields.collection_id
-        self.partition_id = fields.partition_id
-        return fields.base
+    @classmethod
+    def _has_rows(cls, rows: int, fields: wire.DeleteMsg, base: wire.MsgBase) -> bool:
+        return 0 < rows == len(fields.primary_keys) and len(base.hash_keys) in (0, rows)
 
     @classmethod
     @cache
@@ -222,7 +254,7 @@ class TimeTickMsg(TsMsg):
     def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
         if body:
             wire.TimeTickMsg.FromString(body)
-        return cls._blank().__copy__()
+        return copy(cls._blank())
 
     @classmethod
     @cache

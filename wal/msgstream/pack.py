@@ -9,7 +9,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.msgstream.integers import check_integer
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.ts_msg import NO_TRACE, TsMsg
+from wal.msgstream.ts_msg import TsMsg
 
 __all__ = ["MsgPack"]
 
@@ -34,7 +34,7 @@ class MsgPack(msgspec.Struct):
     `inclusive=True` for that."""
     end_positions: list[MsgPosition] = []
     """`seek(*end_positions)` continues exactly after the pack."""
-    trace_ctx: Mapping[str, str] = NO_TRACE
+    trace_ctx: Mapping[str, str] = {}
     """The context of the trace that produced or consumed the pack."""
 
     def __post_init__(self) -> None:

@@ -36,6 +36,8 @@ class Page(msgspec.Struct):
     msg_ids: list[bytes]
     """Of all that was received, refused ones included."""
     refused: list[Refused]
+    begin_ts: int = 0
+    """The smallest timestamp; there must be a message."""
 
     @property
     def start(self) -> MsgPosition:
@@ -43,11 +45,6 @@ class Page(msgspec.Struct):
         position = self.msgs[0].position
         assert position is not None
         return position
-
-    @property
-    def begin_ts(self) -> int:
-        """The smallest timestamp; there must be a message."""
-        return min([msg.position.timestamp for msg in self.msgs if msg.position is not None])
 
     @property
     def end(self) -> MsgPosition:
@@ -62,21 +59,27 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
     """Returns the page of what was received from this channel under this subscription."""
     page = Page(channel, sub_name, [], [], [], [one.msg_id for one in received], [])
     msgs, ends, sizes = page.msgs, page.ends, page.sizes
+    begins: list[int] = []
     unmarshal = decoder.unmarshal
     for one in received:
+        payload, begin_ts = one.payload, one.timestamp
         try:
             if one.is_tick:
-                msg: TsMsg = TimeTickMsg(one.timestamp)
+                msg: TsMsg = TimeTickMsg(begin_ts)
             else:
-                msg = unmarshal(one.payload)
-                if one.timestamp:
-                    msg.set_ts(one.timestamp)
-            begin_ts, end_ts = msg.begin_ts, msg.end_ts
-            msg.set_position(MsgPosition(channel, one.msg_id, sub_name, begin_ts))
+                msg = unmarshal(payload)
+            if begin_ts:
+                msg.set_ts(begin_ts)
+                end_ts = begin_ts
+            else:
+                begin_ts, end_ts = msg.begin_ts, msg.end_ts
+            msg.position = MsgPosition(channel, one.msg_id, sub_name, begin_ts)
         except Exception as error:  # whatever a program's own unmarshal function raises
-            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {error}", payload=one.payload))
+            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {error}", payload=payload))
             continue
         msgs.append(msg)
+        begins.append(begin_ts)
         ends.append(end_ts)
-        sizes.append(len(one.payload))
+        sizes.append(len(payload))
+    page.begin_ts = min(begins, default=0)
     return page

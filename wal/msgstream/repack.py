@@ -89,6 +89,7 @@ def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -
         if row.count(row[0]) == len(row):
             found.setdefault(row[0], []).append(message)
             continue
+        message.read()
         for bucket in dict.fromkeys(row):
             rows = [at for at, chosen in enumerate(row) if chosen == bucket]
             part = {name: [getattr(message, name)[at] for at in rows] for name in ("timestamps", *message.columns)}

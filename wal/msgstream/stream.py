@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.msgstream.delivered import DeliveredPack, trace_of
+from wal.msgstream.delivered import DeliveredPack
 from wal.msgstream.dispatcher import UnmarshalDispatcher
 from wal.msgstream.medium import Medium
 from wal.msgstream.names import check_channels, check_name
@@ -253,7 +253,6 @@ class MsgStream(AsyncOnly):
             max(page.ends),
             start_positions=[page.start],
             end_positions=[page.end],
-            trace_ctx=trace_of(page.msgs),
             to_ack={subscription: page.msg_ids},
         )
 

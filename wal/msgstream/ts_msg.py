@@ -6,9 +6,8 @@ InvalidArgumentError and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -17,18 +16,57 @@ from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.integers import check_integer, check_integers
 from wal.msgstream.position import MsgPosition
+from wal.msgstream.unread import Unread
 
-__all__ = ["BASE", "TsMsg", "joined", "read_type", "split", "undecodable"]
+__all__ = [
+    "BASE",
+    "PREFIX_BYTES",
+    "TsMsg",
+    "joined",
+    "other_type",
+    "prefix_has_type",
+    "read_type",
+    "split",
+    "undecodable",
+]
 
 BASE: Final = b"\n"
 """The first byte of a message: field 1, with a length."""
+PREFIX_BYTES: Final = 5
 _TYPE: Final = 0x08
 """The first byte of a base as it is usually written: field 1, a number."""
 NO_KEYS: Final[Sequence[int]] = ()
-NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class TsMsg(msgspec.Struct, kw_only=True, gc=False):
+class _Received(Unread):
+    """What a received message has beside its fields. (A struct has no other attributes, so a base of it has this one.)"""
+
+    __slots__ = ("_wire",)
+
+    _wire: Any
+    """The bytes of the message; after the first field was read, what `_parse` returned."""
+
+    @classmethod
+    def _received(cls, data: bytes) -> Self:
+        """Returns a message without values, whose fields are read from these bytes; they must be sound, and of this class."""
+        message = cls.__new__(cls)
+        message._wire = data
+        return message
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Any:
+        """Returns an object with the fields of the message that are not in its base, and with its `base`."""
+        raise NotImplementedError
+
+    @property
+    def _parsed(self) -> Any:
+        # Messages that wait keep their bytes: what protobuf makes of them is several times as large, and slower to keep than to make again.
+        if type(self._wire) is bytes:
+            self._wire = self._parse(self._wire)
+        return self._wire
+
+
+class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
     """A message with timestamps. Subclasses add their fields, `msg_type`, and how the fields are read and written.
 
     A wrong type raises TypeError, a wrong value InvalidArgumentError. Fields may be assigned; `marshal` checks them again. The garbage
@@ -45,17 +83,23 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
     """For whom it is (64 bits, signed)."""
     hash_keys: Sequence[int] = NO_KEYS
     """What distributes it over the channels (32 bits, unsigned): a key for each row, or one key."""
-    trace_ctx: Mapping[str, str] = NO_TRACE
+    trace_ctx: Mapping[str, str] = {}
     """The context of a trace, such as W3C's `traceparent`; the base's `properties` on the wire."""
     position: MsgPosition | None = None
     """Where it was received; not on the wire."""
 
+    _READERS: ClassVar[dict[str, Callable[[Any], Any]]] = {
+        "id": lambda message: message._parsed.base.msg_id,
+        "timestamp": lambda message: message._parsed.base.timestamp,
+        "source_id": lambda message: message._parsed.base.source_id,
+        "target_id": lambda message: message._parsed.base.target_id,
+        "hash_keys": lambda message: message._parsed.base.hash_keys[:] or NO_KEYS,
+        "trace_ctx": lambda message: dict(message._parsed.base.properties),
+        "position": lambda _: None,
+    }
+
     def __post_init__(self) -> None:
         self.check()
-
-    if TYPE_CHECKING:
-
-        def __copy__(self) -> Self: ...  # msgspec's own, which checks nothing
 
     @property
     def msg_type(self) -> int:
@@ -74,7 +118,8 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
 
     def set_ts(self, ts: int) -> None:
         """Gives the whole message this timestamp, as its begin and its end."""
-        check_integer("ts", ts, bits=64)
+        if type(ts) is not int or not 0 <= ts < 1 << 64:
+            check_integer("ts", ts, bits=64)
         self.timestamp = ts
 
     def set_position(self, position: MsgPosition | None) -> None:
@@ -98,7 +143,7 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
                 check_integer(name, value, bits=64, signed=True)
         if self.hash_keys is not NO_KEYS:
             check_integers("hash_keys", self.hash_keys, "I")
-        if self.trace_ctx is not NO_TRACE:
+        if self.trace_ctx != {}:
             check_trace(self.trace_ctx)
 
     def marshal_body(self) -> bytes:
@@ -140,9 +185,7 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
     def set_base(self, base: wire.MsgBase) -> None:
         """Takes over the fields of a base that was read; raises InvalidArgumentError if it is that of another type."""
         if self.msg_type != base.msg_type:
-            raise InvalidArgumentError(
-                f"a message of type {base.msg_type} is no {type(self).__name__}, which has {self.msg_type!r}"
-            )
+            raise other_type(type(self), self.msg_type, base)
         self.id = base.msg_id
         self.timestamp = base.timestamp
         self.source_id = base.source_id
@@ -155,13 +198,21 @@ class TsMsg(msgspec.Struct, kw_only=True, gc=False):
 
 def read_type(data: bytes) -> int:
     """Returns the type of a message; raises InvalidArgumentError if it has no base or no type."""
-    if type(data) is bytes and len(data) > 4 and data[0] == 0x0A and data[1] < 128 and data[2] == _TYPE:
-        low, high = data[3], data[4]
-        if 0 < low < 128:
-            return low
-        if 0 < high < 128:
-            return low & 127 | high << 7
+    if type(data) is bytes and prefix_has_type(data):
+        return data[3] & 127 | data[4] << 7
     return split(data)[0].msg_type
+
+
+def prefix_has_type(data: bytes) -> bool:
+    """Returns whether the first PREFIX_BYTES say the type, as in most messages: a short base that begins with a type of two bytes."""
+    return (
+        len(data) >= PREFIX_BYTES
+        and data[0] == 0x0A
+        and data[1] < 128
+        and data[2] == _TYPE
+        and data[3] > 127
+        and 0 < data[4] < 128
+    )
 
 
 def split(data: bytes) -> tuple[wire.MsgBase, bytes]:
@@ -197,6 +248,11 @@ def joined(base: wire.MsgBase, body: bytes) -> bytes:
         size >>= 7
     length.append(size)
     return bytes(length) + encoded + body
+
+
+def other_type(kind: type[TsMsg], expected: object, base: wire.MsgBase) -> InvalidArgumentError:
+    """Returns the error for a message that has another type than its class."""
+    return InvalidArgumentError(f"a message of type {base.msg_type} is no {kind.__name__}, which has {expected!r}")
 
 
 def undecodable(data: bytes, expected: str) -> InvalidArgumentError:

@@ -14,7 +14,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream.aligner import TickAligner
-from wal.msgstream.delivered import DeliveredPack, trace_of
+from wal.msgstream.delivered import DeliveredPack
 from wal.msgstream.medium import Medium
 from wal.msgstream.page import Decoder
 from wal.msgstream.position import MsgPosition
@@ -107,7 +107,6 @@ class TtMsgStream(MsgStream):
                     aligned.end_ts,
                     aligned.start_positions,
                     aligned.end_positions,
-                    trace_of(aligned.msgs),
                     to_ack={self._subscriptions[name]: msg_ids for name, msg_ids in aligned.handled.items()},
                 )
             if not [name for name in aligner.wanted() if self._feed(self._subscriptions[name])]:
