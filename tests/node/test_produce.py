@@ -432,3 +432,17 @@ async def test_a_killed_server_keeps_everything_that_it_acknowledged(data_dir: A
         found = [message.payload async for message in scanner]
     assert len(found) == len(set(found))
     assert [payload for payload in found if payload in set(acknowledged)] == acknowledged
+
+
+async def test_withdrawing_is_answered_and_changes_nothing_but_what_waits(connection: Connection) -> None:
+    stream = await opened(connection)
+    await stream.write(proto.ProduceRequest(append=request_of(1, [(Message("orders", b"1"), 0, "k")])))
+    await stream.write(proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=2, withdrawn_ids=[1, 2, 9])))
+    answered: dict[int, Outcome | None] = {}
+    while len(answered) < 2:
+        outcomes = (await stream.read()).outcomes
+        answered |= dict(outcomes_from_proto(outcomes)) | dict.fromkeys(outcomes.done)
+    assert answered[2] is None
+    assert isinstance(answered[1], AppendResult)
+    await stream.write(proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=3, withdrawn_ids=[1])))
+    assert list((await stream.read()).outcomes.done) == [3]

@@ -56,9 +56,6 @@ OWN_SETTINGS: Final = ("in_flight_bytes_max",)
 """The settings that a client chooses for itself; it gets them, and the server as well."""
 
 
-_WITHDRAWN: Final = (
-    "cancels appends that the server has: what was sent is not withdrawn, and takes room until it is answered"
-)
 _INBOX: Final = (
     "looks for the error of a full inbox at the call, but the inbox is the writer's: it delays what a client has sent"
 )
@@ -68,14 +65,6 @@ _ONE_TURN: Final = (
 )
 _FORK: Final = "uses the log in a forked process: gRPC does not survive a fork"
 TESTS: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "test_barriers.test_cancelled_while_it_waits_nothing_of_it_is_written",
-            "test_barriers.test_close_while_it_waits_is_closed_error_and_nothing_is_written",
-            "test_idempotency.test_those_that_share_a_result_take_room_until_it_is_there",
-        ),
-        _WITHDRAWN,
-    ),
     "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
     **dict.fromkeys(
         (

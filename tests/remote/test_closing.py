@@ -31,22 +31,6 @@ async def test_a_client_that_closes_rolls_its_transactions_back(log: WALAccesser
         await txn.append(b"2")
 
 
-async def test_a_close_does_not_wait_for_a_barrier(
-    log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An append that waits at the server is written when its barrier has passed, so its outcome is unknown to the client."""
-    monkeypatch.setattr(producer, "QUIET_S", 0.3)
-    barrier = await log.allocate_time_tick() + HALF_A_MINUTE
-    waiting = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier)
-    while not any(one.barriers for one in served.log.statistics().pchannels):
-        await asyncio.sleep(0.005)
-    begin = time.monotonic()
-    await log.close()
-    assert time.monotonic() - begin < 5
-    with pytest.raises(UnknownOutcomeError):
-        await waiting
-
-
 async def test_an_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ def test_held_messages_can_be_taken_back() -> None:
     held, other, again = message(hold=hold), message(), message(hold=hold)
     for sending in (held, other, again):
         outbox.add(sending)
-    assert outbox.withdraw(hold) == [held, again]
+    assert outbox.take_back(lambda sending: sending.hold is hold) == [held, again]
     assert outbox.take() == (1, [other])
 
 

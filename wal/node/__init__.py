@@ -13,6 +13,8 @@ Files, from the bottom up:
 * fence:             executes no change that its client has given up
 * answers:           what became known of a Produce stream's requests
 * requests:          the requests of a Produce stream, until the node is stopping
+* places:            which vchannels a Produce stream may name
+* withdrawals:       the appends of a Produce stream that its client may withdraw
 * produce_txns:      transactions whose bodies a client keeps until the commit
 * message_txns:      transactions whose messages come one by one, in the contract's form
 * produce:           one Produce stream, on which a client appends

@@ -17,7 +17,6 @@ from wal.engine.local.appends import BULK_RECORDS
 from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelFencedError,
-    ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     InvalidRequestSeqError,
@@ -32,10 +31,12 @@ from wal.node.answers import Answers
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
+from wal.node.places import Places
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
 from wal.node.requests import Requests
 from wal.node.sessions import replaced
 from wal.node.tails import identity_of
+from wal.node.withdrawals import Withdrawals
 from wal.pchannel import Key, PChannel, Together
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
@@ -68,6 +69,8 @@ class ProduceStream:
         self._hosted = hosted
         self._draining = draining
         self._pchannel = pchannel
+        self._places = Places(log.vchannels, pchannel.channel)
+        self._withdrawals = Withdrawals(pchannel)
         self._info = identity_of(pchannel).pchannel
         self._answers = Answers()
         self._unanswered = 0
@@ -132,7 +135,13 @@ class ProduceStream:
         self._wake.set()
 
     def _settled(self, number: int, single: bool, future: asyncio.Future[Any]) -> None:
+        self._withdrawals.settled(number)
         self._told(number, future.exception() or future.result(), single=single)
+
+    def _settle_later(self, number: int, future: asyncio.Future[Any]) -> None:
+        """Answers a transaction once its outcome is known; until then it can be withdrawn."""
+        self._withdrawals.add(number, future)
+        future.add_done_callback(partial(self._settled, number, False))
 
     def _settled_together(self, first: int, count: int, future: asyncio.Future[Together]) -> None:
         if (error := future.exception()) is None:
@@ -152,7 +161,7 @@ class ProduceStream:
                     await self._append(request.append)
                 case "append_txn":
                     await self._append_txn(request.append_txn)
-                case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" as name:
+                case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" | "withdraw" as name:
                     await self._execute(name, getattr(request, name))
                 case "produce":
                     await self._append_one(request.produce)
@@ -162,7 +171,7 @@ class ProduceStream:
                 case _:
                     raise InvalidArgumentError(
                         "a ProduceRequest has no request that this version knows: set produce, append, append_txn, begin_txn, "
-                        "keep_txn, commit_txn, rollback_txn or close"
+                        "keep_txn, commit_txn, rollback_txn, withdraw or close"
                     )
         return False
 
@@ -215,6 +224,8 @@ class ProduceStream:
             except WALError as error:
                 self._told(number, error)
             else:
+                if barrier or key is not None:
+                    self._withdrawals.add(number, future)
                 future.add_done_callback(partial(self._settled, number, False))
 
     def _append_together(self, request: append_pb2.AppendRequest) -> bool:
@@ -255,7 +266,7 @@ class ProduceStream:
         given = txn_message_from_wire(wire)
         if (refusal := self._begin(0)) is not None:
             raise refusal
-        self._check_place(given.message.vchannel)
+        self._places.check(given.message.vchannel)
         return await self._message_txns.execute(given)
 
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
@@ -267,15 +278,15 @@ class ProduceStream:
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             for name in names:
-                self._check_place(name)
+                self._places.check(name)
             future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)
         except WALError as error:
             self._told(request.request_id, error)
         else:
-            future.add_done_callback(partial(self._settled, request.request_id, False))
+            self._settle_later(request.request_id, future)
 
     async def _execute(self, name: str, request: Any) -> None:
-        """Executes a request about a transaction whose bodies the client keeps."""
+        """Executes a withdrawal, or a request about a transaction whose bodies the client keeps."""
         self._unanswered += 1
         try:
             if (refusal := self._begin(getattr(request, "seen_time_tick", 0))) is not None:
@@ -285,14 +296,16 @@ class ProduceStream:
             match name:
                 case "begin_txn":
                     for vchannel in request.vchannels:
-                        self._check_place(vchannel)
+                        self._places.check(vchannel)
                     begun = await self._txns.begin(request)  # the list may be another one afterwards
                     self._answers.begun.append(begun)
                 case "commit_txn":
                     for vchannel in request.vchannels:
-                        self._check_hosted(vchannel)
-                    future = await self._txns.commit(request)
-                    future.add_done_callback(partial(self._settled, request.request_id, False))
+                        self._places.check_existing(vchannel)
+                    self._settle_later(request.request_id, await self._txns.commit(request))
+                case "withdraw":
+                    await self._withdrawals.withdraw(request.withdrawn_ids)
+                    self._answers.done.append(request.request_id)
                 case "keep_txn":
                     self._txns.keep(request)
                     self._answers.done.append(request.request_id)
@@ -321,7 +334,7 @@ class ProduceStream:
     def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
         route = self._log.vchannels.routes.get(message.vchannel)
         if route is None or route.pchannel is not self._pchannel:
-            self._check_place(message.vchannel)
+            self._places.check(message.vchannel)
         if key is None:
             return self._appends.append(message, barrier)
         return self._appends.append_keyed(message, barrier, key)
@@ -331,20 +344,3 @@ class ProduceStream:
         if key is None:
             return await self._appends.send(message, barrier)
         return await self._appends.send_keyed(message, barrier, key)
-
-    def _check_hosted(self, vchannel: str) -> None:
-        """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
-        if self._log.vchannels.incarnation(vchannel) is not None:
-            self._check_place(vchannel)
-
-    def _check_place(self, vchannel: str) -> None:
-        """Raises ChannelNotExistError for a vchannel that is on another pchannel, or would be created there.
-
-        A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way.
-        """
-        place = self._log.vchannels.pchannel_of(vchannel)
-        if place != self._pchannel.channel:
-            raise ChannelNotExistError(
-                f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel.channel}: nothing was written; "
-                f"if it was dropped meanwhile, append to it again, otherwise open a stream for {place}"
-            )

@@ -66,6 +66,7 @@ from wal.pchannel.operations import (
     ProducerAppend,
     Rollback,
     Together,
+    closed_at_barrier,
 )
 from wal.pchannel.pchannel import PChannel
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
@@ -119,6 +120,7 @@ __all__ = [
     "check_handler",
     "check_key",
     "check_txn_size",
+    "closed_at_barrier",
     "key_ext",
     "names_of",
     "names_size",

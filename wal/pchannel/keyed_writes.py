@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
-from wal.errors import ClosedError, InvalidRequestSeqError
+from wal.errors import ClosedError, IgnoredOperationError, InvalidRequestSeqError, UnknownOutcomeError
 from wal.frame import RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, Key, ProducerKey
 from wal.pchannel.operations import KeyedAppend, Settles, fail_future
 
-__all__ = ["KeyedWrites"]
+__all__ = ["KeyedWrites", "is_abandoned", "withdrawn"]
 
 
 class KeyedWrites:
@@ -134,4 +134,37 @@ def _out_of_order(claim: Claim) -> InvalidRequestSeqError:
     return InvalidRequestSeqError(
         f"sequence {key.sequence} of producer {key.producer!r} was not written, since an earlier one that was in flight failed: "
         "append them again from that one on"
+    )
+
+
+def is_abandoned(operation: Any, gone: frozenset[Any]) -> bool:
+    """Returns whether an operation that waits for its barrier has callers among these futures, and no other one who still waits.
+
+    It has no tick yet, so what its callers are told is certain. One whose result others share goes on for them, and so does one with a
+    producer's key: the later sequences of its producer wait for it, and would fail with it. The futures of one that goes on, although its
+    callers are among these, get an UnknownOutcomeError.
+    """
+    claim: Claim | None = getattr(operation, "claim", None)
+    if claim is None:
+        return operation.future in gone
+    callers = (operation.future, *(claim.sharers or ()))
+    left = gone.intersection(callers)
+    if not left:
+        return False
+    if not isinstance(claim.key, ProducerKey) and all(caller in left or caller.done() for caller in callers):
+        return True
+    for caller in left:
+        fail_future(caller, _goes_on(claim.key))
+    return False
+
+
+def withdrawn() -> IgnoredOperationError:
+    """Returns the error of an operation that was taken out: nothing of it is written."""
+    return IgnoredOperationError("the append was withdrawn while it waited for its barrier; nothing of it was written")
+
+
+def _goes_on(key: Key) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"the append with the key {key!r} waits for its barrier, and is written when that has passed, although its caller has withdrawn "
+        "it: append it again with the same key to get its result"
     )

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from wal.errors import WALError
+from wal.errors import ClosedError, WALError
 from wal.frame import Payloads, Record, RunName
 from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, Key
@@ -35,6 +35,7 @@ __all__ = [
     "Settles",
     "Together",
     "VChannelMember",
+    "closed_at_barrier",
     "fail_future",
     "with_outcome",
 ]
@@ -76,6 +77,11 @@ def with_outcome(error: WALError, *, unknown: bool) -> WALError:
     own.__cause__ = error.__cause__
     own.outcome_unknown = unknown
     return own
+
+
+def closed_at_barrier() -> ClosedError:
+    """Returns the error of an operation that still waits for its barrier when the log is closed."""
+    return ClosedError("the log was closed while this append waited for its barrier; it was not written")
 
 
 class VChannelMember(Holder, Protocol):

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from actors import Group, Member
 from wal.backends import REFUSALS, PChannelLog
-from wal.errors import ClosedError, InvalidRequestSeqError, UnknownError, WALError
+from wal.errors import InvalidRequestSeqError, UnknownError, WALError
 from wal.frame import EncodedFrame, FrameDraft, RunName
 from wal.message import Origin
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copy_writes import CopyWrites
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
-from wal.pchannel.keyed_writes import KeyedWrites
-from wal.pchannel.operations import Atomic, Begin, KeyedAppend, VChannelMember, with_outcome
+from wal.pchannel.keyed_writes import KeyedWrites, is_abandoned, withdrawn
+from wal.pchannel.operations import Atomic, Begin, KeyedAppend, VChannelMember, closed_at_barrier, with_outcome
 from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.promised_tick import BarrierHeap, PromisedTick
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
@@ -126,7 +126,7 @@ class PChannel(ReadablePChannel, Member):
         if barrier <= self.promised.tick or barrier <= self.advance_promised():
             return True
         if self.fault is not None or self._closing:
-            vchannel.refuse([operation], self.fault or _closed_at_barrier())
+            vchannel.refuse([operation], self.fault or closed_at_barrier())
         else:
             self._barriers.wait(barrier, (vchannel, operation))
         return False
@@ -160,6 +160,18 @@ class PChannel(ReadablePChannel, Member):
             reader.ended_by(vchannel.channel, vchannel.closed())
 
     # -- turns
+
+    def receive(self, batch: list[Any]) -> None:
+        """Withdraws appends, each given by the future of a caller who waits no longer, if they wait for their barriers."""
+        if self.ticks.held:  # the appends may be among those that are held
+            self.ticks.hold(self, batch)
+            return
+        gone = frozenset(batch)
+        for vchannel, operation in self._barriers.take_out(lambda waiting: is_abandoned(waiting[1], gone)):
+            vchannel.refuse([operation], withdrawn())
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Withdraws nothing: what waited has failed for the same reason."""
 
     def receive_control(self, message: Any) -> None:
         """Runs a callable between two turns."""
@@ -262,7 +274,7 @@ class PChannel(ReadablePChannel, Member):
         """Refuses what waits for a barrier, then waits until everything that was accepted is durable or failed."""
         self._closing = True
         for vchannel, operation in self._barriers.drain():
-            vchannel.refuse([operation], _closed_at_barrier())
+            vchannel.refuse([operation], closed_at_barrier())
         if not self._idle():
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
@@ -334,7 +346,3 @@ class PChannel(ReadablePChannel, Member):
 
     def _idle(self) -> bool:
         return not (self.frames.busy or self.ticks.held or self.actor_group.pending)
-
-
-def _closed_at_barrier() -> ClosedError:
-    return ClosedError("the log was closed while this append waited for its barrier; it was not written")

@@ -24,12 +24,13 @@ def outcomes_to_proto(outcomes: Iterable[tuple[int, Outcome]]) -> proto.Outcomes
     for request_id, outcome in outcomes:
         if not isinstance(outcome, BaseException):
             results.append((request_id, outcome))
-        elif outcome is error and request_id == next_failed:
+            continue
+        message = failed[-1].error if outcome is error else error_to_proto(outcome)
+        if request_id == next_failed and message == failed[-1].error:
             failed[-1].count += 1
-            next_failed += 1
         else:
-            failed.append(proto.FailedRange(first_request_id=request_id, count=1, error=error_to_proto(outcome)))
-            error, next_failed = outcome, request_id + 1
+            failed.append(proto.FailedRange(first_request_id=request_id, count=1, error=message))
+        error, next_failed = outcome, request_id + 1
     return proto.Outcomes(appended=ranges_of(results), failed=failed)
 
 

@@ -22,7 +22,9 @@ from wal.rpc.columns import columns_of, request_of
 from wal.rpc.positions import event_to_proto, position_to_proto
 
 NAMES: Final = ("fuzz-a", "fuzz-b", "fuzz-c")
-FIELDS: Final = ("produce", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "close")
+FIELDS: Final = (
+    "produce", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw", "close",
+)  # fmt: skip
 
 
 class World:
@@ -167,6 +169,8 @@ def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -
             )
         case "rollback_txn":
             request = append_pb2.RollbackTxnRequest(request_id=number, txn_id=txn.context.txn_id)
+        case "withdraw":
+            request = append_pb2.WithdrawRequest(request_id=number, withdrawn_ids=range(max(0, number - 100), number))
         case _:
             request = streaming.CloseProducerRequest()
     return streaming.ProduceRequest(**{name: request})

@@ -10,7 +10,8 @@ Files, from the bottom up:
 * seen:            the largest tick that this client has seen, and the counts of what it wrote and of its open transactions
 * unknown:         the requests whose outcome is unknown, until their callers get the error
 * vchannels:       the vchannels of the log as the server shows them
-* produce_stream:  a Produce stream that a server has answered
+* withdrawals:     the requests whose callers wait no longer
+* produce_stream:  a Produce stream that a server has answered, and what is sent on it
 * producer:        the requests for one pchannel
 * known_producers: what the pchannels remember of producers
 * txn:             an open transaction; its bodies are kept here

@@ -22,6 +22,7 @@ from wal.engine.remote.outbox import Hold, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
+from wal.engine.remote.withdrawals import Withdrawable
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
 from wal.message import AppendResult, ForgottenResult, Message, MessageType, type_properties
 from wal.pchannel import (
@@ -101,7 +102,8 @@ class RemoteAppends:
         in_flight = self._in_flight
         if not taken and not in_flight.has_room(size):
             return None
-        future: asyncio.Future[Any] = self._create_future()
+        future: asyncio.Future[Any]
+        future = self._create_future() if key is None and not barrier else Withdrawable(loop=self._loop)
         sending = Sending(future, size, message=message, barrier=barrier, key=key, repeatable=key is not None)
         self._route(message.vchannel, sending).add(sending)
         if not taken:
@@ -173,8 +175,8 @@ class RemoteAppends:
         if len(names) > 1:
             await self._one_producer(names)
         await self._in_flight.take(size)
-        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        sending = Sending(future, size, make=make, repeatable=key is not None)
+        future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
+        sending = Sending(future, size, make=make, barrier=barrier, repeatable=key is not None)
         try:
             self._route(names[0], sending).add(sending)
         except BaseException:

@@ -8,7 +8,7 @@ anything newer, in their order. The outcome of any other request without an answ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from wal.errors import WALError
@@ -42,11 +42,11 @@ class Hold:
 class Sending:
     """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
 
-    One that writes nothing has size 0. A message has `message`, `barrier` and `key`, and shares its request with its neighbours; any other
-    request has `make`. It is `repeatable` if executing it twice does no harm.
+    One that writes nothing has size 0. A message has `message` and `key`, and shares its request with its neighbours; any other request has
+    `make`. It is `repeatable` if executing it twice does no harm.
     """
 
-    __slots__ = ("barrier", "future", "hold", "key", "make", "message", "repeatable", "size", "tried")
+    __slots__ = ("barrier", "future", "hold", "key", "make", "may_wait", "message", "repeatable", "size", "tried")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class Sending:
         self.make = make
         self.repeatable: bool = repeatable
         self.hold = hold
+        self.may_wait: bool = size > 0 and (barrier > 0 or repeatable)
+        """Whether it may wait at the server for longer than the log takes to write: for its barrier, or for an append with the same key."""
         self.tried: bool = False
         """Whether it was sent before on a stream that was lost, so that it may have been executed."""
 
@@ -150,10 +152,11 @@ class Outbox:
         self._next = 1
         return unknown
 
-    def withdraw(self, hold: Hold) -> list[Sending]:
-        """Takes back the waiting requests of a vchannel, in their order."""
-        taken = [sending for sending in self.waiting if sending.hold is hold]
-        self._keep(sending for sending in self.waiting if sending.hold is not hold)
+    def take_back(self, wanted: Callable[[Sending], bool]) -> list[Sending]:
+        """Takes back the wanted ones of the waiting requests, in their order."""
+        taken = [sending for sending in self.waiting if wanted(sending)]
+        if taken:
+            self.waiting = deque([sending for sending in self.waiting if not wanted(sending)])
         return taken
 
     def clear(self) -> list[Sending]:
@@ -161,6 +164,3 @@ class Outbox:
         taken = list(self.waiting)
         self.waiting.clear()
         return taken
-
-    def _keep(self, kept: Iterable[Sending]) -> None:
-        self.waiting = deque(kept)

@@ -1,18 +1,20 @@
-"""ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests."""
+"""ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests, and what is sent on it."""
 
 from __future__ import annotations
 
 import asyncio
 
+from wal.engine.remote.outbox import Sending
 from wal.errors import UnavailableError, UnknownError
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.columns import request_of
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.rpc.stream import Stream
 
-__all__ = ["ProduceStream", "open_stream"]
+__all__ = ["ProduceStream", "open_stream", "request_for"]
 
 ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
 
@@ -39,3 +41,12 @@ async def open_stream(connection: Connection, pchannel: str, session: bytes) -> 
         stream.cancel()
         raise UnknownError(f"the server began a Produce stream of pchannel {pchannel} with {response!r}")
     return stream, response.create.log.pchannel.term
+
+
+def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> proto.ProduceRequest:
+    """Returns the request for what an `Outbox` has taken: one request, or messages, of which the first has this number."""
+    make = taken[0].make
+    if make is not None:
+        return make(first, seen_time_tick)
+    appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
+    return proto.ProduceRequest(append=request_of(first, appends, seen_time_tick=seen_time_tick))  # type: ignore[arg-type]

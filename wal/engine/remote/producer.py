@@ -17,13 +17,15 @@ from google.protobuf.message import DecodeError
 
 from wal.engine.remote.outbox import Hold, Outbox, Sending
 from wal.engine.remote.pauses import Pauses
-from wal.engine.remote.produce_stream import ProduceStream, open_stream
+from wal.engine.remote.produce_stream import ProduceStream, open_stream, request_for
 from wal.engine.remote.seen import OpenTxns, SeenTick, Written
 from wal.engine.remote.unknown import UnknownOutcomes
+from wal.engine.remote.withdrawals import Withdrawals
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
     ClosedError,
+    IgnoredOperationError,
     SessionLostError,
     UnavailableError,
     UnknownError,
@@ -31,10 +33,9 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.pchannel import InFlight
+from wal.pchannel import InFlight, closed_at_barrier
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import request_of
 from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.outcomes import outcomes_from_proto
 
@@ -73,7 +74,7 @@ class Producer:
         self._in_flight = in_flight
         self._seen = seen
         self._changed = asyncio.Event()
-        self._closing = False
+        self._withdrawals = Withdrawals(self.outbox, in_flight.release, self._changed.set)
         self._session = uuid.uuid4().bytes
         """A new stream of the same session ends the older one on the server."""
         self._unknown = UnknownOutcomes(self.fail)
@@ -96,6 +97,8 @@ class Producer:
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run(), name=f"produce {self.pchannel}")
         self.outbox.add(sending)
+        if sending.may_wait:
+            self._withdrawals.watch(sending)
         self._changed.set()
 
     def all_taken(self) -> asyncio.Future[None] | None:
@@ -116,7 +119,7 @@ class Producer:
 
     def withdraw(self, hold: Hold) -> list[Sending]:
         """Takes back the waiting requests of a vchannel, with their room."""
-        taken = self.outbox.withdraw(hold)
+        taken = self.outbox.take_back(lambda sending: sending.hold is hold)
         self._changed.set()
         return taken
 
@@ -126,7 +129,7 @@ class Producer:
         What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`. A
         refusal is no answer here: a server may refuse for ever.
         """
-        self._closing = True
+        self._withdrawals.close()
         self._unknown.tell()
         self._changed.set()
         if self._running is not None and self._opening and not self.outbox:
@@ -159,7 +162,7 @@ class Producer:
 
     async def _has_work(self) -> bool:
         while not self.outbox and not self._unknown:
-            if self._closing:
+            if self._withdrawals.closing:
                 return False
             self._changed.clear()
             await self._changed.wait()
@@ -173,7 +176,7 @@ class Producer:
             stream, self.term = await open_stream(self._connection(), self.pchannel, self._session)
         except WALError as error:
             self._pauses.waited_s += asyncio.get_running_loop().time() - began
-            if self._closing:
+            if self._withdrawals.closing:
                 self._give_up(error)
             else:
                 await self._refused(error)
@@ -216,10 +219,10 @@ class Producer:
                 self._changed.clear()
                 taken = self.outbox.take()
                 if taken is not None:
-                    await stream.write(self._request(*taken))
+                    await stream.write(request_for(*taken, seen_time_tick=self._seen.value))
                 elif self.outbox.refusing is not None and not self.outbox.sent:
                     break
-                elif self._closing and not self.outbox:
+                elif self._withdrawals.closing and not self.outbox:
                     await stream.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
                     await asyncio.wait([reading], timeout=self._connection().timeout_s)
                     break
@@ -233,13 +236,6 @@ class Producer:
                 stream.cancel()
             await asyncio.wait([reading])
         return reading.result()
-
-    def _request(self, first: int, taken: list[Sending]) -> proto.ProduceRequest:
-        make = taken[0].make
-        if make is not None:
-            return make(first, self._seen.value)
-        appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
-        return proto.ProduceRequest(append=request_of(first, appends, seen_time_tick=self._seen.value))  # type: ignore[arg-type]
 
     async def _read(self, stream: ProduceStream) -> WALError | None:
         """Takes outcomes until the stream ends; returns the error with which it ended."""
@@ -299,7 +295,9 @@ class Producer:
     def _settle(sending: Sending, outcome: object) -> None:
         future = sending.future
         if not future.done():
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, IgnoredOperationError):  # only a close withdraws what a caller waits for
+                future.set_exception(closed_at_barrier())
+            elif isinstance(outcome, BaseException):
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
@@ -314,6 +312,7 @@ class Producer:
             )
             error.__cause__ = cause
             self._unknown.add(unknown, error)
+        self._withdrawals.restarted()
         if cause is not None and not isinstance(cause, MOVED):
             self._give_up(cause)
 

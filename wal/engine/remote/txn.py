@@ -14,6 +14,7 @@ from wal.engine.bodies import as_messages, bodies_of
 from wal.engine.remote.outbox import Make, Sending
 from wal.engine.remote.producer import Producer
 from wal.engine.remote.vchannels import KnownVChannels
+from wal.engine.remote.withdrawals import Withdrawable
 from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
 from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
@@ -101,10 +102,11 @@ class RemoteTxn:
         self._committing = True
         try:
             self._check_open()
-            future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
+            future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
             size = self._stored
             self._in_flight.force(size)
-            self._send(Sending(future, size, make=self._commit_request(), repeatable=self._key is not None))
+            make, barrier = self._commit_request(), self._barrier
+            self._send(Sending(future, size, make=make, barrier=barrier, repeatable=self._key is not None))
             result = await future
         except WouldBlockError:
             self._committing = False

@@ -112,6 +112,14 @@ class RollbackTxnRequest(_message.Message):
     txn_id: int
     def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ...) -> None: ...
 
+class WithdrawRequest(_message.Message):
+    __slots__ = ("request_id", "withdrawn_ids")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    withdrawn_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., withdrawn_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Outcomes(_message.Message):
     __slots__ = ("appended", "failed", "begun", "done")
     APPENDED_FIELD_NUMBER: _ClassVar[int]

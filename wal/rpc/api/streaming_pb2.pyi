@@ -162,7 +162,7 @@ class DeliverFilterMessageTypes(_message.Message):
     def __init__(self, types: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("produce", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn")
+    __slots__ = ("produce", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
     PRODUCE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     APPEND_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class ProduceRequest(_message.Message):
     KEEP_TXN_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     produce: ProduceMessageRequest
     close: CloseProducerRequest
     append: _append_pb2.AppendRequest
@@ -179,7 +180,8 @@ class ProduceRequest(_message.Message):
     keep_txn: _append_pb2.KeepTxnRequest
     commit_txn: _append_pb2.CommitTxnRequest
     rollback_txn: _append_pb2.RollbackTxnRequest
-    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping[str, object]]] = ...) -> None: ...
+    withdraw: _append_pb2.WithdrawRequest
+    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[_append_pb2.WithdrawRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerRequest(_message.Message):
     __slots__ = ("pchannel", "session")
