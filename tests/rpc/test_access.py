@@ -17,9 +17,9 @@ from wal.errors import (
     UnavailableError,
 )
 from wal.network import TlsFiles
+from wal.network.reach import LOOK_S
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.auth import TokenCheck
-from wal.rpc.connection import LOOK_S
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
 from wal.rpc.serving import listen
 from wal.secret import Secret

@@ -6,6 +6,8 @@ Files:
 * forks      the import of gRPC itself, without its handlers of forks
 * tls        the files of a TLS connection, for a client and for a server
 * endpoints  a channel to each of several addresses, and the choice of one for calls
+* tls_faults what the reasons for a connection that failed say about TLS: pure
+* reach      waits for a connection, and says early why there will be none
 """
 
 import wal.network.forks  # noqa: F401
@@ -14,6 +16,7 @@ import wal.network.forks  # noqa: F401
 
 from wal.network.endpoints import PING_S, Endpoints, ping_options
 from wal.network.method import Method
+from wal.network.reach import Reach
 from wal.network.tls import TlsFiles
 
-__all__ = ["PING_S", "Endpoints", "Method", "TlsFiles", "ping_options"]
+__all__ = ["PING_S", "Endpoints", "Method", "Reach", "TlsFiles", "ping_options"]

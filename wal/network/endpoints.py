@@ -72,11 +72,13 @@ class Endpoints:
         self._asking: asyncio.Task[list[str]] | None = None
         self._left: dict[int, float] = {}
         """The members that are stopping, and the time until which each gets no new calls while it stays connected."""
-        self._stopped = False
+        self.stopped: bool = False
+        """Whether no member is waited for any more."""
+        self._closed = False
 
     def connected(self) -> tuple[int, grpc.aio.Channel] | None:
         """Returns the channel to ask and its number; None while no member is connected."""
-        for step in range(len(self._channels)):
+        for step in range(0 if self._closed else len(self._channels)):
             number = (self._current + step) % len(self._channels)
             if self._channels[number].get_state(try_to_connect=True) is not grpc.ChannelConnectivity.READY:
                 self._left.pop(number, None)
@@ -87,7 +89,7 @@ class Endpoints:
 
     async def look(self, timeout_s: float | None) -> bool:
         """Waits until a member is connected, or `stop` is called; returns False after `timeout_s`. One search serves all waiting calls."""
-        if not self._stopped:
+        if not self.stopped:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look(), name="looking for a member")
             done, _ = await asyncio.wait([self._looking], timeout=timeout_s)
@@ -116,13 +118,14 @@ class Endpoints:
 
     def stop(self) -> None:
         """Ends every wait for a member."""
-        self._stopped = True
+        self.stopped = True
         if self._looking is not None:
             self._looking.cancel()
 
     async def close(self) -> None:
         """Ends all tasks and closes the channels. Idempotent."""
         self.stop()
+        self._closed = True
         tasks = [task for task in (self._looking, self._asking) if task is not None]
         for task in tasks:
             task.cancel()

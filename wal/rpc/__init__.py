@@ -22,7 +22,6 @@ Files, from the bottom up:
 * auth:         the server's check of tokens
 * answer:       what the end of a call means: its answer, or an error
 * stream:       the client's side of a stream
-* tls_faults:   what the reasons for a connection that failed say about TLS
 * connection:   calls and streams to one of several addresses, each with a deadline
 * serving:      the options and the port of a server
 """

@@ -26,14 +26,13 @@ import grpc
 import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, UnavailableError, WALError
-from wal.network import PING_S, Endpoints, Method, TlsFiles
+from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
 from wal.rpc.answer import explain, received
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, Header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.rpc.stream import Stream
-from wal.rpc.tls_faults import CLOSED, is_closed_at_once, tls_fault
 from wal.secret import Secret
 
 __all__ = ["UNREACHABLE_S", "Connection"]
@@ -45,10 +44,6 @@ TIMEOUT_S: Final = 10.0
 """The default deadline of a call."""
 UNREACHABLE_S: Final = 30.0
 """How long a call without a deadline waits for a server. A server that is restarted is back much sooner."""
-LOOK_S: Final = 0.5
-"""How often it is asked why no server can be reached before one ever was: gRPC tries about twice a second."""
-LOOKS: Final = 3
-"""How often in a row a server that closes connections at once is taken for one that is being stopped."""
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _TRIES_OF_A_READ: Final = 3
@@ -63,8 +58,7 @@ class Connection:
         self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self._closing = False
-        self._was_connected = False
-        """Whether any server was ever reached, so that address and TLS are right."""
+        self._reach = Reach(endpoints, scheme="wal")
         self._session = uuid.uuid4().hex
         self._given_up = 0
         """How often changes were given up; the number of the calls that follow."""
@@ -261,25 +255,11 @@ class Connection:
         return error
 
     async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
-        loop = asyncio.get_running_loop()
-        closed_at_once = 0
-        while (found := self._endpoints.connected()) is None:
-            if self._closing:
-                raise ClosedError(
-                    f"the connection was closed before {self.where} could be reached: {what} was not sent"
-                )
-            left = max(0.0, deadline - loop.time())
-            if await self._endpoints.look(left if self._was_connected else min(left, LOOK_S)):
-                continue
-            reasons = await self._endpoints.why()
-            closed_at_once = closed_at_once + 1 if is_closed_at_once(reasons) else 0
-            fault = tls_fault(reasons) or (CLOSED if closed_at_once >= LOOKS else "")
-            if (fault and not self._was_connected) or loop.time() >= deadline:
-                raise UnavailableError(
-                    f"no server is reachable, {what} was not sent; tried {'; '.join(reasons)}; "
-                    f"{fault or 'is it running, and are address and TLS right?'}"
-                )
-        self._was_connected = True
+        found = await self._reach.connected(deadline)
+        if found is None:
+            raise ClosedError(f"the connection was closed before {self.where} could be reached: {what} was not sent")
+        if isinstance(found, str):
+            raise UnavailableError(f"no server is reachable, {what} was not sent; tried {found}")
         return found
 
     def _deadline(self, timeout_s: float | None) -> float:

@@ -9,6 +9,7 @@ before doing anything is retried in either case.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -19,7 +20,7 @@ from wal.kv.etcd.access import Token
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.refusals import Refusal, classify, explain
 from wal.kv.etcd.requests import AUTHENTICATE
-from wal.network import Endpoints, Method
+from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
 __all__ = ["Connection", "Stream"]
@@ -41,6 +42,7 @@ class Connection:
 
     def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, Secret] | None) -> None:
         self._endpoints = endpoints
+        self._reach = Reach(endpoints, scheme="etcd")
         self._user = user
         self._token = None if user is None else Token(self._authenticate)
         self._calls: dict[tuple[int, str], Any] = {}
@@ -147,15 +149,12 @@ class Connection:
         return call
 
     async def _connected(self, deadline: float | None, what: str, last: str = "") -> tuple[int, grpc.aio.Channel]:
-        while (found := self._endpoints.connected()) is None:
-            if self._closing:
-                raise ClosedError(f"the KV was closed before etcd could be reached; {what} was not sent")
-            if not await self._endpoints.look(self._left(deadline)):
-                why = "; ".join(await self._endpoints.why())
-                raise UnavailableError(
-                    f"etcd is not reachable, {what} was not sent{f' again after: {last}' if last else ''}; tried {why}; "
-                    f"is it running, and are address and TLS right?"
-                )
+        found = await self._reach.connected(math.inf if deadline is None else deadline)
+        if found is None:
+            raise ClosedError(f"the KV was closed before etcd could be reached; {what} was not sent")
+        if isinstance(found, str):
+            again = f" again after: {last}" if last else ""
+            raise UnavailableError(f"etcd is not reachable, {what} was not sent{again}; tried {found}")
         return found
 
     def _left(self, deadline: float | None) -> float | None:
