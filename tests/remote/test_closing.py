@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 import pytest
 
 from tests.accesser.probes import turns
-from tests.node.servers import Serving
+from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
 from wal.engine.remote import producer
@@ -79,6 +80,27 @@ async def test_a_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchanne
     with pytest.raises(ClosedError) as caught:
         await waiting
     assert not caught.value.outcome_unknown
+
+
+async def test_a_close_does_not_wait_for_a_server_that_is_frozen(server: Child) -> None:
+    """Its connection stands, so that only the silence says that no answer will come."""
+    log = await open_wal(f"wal://{server.address}")
+    await log.raw_append(Message("orders", b"1"))
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        sent = log.append_nowait(Message("orders", b"2"))
+        located = log.append_nowait(Message("never seen", b"2"))
+        await turns()
+        begin = time.monotonic()
+        await log.close()
+        assert time.monotonic() - begin < 4
+        with pytest.raises(ClosedError) as caught:
+            await located
+        assert not caught.value.outcome_unknown
+        with pytest.raises(UnknownOutcomeError):
+            await sent
+    finally:
+        server.process.send_signal(signal.SIGCONT)
 
 
 async def test_a_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, served: Serving) -> None:

@@ -161,10 +161,18 @@ class Connection:
         self._closing = True
         self._endpoints.stop()
 
-    def stop_unless_connected(self) -> None:
-        """Ends all waits, as `stop` does, if no server is connected."""
-        if self._endpoints.connected() is None:
-            self.stop()
+    async def close_unless_answering(self, timeout_s: float) -> None:
+        """Closes the connection, which ends what is under way, unless a server answers in time: one that is frozen stays connected."""
+        if (found := self._endpoints.connected()) is not None:
+            _, channel = found
+            call = channel.unary_unary(NODE_STATES.path, **NODE_STATES.serializers())
+            try:
+                await call(GetComponentStatesRequest(), timeout=timeout_s, metadata=self._headers)
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                    return
+        await self.close()
 
     async def close(self) -> None:
         """Ends what is under way and disconnects. Idempotent."""

@@ -56,7 +56,7 @@ __all__ = ["RemoteLog"]
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
 UNREACHED_S: Final = 1.0
-"""How long the close waits for a server that is not there, for what was never sent to it."""
+"""How long the close waits before it asks whether the server is there, and for the answer. What still waits then ends without it."""
 OWN_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
 """The settings of a log that each client may choose for itself."""
 
@@ -121,13 +121,14 @@ class RemoteLog:
     async def close(self) -> None:
         """Waits for the outcomes of what is in flight, ends the readers and disconnects."""
         self.in_flight.fail(_closed)
-        waited = asyncio.get_running_loop().call_later(UNREACHED_S, self._nodes.stop_unless_connected)
+        giving_up = asyncio.get_running_loop().create_task(self._nodes.close_unless_answering(UNREACHED_S))
         try:
             if hasattr(self, "appends"):
                 await self.appends.close()
             await asyncio.gather(*(producer.close() for producer in self.producers.values()))
         finally:
-            waited.cancel()
+            giving_up.cancel()
+            await asyncio.wait([giving_up])
         self._connection.stop()
         self._nodes.stop()
         if hasattr(self, "_directory"):

@@ -92,10 +92,11 @@ class Nodes:
         for connection in self._connections.values():
             connection.stop()
 
-    def stop_unless_connected(self) -> None:
-        """Ends all waits for servers that are not connected."""
-        for connection in (self._coordinator, *self._connections.values()):
-            connection.stop_unless_connected()
+    async def close_unless_answering(self, after_s: float) -> None:
+        """After this time closes the connections to servers that are gone or frozen: those which do not answer within the same time."""
+        await asyncio.sleep(after_s)
+        connections = (self._coordinator, *self._connections.values())
+        await asyncio.gather(*(connection.close_unless_answering(after_s) for connection in connections))
 
     async def close(self) -> None:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
