@@ -104,6 +104,44 @@ async def test_nodes_are_closed_once_at_the_end_whatever_it_is(fails_at: int) ->
     assert source.closed == 1
 
 
+async def test_a_cancellation_in_the_close_of_a_node_does_not_reach_the_graph(caplog: pytest.LogCaptureFixture) -> None:
+    class Cancelled(Source):
+        async def close(self) -> None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+    class Closing(Sink):
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    sink = Closing("sink")
+    with caplog.at_level(logging.ERROR, "wal.flowgraph"):
+        async with graph_of(Cancelled("source", 1), sink):
+            await until_passed(sink, 1)
+    assert sink.closed
+    assert "node 'source' of a flow graph could not be closed" in caplog.text
+
+
+async def test_hooks_are_coroutine_functions(caplog: pytest.LogCaptureFixture) -> None:
+    class Plain(Source):
+        def commit(self, tick: int) -> None:  # type: ignore[override]
+            self.committed.append(tick)
+
+        def close(self) -> None:  # type: ignore[override]
+            self.closed += 1
+
+    source, sink = Plain("source", 3), Sink("sink")
+    graph = graph_of(source, sink)
+    with caplog.at_level(logging.ERROR, "wal.flowgraph"):
+        async with graph:
+            await graph.done()
+    assert str(graph.error).endswith("TypeError: commit() must be a coroutine function: async def commit(self, tick)")
+    assert "close() must be a coroutine function: async def close(self)" in caplog.text
+
+
 async def test_a_node_that_cannot_be_closed_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Source):
         async def close(self) -> None:

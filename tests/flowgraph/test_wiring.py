@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.flowgraph.graphs import Item
@@ -97,8 +98,10 @@ async def test_wrong_edges_can_be_set_right() -> None:
 
 
 def test_a_text_is_no_list_of_names() -> None:
-    with pytest.raises(TypeError, match=r"out of set_edges\('a'\) is the text 'bc'"):
+    with pytest.raises(TypeError, match=r"out of set_edges\('a'\) is 'bc': give a list of names"):
         TimeTickedFlowGraph().set_edges("a", out="bc")
+    with pytest.raises(TypeError, match=r"in_ of set_edges\('a'\) is None: give a list of names"):
+        TimeTickedFlowGraph().set_edges("a", in_=None)  # type: ignore[arg-type]
 
 
 def test_names_are_unique() -> None:
@@ -110,8 +113,13 @@ def test_names_are_unique() -> None:
 
 def test_lengths_are_positive() -> None:
     for name in ("max_queue_length", "max_parallelism"):
-        with pytest.raises(InvalidArgumentError, match=f"{name} of node 'a' is 0: it must be at least 1"):
+        with pytest.raises(InvalidArgumentError, match=f"{name} of node 'a' is 0: it must be 1 to 65536"):
             BaseNode("a", **{name: 0})  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match=f"{name} of node 'a' is 65537: it must be 1 to 65536"):
+            BaseNode("a", **{name: 65_537})  # type: ignore[arg-type]
+        for value in (2.5, "3", None, True, float("nan")):
+            with pytest.raises(TypeError, match=f"{name} of node 'a' is {value!r}: it must be a whole number"):
+                BaseNode("a", **{name: value})  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError, match=f"{name} of node 'a' is -1"):
             getattr(BaseNode("a"), f"set_{name}")(-1)
 
@@ -122,6 +130,12 @@ def test_lengths_are_positive() -> None:
         TimeTickedFlowGraph().add_node(Foreign("a"))
     with pytest.raises(InvalidArgumentError, match="drain_timeout_s is -1"):
         TimeTickedFlowGraph(drain_timeout_s=-1)
+    with pytest.raises(InvalidArgumentError, match="start_tick is -1: it must be at least 0"):
+        TimeTickedFlowGraph(start_tick=-1)
+    wrong: list[dict[str, Any]] = [{"start_tick": "5"}, {"start_tick": 1.5}, {"drain_timeout_s": None}]
+    for values in wrong:
+        with pytest.raises(TypeError, match="give a time tick, and a number of seconds"):
+            TimeTickedFlowGraph(**values)
 
 
 def test_a_coroutine_function_does_not_run_in_a_thread() -> None:
@@ -164,8 +178,16 @@ async def test_a_graph_that_was_closed_before_its_start() -> None:
         ([[Item(2, down_stream_node_idx=1)]], None, "for out-edge 1 at tick 2: it has 1 out-edges"),
         ([[Item(2, down_stream_node_idx=-2)]], None, "for out-edge -2 at tick 2"),
         ([[Item(2), Item(2)]], None, "it gave two messages for the edge to 'b' at tick 2"),
-        ([["text"]], None, "'str' object has no attribute 'time_tick'"),
+        (["text"], None, "it gave 'text': operate() gives a list of messages, or None"),
+        ([["text"]], None, "it gave 'text', which is no message of a flow graph"),
+        ([[Item(2), None]], None, "it gave None, which is no message of a flow graph"),
         ([Item(2)], None, "operate() gives a list of messages, or None"),
+        ([{}], None, "it gave {}: operate() gives a list of messages, or None"),
+        ([0], None, "it gave 0: operate() gives a list of messages, or None"),
+        ([[Item("2")]], None, "it gave tick '2': a tick is an int"),  # type: ignore[arg-type]
+        ([[Item(2.5)]], None, "it gave tick 2.5: a tick is an int"),  # type: ignore[arg-type]
+        ([[Item(2, down_stream_node_idx="0")]], None, "which is no message of a flow graph"),  # type: ignore[arg-type]
+        ([[Item(2, down_stream_node_idx=0.0)]], None, "which is no message of a flow graph"),  # type: ignore[arg-type]
     ],
 )
 async def test_wrong_results_of_an_input_node(results: list[Any], tick: int | None, text: str) -> None:
@@ -185,6 +207,7 @@ async def test_wrong_results_of_an_input_node(results: list[Any], tick: int | No
         ([Item(5), Item(5, down_stream_node_idx=0)], "it gave two messages for the edge to 'c' at tick 5"),
         ([Item(5, down_stream_node_idx=2)], "for out-edge 2 at tick 5: it has 2 out-edges"),
         (7, "it gave 7: operate() gives a list of messages, or None"),
+        ([7], "it gave 7, which is no message of a flow graph ('int' object has no attribute 'time_tick')"),
     ],
 )
 async def test_wrong_results_of_a_node(answer: Any, text: str) -> None:
@@ -198,6 +221,52 @@ async def test_wrong_results_of_a_node(answer: Any, text: str) -> None:
     error = await failure(graph)
     assert (error.node, error.tick) == ("b", 5)
     assert text in str(error)
+
+
+async def test_a_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it() -> None:
+    class Half(msgspec.Struct):
+        time_tick: int = 1
+        down_stream_node_idx: int = -1
+
+    error = await failure(pair(Giving("a", [Half()]), Answering("b")))
+    assert "of node 'a': it gave" in str(error)
+    assert "has no attribute 'skip_this_tick'" in str(error)
+    assert isinstance(error.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("thing", [None, 5, Giving, BaseNode(7)], ids=repr)  # type: ignore[arg-type]
+def test_what_is_no_node_is_refused(thing: Any) -> None:
+    with pytest.raises(TypeError, match="is no node of a flow graph: give an object with a name and operate"):
+        TimeTickedFlowGraph().add_node(thing)
+
+
+async def test_a_node_says_whether_it_needs_in_edges() -> None:
+    class Needing(Answering):
+        is_input = False
+
+    class First(Giving):
+        is_input = True
+
+    last = Answering("b")
+    graph = pair(Needing("a"), last)
+    with pytest.raises(InvalidArgumentError, match=r"node 'a' has no in-edges.*set_edges\('a', in_=\[…\]\)"):
+        await graph.start()
+    await graph.close()
+    assert last.graph_states is None
+    with pytest.raises(InvalidArgumentError, match=r"node 'b' has in-edges from 'a', and is an input node"):
+        await pair(Giving("a"), First("b")).start()
+    async with pair(First("a", [Item(1)]), Needing("b")) as graph:
+        await graph.done()
+    assert graph.error is None
+
+
+async def test_a_node_is_of_one_graph() -> None:
+    shared = Answering("b")
+    async with pair(Giving("a"), shared):
+        other = pair(Giving("a"), shared)
+        with pytest.raises(InvalidArgumentError, match="node 'b' belongs to another flow graph"):
+            await other.start()
+    await other.close()
 
 
 async def test_a_sink_may_give_messages_for_all_edges_and_for_no_other() -> None:

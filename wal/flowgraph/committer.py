@@ -55,7 +55,10 @@ class Committer(Actor):
         if tick is None or self._over:
             return
         try:
-            await self._commit(tick)
+            committing = self._commit(tick)
+            if not isinstance(committing, Awaitable):
+                raise TypeError("commit() must be a coroutine function: async def commit(self, tick)")
+            await committing
         except Exception as cause:
             self._fail(cause)
 

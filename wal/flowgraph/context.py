@@ -25,7 +25,7 @@ from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.msg import Msg
 from wal.flowgraph.node import Node, Outputs
-from wal.flowgraph.routing import RESULTS, route
+from wal.flowgraph.routing import RESULTS, check_results, no_message, route
 from wal.flowgraph.states import FlowGraphStates
 from wal.flowgraph.statistics import NodeStatistics
 from wal.flowgraph.work import Work
@@ -237,7 +237,13 @@ class NodeContext(Member):
         for edge in self.ins:
             edge.taken()
         for msg in msgs:
-            if not msg.skip_this_tick:
+            try:
+                skipped = msg.skip_this_tick
+            except AttributeError as error:
+                source = next(edge.source for edge, one in zip(self.ins, msgs, strict=True) if one is msg)
+                work.done, work.error = True, TypeError(f"of node {source!r}: {no_message(msg, error)}")
+                return work
+            if not skipped:
                 return self._operate(work, msgs)
         work.done = work.skipped = True
         return work
@@ -294,13 +300,14 @@ class NodeContext(Member):
         """Finds out where the results of a tick go; None if the node ends or fails instead."""
         error = work.error
         if error is None:
-            if not self.ins and not work.outputs:
-                self._begun.clear()
-                if not work.stopped:
-                    self._end()
-                return None
             try:
-                if work.outputs and not self.ins and isinstance(work.outputs, RESULTS):
+                if not self.ins:
+                    check_results(work.outputs)
+                    if not work.outputs:
+                        self._begun.clear()
+                        if not work.stopped:
+                            self._end()
+                        return None
                     work.tick = self._next_tick(work.outputs)
                 work.routed = route(work.tick, work.outputs, self.outs)
                 return work.routed
@@ -311,7 +318,12 @@ class NodeContext(Member):
 
     def _next_tick(self, outputs: Any) -> int:
         """Returns the tick that an input node has given."""
-        tick: int = outputs[0].time_tick
+        try:
+            tick: int = outputs[0].time_tick
+        except AttributeError as error:
+            raise TypeError(no_message(outputs[0], error)) from error
+        if not isinstance(tick, int):
+            raise TypeError(f"it gave tick {tick!r}: a tick is an int")
         earlier = self.tick
         if earlier is not None and tick <= earlier:
             raise InvalidArgumentError(f"it gave tick {tick} after tick {earlier}: ticks of an input node must ascend")

@@ -8,9 +8,8 @@ for, and that no task is left.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
@@ -23,7 +22,7 @@ from wal.flowgraph.edge import Edge
 from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.mermaid import to_mermaid
-from wal.flowgraph.node import Node
+from wal.flowgraph.node import Node, check_node
 from wal.flowgraph.states import FlowGraphStates
 from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics
 from wal.flowgraph.wiring import Edges, check_wiring, reachable_sinks
@@ -44,6 +43,12 @@ class TimeTickedFlowGraph:
     """
 
     def __init__(self, *, start_tick: int = 0, drain_timeout_s: float = 60.0, clock: Clock | None = None) -> None:
+        if not isinstance(start_tick, int) or not isinstance(drain_timeout_s, int | float):
+            raise TypeError(
+                f"start_tick is {start_tick!r} and drain_timeout_s is {drain_timeout_s!r}: give a time tick, and a number of seconds"
+            )
+        if start_tick < 0:
+            raise InvalidArgumentError(f"start_tick is {start_tick}: it must be at least 0, as all time ticks are")
         if not drain_timeout_s >= 0:
             raise InvalidArgumentError(f"drain_timeout_s is {drain_timeout_s}: it must be at least 0 s")
         self._states = FlowGraphStates(start_tick=start_tick)
@@ -73,18 +78,12 @@ class TimeTickedFlowGraph:
         return self._error
 
     def add_node(self, node: Node) -> None:
-        """Adds a node. Raises InvalidArgumentError if there is one of this name, or the graph was started."""
+        """Adds a node. Raises InvalidArgumentError if there is one of this name, or the graph was started, and TypeError for no node."""
         self._check_not_started()
+        check_node(node)
         name = node.name
         if name in self._nodes:
             raise InvalidArgumentError(f"the flow graph has a node {name!r} already: give this one another name")
-        if getattr(node, "in_thread", False) and inspect.iscoroutinefunction(node.operate):
-            raise InvalidArgumentError(
-                f"node {name!r} has in_thread, but its operate() is a coroutine function: make it a plain function, or leave out in_thread"
-            )
-        for what, value in (("max_queue_length", node.max_queue_length), ("max_parallelism", node.max_parallelism)):
-            if value < 1:
-                raise InvalidArgumentError(f"{what} of node {name!r} is {value}: it must be at least 1")
         self._nodes[name] = node
 
     def set_edges(self, name: str, in_: Sequence[str] = (), out: Sequence[str] = ()) -> None:
@@ -95,8 +94,8 @@ class TimeTickedFlowGraph:
         """
         self._check_not_started()
         for what, names in (("in_", in_), ("out", out)):
-            if isinstance(names, str):
-                raise TypeError(f"{what} of set_edges({name!r}) is the text {names!r}: give a list of names")
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise TypeError(f"{what} of set_edges({name!r}) is {names!r}: give a list of names")
         self._wiring[name] = Edges(tuple(in_), tuple(out))
 
     async def start(self) -> None:
@@ -114,7 +113,7 @@ class TimeTickedFlowGraph:
                     "add it with add_node()"
                 )
         wiring = {name: self._wiring.get(name, Edges()) for name in self._nodes}
-        check_wiring(wiring)
+        check_wiring(wiring, {name: getattr(node, "is_input", None) for name, node in self._nodes.items()})
         for node in self._nodes.values():
             node.set_pipeline_states(self._states)
         self._host = asyncio.get_running_loop().create_task(self._run(wiring), name="flow graph: host")
@@ -201,8 +200,13 @@ class TimeTickedFlowGraph:
         for node in self._nodes.values():
             if (close := getattr(node, "close", None)) is not None:
                 try:
-                    await close()
-                except Exception as error:
+                    closing = close()
+                    if not isinstance(closing, Awaitable):
+                        raise TypeError("close() must be a coroutine function: async def close(self)")
+                    await closing
+                except (Exception, asyncio.CancelledError) as error:
+                    if (host := self._host) is not None and host.cancelling():
+                        raise  # the loop ends; else `close` has awaited something that was cancelled
                     _log.error("node %r of a flow graph could not be closed: %s", node.name, error, exc_info=error)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
@@ -320,6 +324,8 @@ class TimeTickedFlowGraph:
         self._ended.set()
         if not host.cancelled() and (error := host.exception()) is not None:
             _log.error("the host of a flow graph failed", exc_info=error)
+            if self._error is None and isinstance(error, Exception):
+                self._error = error
 
     def _check_not_started(self) -> None:
         if self._host is not None:

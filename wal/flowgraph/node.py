@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -9,11 +10,13 @@ from wal.errors import InvalidArgumentError
 from wal.flowgraph.msg import Msg
 from wal.flowgraph.states import FlowGraphStates
 
-__all__ = ["MAX_QUEUE_LENGTH", "BaseNode", "Node", "Outputs"]
+__all__ = ["MAX_QUEUE_LENGTH", "BaseNode", "Node", "Outputs", "check_node"]
 
 MAX_QUEUE_LENGTH: Final = 8
 """The default of `max_queue_length`. A message holds a whole tick, so it decides on the memory of a graph. Twice as many make a tick of one
 message 7 % cheaper, half as many make it 11 % dearer (`python -m benchmarks.flow_graph`)."""
+COUNT_MAX: Final = 65_536
+"""The highest `max_queue_length` and `max_parallelism`: a larger number would not bound the memory of a graph."""
 
 Outputs: TypeAlias = Sequence[Msg] | None
 """What `operate` gives: at most one message for each out-edge, all of the tick that it was called for. None is the same as empty."""
@@ -22,8 +25,9 @@ Outputs: TypeAlias = Sequence[Msg] | None
 class Node(Protocol):
     """A node of a flow graph. A node without in-edges is an input node.
 
-    The graph also looks for attributes that a node may have: `in_thread`, `waits_for`, `commit` and `close`, which BaseNode has, and of a
-    sink `recorded_tick`: the tick up to which a replay would change nothing. Input nodes commit no later tick, although it has passed.
+    The graph also looks for attributes that a node may have: `in_thread`, `is_input`, `waits_for`, `commit` and `close`, which BaseNode
+    has, and of a sink `recorded_tick`: the tick up to which a replay would change nothing. Input nodes commit no later tick, although it
+    has passed.
     """
 
     @property
@@ -55,6 +59,9 @@ class Node(Protocol):
 
 class BaseNode:
     """A node that only lacks `operate`."""
+
+    is_input: bool | None = None
+    """True if the node must have no in-edges, since it ignores what they bring; False if it needs some; None if it works with both."""
 
     def __init__(
         self,
@@ -94,14 +101,18 @@ class BaseNode:
 
     def set_max_queue_length(self, n: int) -> None:
         """Sets the length of the queues; without effect after the start of the graph."""
-        self._max_queue_length = _positive("max_queue_length", n, self._name)
+        self._max_queue_length = _count("max_queue_length", n, self._name)
 
     def set_max_parallelism(self, n: int) -> None:
         """Sets the parallelism; without effect after the start of the graph."""
-        self._max_parallelism = _positive("max_parallelism", n, self._name)
+        self._max_parallelism = _count("max_parallelism", n, self._name)
 
     def set_pipeline_states(self, states: FlowGraphStates) -> None:
-        """Keeps the states of the graph."""
+        """Keeps the states of the graph. Raises InvalidArgumentError if the node has those of another one."""
+        if self.graph_states is not None and self.graph_states is not states:
+            raise InvalidArgumentError(
+                f"node {self._name!r} belongs to another flow graph: create a node of its own for each graph"
+            )
         self.graph_states = states
 
     def operate(self, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:
@@ -119,7 +130,24 @@ class BaseNode:
         """Called once, after the graph has ended: releases what `operate` opened."""
 
 
-def _positive(what: str, value: int, name: str) -> int:
-    if value < 1:
-        raise InvalidArgumentError(f"{what} of node {name!r} is {value}: it must be at least 1")
+def check_node(node: Node) -> None:
+    """Raises TypeError for what is no node, and InvalidArgumentError for a node with values that no graph can work with."""
+    name = getattr(node, "name", None)
+    if not isinstance(name, str) or not callable(getattr(node, "operate", None)):
+        raise TypeError(
+            f"{node!r:.200} is no node of a flow graph: give an object with a name and operate(), such as one of a subclass of BaseNode"
+        )
+    if getattr(node, "in_thread", False) and inspect.iscoroutinefunction(node.operate):
+        raise InvalidArgumentError(
+            f"node {name!r} has in_thread, but its operate() is a coroutine function: make it a plain function, or leave out in_thread"
+        )
+    _count("max_queue_length", node.max_queue_length, name)
+    _count("max_parallelism", node.max_parallelism, name)
+
+
+def _count(what: str, value: int, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} of node {name!r} is {value!r}: it must be a whole number from 1 to {COUNT_MAX}")
+    if not 1 <= value <= COUNT_MAX:
+        raise InvalidArgumentError(f"{what} of node {name!r} is {value}: it must be 1 to {COUNT_MAX}")
     return value

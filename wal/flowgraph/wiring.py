@@ -19,16 +19,25 @@ class Edges(msgspec.Struct, frozen=True):
     out: tuple[str, ...] = ()
 
 
-def check_wiring(wiring: Mapping[str, Edges]) -> None:
-    """Raises InvalidArgumentError unless every edge is named by both of its nodes, every node has one, and there is no cycle.
+def check_wiring(wiring: Mapping[str, Edges], is_input: Mapping[str, bool | None]) -> None:
+    """Raises InvalidArgumentError unless every edge is named by both of its nodes, every node has those it needs, and there is no cycle.
 
-    `wiring` has an entry for every node of the graph.
+    Both mappings have an entry for every node of the graph. `is_input` says whether a node must have no in-edges, or needs some, or None.
     """
     if not wiring:
         raise InvalidArgumentError("the flow graph has no nodes: add some with add_node() and set_edges()")
     for name, edges in wiring.items():
         if not edges.in_ and not edges.out:
             raise InvalidArgumentError(f"node {name!r} has no edges: connect it with set_edges(), or leave it out")
+        if is_input[name] is False and not edges.in_:
+            raise InvalidArgumentError(
+                f"node {name!r} has no in-edges, and works on what they bring: name the nodes before it with set_edges({name!r}, in_=[…])"
+            )
+        if is_input[name] and edges.in_:
+            raise InvalidArgumentError(
+                f"node {name!r} has in-edges from {', '.join(map(repr, edges.in_))}, and is an input node, which ignores them: leave out "
+                f"in_ in set_edges({name!r})"
+            )
         for side, others in (("in_", edges.in_), ("out", edges.out)):
             for other in others:
                 if others.count(other) > 1:

@@ -26,6 +26,8 @@ class FunctionNode(BaseNode):
     the process.
     """
 
+    is_input = False
+
     def __init__(
         self,
         name: str,

@@ -22,6 +22,8 @@ class MsgStreamNode(BaseNode):
     the caller, who closes it after the graph.
     """
 
+    is_input = True
+
     def __init__(self, name: str, stream: TtMsgStream) -> None:
         super().__init__(name)
         if not isinstance(stream, TtMsgStream):

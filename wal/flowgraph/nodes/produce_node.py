@@ -18,6 +18,8 @@ class ProduceNode(BaseNode):
     within a tick, and what comes after its tick. The stream belongs to the caller, who closes it after the graph.
     """
 
+    is_input = False
+
     def __init__(
         self,
         name: str,

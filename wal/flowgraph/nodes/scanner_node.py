@@ -31,6 +31,8 @@ class ScannerNode(BaseNode):
     transaction is one message. One graph reads under one name of a cursor.
     """
 
+    is_input = True
+
     def __init__(
         self,
         name: str,

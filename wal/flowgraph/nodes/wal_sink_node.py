@@ -59,6 +59,8 @@ class WalSinkNode(BaseNode):
     ticks in a row the node writes a transaction without bodies, so that what is not committed stays bounded.
     """
 
+    is_input = False
+
     def __init__(
         self,
         name: str,
