@@ -133,6 +133,8 @@ async def test_a_transaction_that_waits_for_its_barrier_cannot_expire(location: 
     txn = await log.txn("orders", keepalive=0.1)
     await txn.append(b"1", barrier_time_tick=barrier)
     commit = start(txn.commit())
+    while not written(log).pchannels[0].barriers:  # a client's commit takes a moment to arrive
+        await asyncio.sleep(0)
     await clock.run(1.9)
     assert not commit.done()
     await clock.run(0.2)
