@@ -76,8 +76,12 @@ def delete_record(directory: Path, message_id: int) -> None:
 async def test_a_missing_record_is_an_error(directory: Path, missing: int) -> None:
     await fill(directory, 100)
     await asyncio.to_thread(delete_record, directory, missing)
-    with pytest.raises(CorruptionError, match="missing"):
+    with pytest.raises(CorruptionError, match="missing") as raised:
         await consume_all(directory)
+    await asyncio.to_thread(
+        delete_record, directory, missing
+    )  # the error and its traceback do not hold the database open
+    assert raised.tb is not None
 
 
 async def test_a_database_of_something_else_is_refused(directory: Path) -> None:

@@ -117,11 +117,14 @@ class Store:
         """Returns all keys and values except the records of channels."""
         found = []
         it = self._db.iter()
-        it.seek(META)
-        while it.valid() and (key := it.key()).startswith(META):
-            found.append((key, it.value()))
-            it.next()
-        self._check(it)
+        try:
+            it.seek(META)
+            while it.valid() and (key := it.key()).startswith(META):
+                found.append((key, it.value()))
+                it.next()
+            self._check(it)
+        finally:
+            del it  # see `close`
         return found
 
     def scan(
@@ -136,27 +139,30 @@ class Store:
         first = after < begin_id
         previous = after
         it = self._db.iter()
-        it.seek(record_key(prefix, begin_id if first else after + 1))
-        while it.valid() and len(found) < count_max and size < bytes_max:
-            key = it.key()
-            if len(key) != width or not key.startswith(prefix):
-                break
-            message_id = int.from_bytes(key[-ID_BYTES:], "big")
-            if message_id > last_id:
-                break
-            value = it.value()
-            if message_id != begin_id if first else value[:ID_BYTES] != number(previous):
-                expected = f"the record {begin_id}" if first else f"the record after {previous}"
-                raise CorruptionError(
-                    f"{self.path}: records of {prefix.decode()!r} are missing before {message_id}",
-                    path=str(self.path),
-                    expected=expected,
-                )
-            found.append(ConsumerMessage(message_id, value[ID_BYTES:]))
-            size += len(value)
-            previous, first = message_id, False
-            it.next()
-        self._check(it)
+        try:
+            it.seek(record_key(prefix, begin_id if first else after + 1))
+            while it.valid() and len(found) < count_max and size < bytes_max:
+                key = it.key()
+                if len(key) != width or not key.startswith(prefix):
+                    break
+                message_id = int.from_bytes(key[-ID_BYTES:], "big")
+                if message_id > last_id:
+                    break
+                value = it.value()
+                if message_id != begin_id if first else value[:ID_BYTES] != number(previous):
+                    expected = f"the record {begin_id}" if first else f"the record after {previous}"
+                    raise CorruptionError(
+                        f"{self.path}: records of {prefix.decode()!r} are missing before {message_id}",
+                        path=str(self.path),
+                        expected=expected,
+                    )
+                found.append(ConsumerMessage(message_id, value[ID_BYTES:]))
+                size += len(value)
+                previous, first = message_id, False
+                it.next()
+            self._check(it)
+        finally:
+            del it  # see `close`
         if previous < last_id and len(found) < count_max and size < bytes_max:
             raise CorruptionError(
                 f"{self.path}: records of {prefix.decode()!r} are missing after {previous}",
@@ -188,7 +194,10 @@ class Store:
         self._db.compact_range(begin, end)
 
     def close(self) -> None:
-        """Closes the database. Idempotent. Answered changes are already durable: a database that can no longer write is closed anyway."""
+        """Closes the database. Idempotent. Answered changes are already durable: a database that can no longer write is closed anyway.
+
+        An iterator keeps RocksDB open, and with it the lock on the directory. So no function leaves one to the traceback of an error.
+        """
         db, self._db = self._db, None
         if db is not None:
             try:
@@ -198,15 +207,19 @@ class Store:
 
     def _is_empty(self) -> bool:
         it = self._db.iter()
-        it.seek_to_first()
-        empty = not it.valid()
-        self._check(it)
+        try:
+            it.seek_to_first()
+            empty = not it.valid()
+            self._check(it)
+        finally:
+            del it  # see `close`
         return empty
 
     def _check(self, it: Any) -> None:
         try:
             it.status()
         except Exception as error:
+            del it  # see `close`
             raise _error(self.path, error) from error
 
 
