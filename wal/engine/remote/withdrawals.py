@@ -19,7 +19,7 @@ __all__ = ["Withdrawable", "Withdrawals"]
 
 
 class Withdrawable(asyncio.Future[Any]):
-    """The future of a request that may wait at the server for long: its cancellation withdraws the request.
+    """The future of a request: if that may wait at the server for long, and its producer has it, a cancellation withdraws it.
 
     A callback would cost three times as much in each append that is not cancelled: the loop would have to call it.
     """
@@ -31,8 +31,8 @@ class Withdrawable(asyncio.Future[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         cancelled = super().cancel(msg)
-        if cancelled:
-            self.withdrawals.cancelled(self.sending)
+        if cancelled and (withdrawals := getattr(self, "withdrawals", None)) is not None:
+            withdrawals.cancelled(self.sending)
         return cancelled
 
 
