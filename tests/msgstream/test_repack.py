@@ -143,3 +143,30 @@ def test_a_repack_function_returns_packs(result: Any) -> None:
 def test_a_producer_with_an_empty_pack_gets_nothing() -> None:
     message = TimeTickMsg(1)
     assert distribute([message], 2, lambda messages, buckets: {0: MsgPack([]), 1: MsgPack(messages)}) == {1: [message]}
+
+
+def test_parts_of_one_message_for_one_producer_need_ids_of_their_own() -> None:
+    message = InsertMsg([1, 1, 1], [1, 2, 3], [b"", b"", b""], hash_keys=[0, 0, 1], id=7, source_id=3)
+
+    def by_rows(ids: list[int], targets: list[int]) -> dict[int, list[TsMsg]]:
+        def repack(messages: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+            packs: dict[int, list[TsMsg]] = {}
+            for row, (number, target) in enumerate(zip(ids, targets, strict=True)):
+                packs.setdefault(target, []).append(InsertMsg([1], [row], [b""], id=number, source_id=3))
+            return {target: MsgPack(parts) for target, parts in packs.items()}
+
+        return distribute([message], 3, repack)
+
+    for ids in ([7, 7, 7], [5, 5, 6]):
+        with pytest.raises(InvalidArgumentError, match=r"producer 0 2 messages with source_id 3 and id \d,.*id 0"):
+            by_rows(ids, [0, 0, 1])
+    assert len(by_rows([7, 7, 7], [0, 1, 2])) == 3
+    assert len(by_rows([7, 8, 9], [0, 0, 0])[0]) == 3
+    assert len(by_rows([0, 0, 0], [0, 0, 0])[0]) == 3
+
+
+def test_what_was_sent_twice_may_be_repacked_and_sent_twice() -> None:
+    twice = [plain(MsgType.FLUSH), plain(MsgType.FLUSH)]
+    for message in twice:
+        message.id = 7
+    assert distribute(twice, 1, lambda messages, buckets: {0: MsgPack(messages)}) == {0: twice}

@@ -11,8 +11,9 @@ import pytest
 
 from tests.msgstream.faulty import FaultyMedium
 from tests.msgstream.packs import consume, consume_messages, numbers, produce, row, tick
-from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnavailableError
+from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnavailableError, UnknownError
 from wal.msgstream import (
+    InsertMsg,
     MsgPack,
     MsgPosition,
     MsgStream,
@@ -20,7 +21,9 @@ from wal.msgstream import (
     PartialSendError,
     ProduceError,
     Refused,
+    TsMsg,
     TtMsgStream,
+    UnmarshalDispatcher,
 )
 from wal.msgstream.acker import PENDING_MAX
 
@@ -155,6 +158,57 @@ async def test_on_refused_that_raises_ends_the_stream(medium: FaultyMedium, kind
         for _ in range(2):
             with pytest.raises(LookupError, match="cannot be decoded"):
                 await stream.consume()
+
+
+@KINDS
+async def test_a_cancellation_in_a_decoder_is_no_cancellation_of_the_caller(medium: FaultyMedium, kind: Kind) -> None:
+    class Cancelled(UnmarshalDispatcher):
+        def unmarshal(self, data: bytes, msg_type: int | None = None) -> TsMsg:
+            message = super().unmarshal(data, msg_type)
+            if message.id == 7:
+                raise asyncio.CancelledError
+            return message
+
+    refused: list[Refused] = []
+    async with await both_ways(medium, kind, dispatcher=Cancelled(), on_refused=refused.append) as stream:
+        await stream.broadcast(MsgPack([row(1, 3, id=7), row(2, 4), tick(5)]))
+        pack = await consume(stream)
+        assert [msg.timestamps for msg in pack.msgs if isinstance(msg, InsertMsg)][:1] == [[4]]
+        assert [one.reason for one in refused[:1]] == ["it cannot be decoded: CancelledError()"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_cancellation_in_on_refused_ends_the_stream_with_another_error(
+    medium: FaultyMedium, late: bool
+) -> None:
+    def refuse(refused: Refused) -> None:
+        raise asyncio.CancelledError
+
+    async with await both_ways(medium, TtMsgStream, on_refused=refuse) as stream:
+        if late:
+            await stream.broadcast(MsgPack([tick(5), row(1, 4), tick(6)]))
+            assert (await consume(stream)).end_ts == 5
+        else:
+            await (await medium.producer("a")).send([Outgoing(b"no message", 400)])
+        for call in (stream.consume, stream.consume, stream.start):
+            with pytest.raises(UnknownError, match="raised CancelledError, which ends the message stream") as raised:
+                await call()
+            assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+
+
+async def test_a_medium_whose_call_was_cancelled_ends_the_stream_with_another_error(medium: FaultyMedium) -> None:
+    async with await both_ways(medium, auto_ack=False) as stream:
+        await produce(stream, row(1))
+        pack = await consume(stream)
+
+        async def cancelled(*_: object) -> None:
+            raise asyncio.CancelledError
+
+        medium.before["ack"] = cancelled
+        with pytest.raises(UnknownError, match="raised CancelledError"):
+            await stream.ack(pack)
+        with pytest.raises(UnknownError, match="raised CancelledError"):
+            await stream.consume()
 
 
 async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium: FaultyMedium) -> None:

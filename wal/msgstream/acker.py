@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from actors import Actor
+from wal.msgstream.errors import failure
 from wal.msgstream.medium import MediumConsumer
 
 __all__ = ["Ack", "Acker"]
@@ -62,9 +63,9 @@ class Acker(Actor):
         self._end(cause)
         for ack in unhandled:
             if ack.reply is not None and not ack.reply.done():
-                ack.reply.set_exception(cause)
+                ack.reply.set_exception(failure(cause))
 
     def _end(self, cause: BaseException) -> None:
-        self._failure = cause
-        self._fail(cause)
+        self._failure = failure(cause)
+        self._fail(self._failure)
         self._went_on.set()

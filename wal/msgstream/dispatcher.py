@@ -6,6 +6,7 @@ else, whatever a template does.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -85,7 +86,7 @@ class UnmarshalDispatcher:
             message = template(data)
         except WALError:
             raise
-        except Exception as error:
+        except (Exception, CancelledError) as error:  # nothing waits here, so nobody was cancelled
             raise undecodable(data, f"what the template of type {found} reads: {error!r}") from error
         if not isinstance(message, TsMsg):
             raise InvalidArgumentError(f"the template of type {found} returned {message!r}: it must return a TsMsg")

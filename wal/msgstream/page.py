@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -74,8 +75,13 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
             else:
                 begin_ts, end_ts = msg.begin_ts, msg.end_ts
             msg.position = MsgPosition(channel, one.msg_id, sub_name, begin_ts)
-        except Exception as error:  # whatever a program's own unmarshal function raises
-            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {error}", payload=payload))
+        except (
+            Exception,
+            CancelledError,
+        ) as error:  # whatever a program's own unmarshal function raises; nothing waits here
+            page.refused.append(
+                Refused(channel, one.msg_id, f"it cannot be decoded: {str(error) or repr(error)}", payload=payload)
+            )
             continue
         msgs.append(msg)
         begins.append(begin_ts)

@@ -6,6 +6,7 @@ them, the buckets of its keys. It returns the messages of each bucket.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -22,7 +23,11 @@ from wal.msgstream.types import MsgType
 __all__ = ["RepackFunc", "default_repack", "delete_repack", "distribute", "insert_repack"]
 
 RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
-"""Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer."""
+"""Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer.
+
+Parts of one message that go to the same producer must not have the same `source_id` and `id`, unless the `id` is 0: a time-ticked stream
+takes them for one message that was sent twice, and drops all but the first. `produce` refuses them.
+"""
 
 
 def insert_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
@@ -52,7 +57,8 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
     """Returns the messages for each producer that gets some, by its index, in the order of `msgs`.
 
     `repack` is called for each run of messages of one type; None chooses by the type. Raises InvalidArgumentError for hash keys that do not
-    fit the message and for an index of `repack` that no producer has, TypeError if it returns anything but packs.
+    fit the message, for an index of `repack` that no producer has, and for a message that it splits into several with one `source_id` and
+    `id` for one producer; TypeError if it returns anything but packs.
     """
     found: dict[int, list[TsMsg]] = {}
     for msg_type, run in groupby(msgs, attrgetter("msg_type")):
@@ -74,7 +80,21 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
                     raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {message!r}")
             if pack.msgs:
                 found.setdefault(index, []).extend(pack.msgs)
+        if repack is not None:
+            _check_ids(same, packs)
     return found
+
+
+def _check_ids(msgs: Sequence[TsMsg], packs: Mapping[int, MsgPack]) -> None:
+    """Raises InvalidArgumentError if a pack has more messages of one `source_id` and `id` than `msgs`, or than one."""
+    given = Counter((msg.source_id, msg.id) for msg in msgs)
+    for index, pack in packs.items():
+        for (source_id, number), count in Counter((msg.source_id, msg.id) for msg in pack.msgs).items():
+            if number and count > max(1, given[source_id, number]):
+                raise InvalidArgumentError(
+                    f"the repack function gave producer {index} {count} messages with source_id {source_id} and id {number}, of which a "
+                    "time-ticked stream drops all but the first as sent twice: give each part of a message an id of its own, or id 0"
+                )
 
 
 def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -> dict[int, MsgPack]:

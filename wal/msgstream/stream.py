@@ -17,6 +17,7 @@ from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.msgstream.delivered import DeliveredPack
 from wal.msgstream.dispatcher import UnmarshalDispatcher
+from wal.msgstream.errors import failure
 from wal.msgstream.medium import Medium
 from wal.msgstream.names import check_channels, check_name
 from wal.msgstream.pack import MsgPack
@@ -314,7 +315,7 @@ class MsgStream(AsyncOnly):
 
     def _fail(self, cause: BaseException) -> None:
         if self._failure is None and self._closing is None:
-            self._failure = cause
+            self._failure = failure(cause)
             self._news.set()
 
     async def _close(self) -> None:
