@@ -15,7 +15,7 @@ from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
 from wal.pchannel.idempotency import Claim, IdempotencyTable
 from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.idempotency.producers import FORGOTTEN, RESULTS_KEPT
-from wal.pchannel.idempotency.scopes import Kept
+from wal.pchannel.idempotency.scopes import RUN_KEYS, Kept
 
 START_MS: Final = 1_700_000_000_000
 WINDOW_COUNT: Final = 6
@@ -462,7 +462,7 @@ def test_scopes_in_which_nothing_is_known_are_forgotten() -> None:
     assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table)) == (2, 3, 2)
     table.drop(("y", 99))
     table.drop(("v99", 99))
-    assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table._pending)) == (0, 0, 0)
+    assert (len(table.scopes.by_names), len(table.scopes.by_vchannel)) == (0, 0)
 
 
 def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
@@ -486,6 +486,30 @@ def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
     assert table.claim_run(names, [ProducerKey("p", 6), ProducerKey("q", 7)]) is None
     assert table.failed(claims[0]) == claims[1:]
     assert table.claim_run(names, [ProducerKey("p", 6)]) is None, "the failed sequences come first"
+
+
+def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
+    keys = [f"k{number}" for number in range(2 * RUN_KEYS + 9)]
+    for cuts in ([300], [1, 2], [RUN_KEYS], [RUN_KEYS - 1, RUN_KEYS + 1, 2 * RUN_KEYS]):
+        for failed in ([], [0], [7, RUN_KEYS, 2 * RUN_KEYS + 8]):
+            table = new_table(window_count=1000)
+            assert table.claim_run(SCOPES[0], [*keys, "k3"]) is None, "nothing of it is claimed"
+            assert not table.scopes.by_names
+            claims = table.claim_run(SCOPES[0], keys)
+            assert claims is not None
+            assert [table.find(SCOPES[0], key, now_ms=START_MS) for key in keys] == claims
+            for at in failed:
+                assert table.failed(claims[at]) == table.failed(claims[at]) == []
+            for position, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(keys)])):
+                written = [claim for at, claim in enumerate(claims) if start <= at < end and at not in failed]
+                if written:
+                    table.durable_run(written, position, 5, (START_MS + position) << 18)
+                for offset, claim in enumerate(written):
+                    kept = Kept(position, 5 + offset, ((START_MS + position) << 18) + offset)
+                    assert table.find(SCOPES[0], claim.key, now_ms=START_MS) == kept
+            found = [table.find(SCOPES[0], keys[at], now_ms=START_MS) for at in failed]
+            assert (found, len(table)) == ([None] * len(failed), len(keys) - len(failed))
+            assert table.scopes.by_names[SCOPES[0]].uses == len(table)
 
 
 def test_a_run_that_leaves_the_window_in_parts() -> None:

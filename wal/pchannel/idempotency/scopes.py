@@ -3,18 +3,16 @@
 The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts while
 something is known in it, or until one of its vchannels is dropped.
 
-The window keeps runs: keys of one scope whose events follow each other in a frame, as those of one turn do. A run costs one record and a
-few calls, however many keys it has. Each key also has one entry in its scope, which maps it to the tick of its event. Ticks ascend in the
-window, so a tick leads to its run by bisection, and the run gives the rest of the result.
+Keys that are claimed in one turn form a run, and their events usually follow each other in one frame. A run costs one record and a few
+calls, however many keys it has. Each key has one entry in its scope, which leads to its run. It is set when the key is claimed and stays
+until the key leaves the window: with tens of thousands of keys in memory, each further lookup costs as much as all other work on a key.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
-from operator import attrgetter
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +20,10 @@ import msgspec
 from wal.frame import RunName
 from wal.pchannel.idempotency.keys import Key
 
-__all__ = ["Claim", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
+__all__ = ["RUN_KEYS", "Claim", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
+
+RUN_KEYS: Final = 256
+"""The most keys of a run that is claimed or stored: a key is searched in its run one by one, when it is appended again."""
 
 _LOGICAL_BITS: Final = 18
 _AGED_A_CALL: Final = 64
@@ -33,25 +34,26 @@ all of them."""
 class Scope(msgspec.Struct, eq=False, gc=False):
     """The sorted vchannels that a key belongs to. `uses` counts what is known in it; it is `live` until one of them is dropped.
 
-    `window` belongs to the `KeyWindow`: the tick of each plain key in it.
+    `keys` has the run of each plain key that is pending or in the window.
     """
 
     names: tuple[RunName, ...]
     uses: int = 0
     live: bool = True
-    window: dict[str, int] = {}
+    keys: dict[str, KeyRun] = {}
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
     """A key whose operation was taken and is not settled yet. `sharers` is for the holder of the claim to use.
 
     `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed`
-    claim must fail, since an earlier sequence of its producer failed.
+    claim must fail, since an earlier sequence of its producer failed. A plain key is the one with the number `at` in its run.
     """
 
     scope: Scope
     key: Key
     barrier: int
+    at: int = 0
     sharers: list[Any] | None = None
     doomed: bool = False
 
@@ -109,23 +111,37 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     keepalive_ms: int = 0
 
 
-class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Plain keys of one scope, whose events follow each other in the frame at `position`; `index` and `tick` are those of the first."""
+class KeyRun(msgspec.Struct, eq=False, gc=False):
+    """Plain keys of one scope. While they are pending, `claims` has the claim of each.
+
+    Once they are remembered, `claims` is None: their events follow each other in the frame at `position`, and `index` and `tick` are
+    those of the first. A remembered run does not change.
+    """
 
     scope: Scope
     keys: list[str]
-    position: int
-    index: int
-    tick: int
+    position: int = -1
+    index: int = 0
+    tick: int = 0
     txn_id: int = 0
     keepalive_ms: int = 0
+    claims: list[Claim] | None = None
 
     def part(self, start: int, end: int) -> KeyRun:
-        """Returns the run of the keys [start, end)."""
+        """Returns the run of the remembered keys [start, end)."""
         keys = self.keys[start:end]
         return KeyRun(
             self.scope, keys, self.position, self.index + start, self.tick + start, self.txn_id, self.keepalive_ms
         )
+
+    def claim_of(self, key: str) -> Claim | None:
+        """Returns the claim of this key, or None if the key is not pending."""
+        return None if self.claims is None else self.claims[self.keys.index(key)]
+
+    def kept(self, key: str) -> Kept:
+        """Returns the result of this key, which is remembered."""
+        at = self.keys.index(key)
+        return Kept(self.position, self.index + at, self.tick + at, self.txn_id, self.keepalive_ms)
 
 
 class KeyWindow:
@@ -146,23 +162,20 @@ class KeyWindow:
         """Returns the number of events; a key that was appended again after it had expired counts for each of them."""
         return self._count
 
-    def find(self, scope: Scope, key: str, *, now_ms: int) -> Kept | None:
-        """Returns the result of a key, or None if the key is unknown or has expired."""
-        tick = scope.window.get(key)
-        if tick is None or now_ms - (tick >> _LOGICAL_BITS) > self._age_max_ms:
-            return None
-        run = self._runs[bisect_right(self._runs, tick, key=_TICK) - 1]
-        return Kept(run.position, run.index + tick - run.tick, tick, run.txn_id, run.keepalive_ms)
+    def find(self, run: KeyRun, key: str, *, now_ms: int) -> Kept | None:
+        """Returns the result of a key in this remembered run, or None if it has expired."""
+        kept = run.kept(key)
+        return None if now_ms - (kept.tick >> _LOGICAL_BITS) > self._age_max_ms else kept
 
     def add(self, run: KeyRun) -> None:
-        """Adds the newest keys, takes over their uses of the scope, and evicts keys beyond the bounds."""
-        if not self._count_max:
-            self._scopes.release(run.scope, len(run.keys))
-            return
-        self._append(run)
+        """Adds the newest keys, which lead to this run, takes over their uses of the scope, and evicts keys beyond the bounds."""
         count = len(run.keys)
+        self._runs.append(run)
+        self._count += count
         if self._count > self._count_max:
             self._evict(self._count - self._count_max)
+        if not self._runs:
+            return
         oldest = (run.tick >> _LOGICAL_BITS) - self._age_max_ms
         if self._runs[0].tick >> _LOGICAL_BITS < oldest:
             self._evict_aged(oldest, most=_AGED_A_CALL + count)
@@ -171,7 +184,9 @@ class KeyWindow:
         """Fills an empty window with runs of live scopes, oldest first, and adds their uses."""
         for run in runs:
             run.scope.uses += len(run.keys)
-            self._append(run)
+            run.scope.keys.update(dict.fromkeys(run.keys, run))
+            self._runs.append(run)
+            self._count += len(run.keys)
         if self._count > self._count_max:
             self._evict(self._count - self._count_max)
 
@@ -181,15 +196,6 @@ class KeyWindow:
         if self._gone:
             runs[0] = runs[0].part(self._gone, len(runs[0].keys))
         return runs
-
-    def _append(self, run: KeyRun) -> None:
-        keys, tick = run.keys, run.tick
-        if len(keys) == 1:
-            run.scope.window[keys[0]] = tick
-        else:
-            run.scope.window.update(zip(keys, range(tick, tick + len(keys)), strict=True))
-        self._runs.append(run)
-        self._count += len(keys)
 
     def _evict_aged(self, oldest: float, *, most: int) -> None:
         while most > 0 and self._runs:
@@ -205,13 +211,13 @@ class KeyWindow:
         self._count -= count
         while count:
             run, start = self._runs[0], self._gone
-            scope, window = run.scope, run.scope.window
-            tick = run.tick + start
+            scope, known = run.scope, run.scope.keys
             end = min(start + count, len(run.keys))
-            for key in islice(run.keys, start, end):
-                if window[key] == tick:  # otherwise it was appended again after it had expired
-                    del window[key]
-                tick += 1
+            keys = run.keys[start:end]
+            found = list(map(known.pop, keys, repeat(None)))
+            if found.count(run) != len(keys):
+                # Some were appended again after they had expired: these lead to newer runs.
+                known.update({key: other for key, other in zip(keys, found, strict=True) if other not in (None, run)})
             if end == len(run.keys):
                 self._runs.popleft()
                 self._gone = 0
@@ -219,6 +225,3 @@ class KeyWindow:
                 self._gone = end
             self._scopes.release(scope, end - start)
             count -= end - start
-
-
-_TICK: Final = attrgetter("tick")

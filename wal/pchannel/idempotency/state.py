@@ -25,15 +25,13 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import Natural, PackedPosition, packed, unpacked
-from wal.pchannel.idempotency.scopes import Kept, KeyRun, Scope
+from wal.pchannel.idempotency.scopes import RUN_KEYS, Kept, KeyRun, Scope
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
 __all__ = ["KeptProducer", "decode_state", "encode_state"]
 
 PIECE_ROWS: Final = 512
 """A piece is cut at this many keys, or results of producers, …"""
-RUN_KEYS: Final = 256
-"""A run of more keys than this is stored as several runs."""
 PIECE_NAMES: Final = 1024
 """… or earlier, when the scopes that it has to name have this many vchannels."""
 

@@ -18,7 +18,7 @@ from typing import cast
 from wal.frame import FrameView, RunName
 from wal.pchannel.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.pchannel.idempotency.producers import Producers
-from wal.pchannel.idempotency.scopes import Claim, Kept, KeyRun, KeyWindow, Scope, Scopes
+from wal.pchannel.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyRun, KeyWindow, Scope, Scopes
 from wal.pchannel.idempotency.state import decode_state, encode_state
 
 __all__ = ["IdempotencyTable"]
@@ -32,7 +32,6 @@ class IdempotencyTable:
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
         self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000)
-        self._pending: dict[Scope, dict[str, Claim]] = {}  # of plain keys; not in the scopes, since claims name these
 
     def __len__(self) -> int:
         """Returns how many plain keys it holds."""
@@ -47,17 +46,17 @@ class IdempotencyTable:
         scope = self.scopes.get(names)
         if scope is None:
             return None
-        pending = self._pending.get(scope)
-        if pending is not None and (claim := pending.get(key)) is not None:
-            return claim
-        return self._window.find(scope, key, now_ms=now_ms)
+        if (run := scope.keys.get(key)) is None:
+            return None
+        return run.claim_of(key) or self._window.find(run, key, now_ms=now_ms)
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
         """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
         if isinstance(key, ProducerKey):
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
-        claim = self._pending.setdefault(scope, {})[key] = Claim(scope, key, barrier)
+        claim = Claim(scope, key, barrier)
+        scope.keys[key] = KeyRun(scope, [key], claims=[claim])
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
@@ -67,20 +66,15 @@ class IdempotencyTable:
         """
         if isinstance(keys[0], ProducerKey):
             return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
-        keys = cast("Sequence[str]", keys)
-        scope, count = self.scopes.get(names), len(keys)
-        pending = None if scope is None else self._pending.get(scope)
-        if scope is not None and not (
-            scope.window.keys().isdisjoint(keys) and (pending is None or pending.keys().isdisjoint(keys))
-        ):
-            return None
-        if count > 1 and len(set(keys)) != count:
-            return None
-        scope = self.scopes.use(names, count)
-        claims = list(map(Claim, repeat(scope), keys, repeat(0)))
-        if pending is None:
-            pending = self._pending[scope] = {}
-        pending.update(zip(keys, claims, strict=True))
+        scope, claims = self.scopes.use(names, len(keys)), list[Claim]()
+        for start in range(0, len(keys), RUN_KEYS):
+            run = _claim_new(scope, cast("list[str]", keys[start : start + RUN_KEYS]))
+            if run is None:
+                for claim in claims:
+                    del scope.keys[cast("str", claim.key)]
+                self.scopes.release(scope, len(keys))
+                return None
+            claims += run
         return claims
 
     def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
@@ -91,23 +85,19 @@ class IdempotencyTable:
             if scope.live:
                 self.producers.durable_run(scope, claims, position, index, tick)
             return
-        keys = [cast("str", claim.key) for claim in claims]
-        self._settle(scope, keys)
-        if scope.live:
-            self._window.add(KeyRun(scope, keys, position, index, tick))  # the claims' uses become the window's
-        else:
-            self.scopes.release(scope, len(keys))
+        start = 0
+        while start < len(claims):
+            first = claims[start]
+            end = start + max(len(scope.keys[cast("str", first.key)].claims or ()) - first.at, 1)
+            self._remember(claims[start:end], Kept(position, index + start, tick + start))
+            start = end
 
     def durable(self, claim: Claim, kept: Kept) -> None:
         """Remembers the claimed key and its result: its event is in the log."""
         scope, key = claim.scope, claim.key
         self.keyed_since_checkpoint += 1
         if isinstance(key, str):
-            self._settle(scope, [key])
-            if scope.live:
-                self._window.add(_run_of(scope, key, kept))  # the claim's use of the scope becomes the window's
-            else:
-                self.scopes.release(scope)
+            self._remember([claim], kept)
         elif scope.live:
             self.producers.durable(scope, key.producer, key.sequence, kept)
 
@@ -118,9 +108,11 @@ class IdempotencyTable:
         """
         if isinstance(claim.key, ProducerKey):
             return self.producers.failed(claim, final=final)
-        if self._pending.get(claim.scope, {}).get(claim.key) is claim:
-            self._settle(claim.scope, [claim.key])
-            self.scopes.release(claim.scope)
+        scope = claim.scope
+        run = scope.keys.get(claim.key)
+        if run is not None and run.claims is not None and run.claims[claim.at] is claim:
+            del scope.keys[claim.key]
+            self.scopes.release(scope)
         return []
 
     def drop(self, name: RunName) -> None:
@@ -151,7 +143,7 @@ class IdempotencyTable:
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
             if event.sequence is None:
-                self._window.add(_run_of(scope, event.text, kept))
+                self._window.add(_known_run(scope, [event.text], kept))
             else:
                 self.producers.durable(scope, event.text, event.sequence, kept)
                 self.scopes.release(scope)
@@ -186,15 +178,38 @@ class IdempotencyTable:
         for scope in scopes:
             self.scopes.release(scope)
 
-    def _settle(self, scope: Scope, keys: list[str]) -> None:
-        """Forgets claims that are pending."""
-        pending = self._pending[scope]
-        if len(pending) == len(keys):
-            del self._pending[scope]
+    def _remember(self, claims: list[Claim], kept: Kept) -> None:
+        """Makes these pending keys of one scope a remembered run: the result of the first is `kept`, and the others follow it."""
+        scope = claims[0].scope
+        run = scope.keys[cast("str", claims[0].key)]
+        if run.claims == claims:
+            run.position, run.index, run.tick = kept.position, kept.index, kept.tick
+            run.txn_id, run.keepalive_ms, run.claims = kept.txn_id, kept.keepalive_ms, None
+        else:  # a part of the run that was claimed: the others are in another frame, or have failed
+            run = _known_run(scope, [cast("str", claim.key) for claim in claims], kept)
+        if scope.live:
+            self._window.add(run)  # the claims' uses become the window's
         else:
-            for key in keys:
-                del pending[key]
+            self.scopes.release(scope, len(claims))
 
 
-def _run_of(scope: Scope, key: str, kept: Kept) -> KeyRun:
-    return KeyRun(scope, [key], kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms)
+def _claim_new(scope: Scope, keys: list[str]) -> list[Claim] | None:
+    """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
+    known = scope.keys
+    before, run = len(known), KeyRun(scope, keys)
+    for _ in map(known.setdefault, keys, repeat(run)):
+        pass
+    if len(known) != before + len(keys):
+        for key in keys:
+            if known.get(key) is run:
+                del known[key]
+        return None
+    run.claims = claims = list(map(Claim, repeat(scope), keys, repeat(0), range(len(keys))))
+    return claims
+
+
+def _known_run(scope: Scope, keys: list[str], kept: Kept) -> KeyRun:
+    """Returns the remembered run of these keys, to which they lead from now on."""
+    run = KeyRun(scope, keys, kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms)
+    scope.keys.update(dict.fromkeys(keys, run))
+    return run
