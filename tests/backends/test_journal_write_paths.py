@@ -16,6 +16,7 @@ from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, c
 from tests.backends.journals import PCHANNEL, journal
 from wal.backends.journal import Disk, JournalBackend, JournalFile, WritePath
 from wal.backends.journal.linux_aio import AsyncWrite
+from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
 
 WAIT_S = 10.0
@@ -52,7 +53,7 @@ async def test_auto_leaves_large_frames_to_the_thread(tmp_path: Path) -> None:
         for _ in range(3):
             await append(log, maker.data(("v", b"x")))
         assert log.statistics().loop_frames == 2
-        await append(log, maker.data(("v", os.urandom(500_000))))
+        await append(log, maker.data(("v", os.urandom(LOOP_BYTES_MAX))))
         assert log.statistics().loop_frames == 2
         await append(log, maker.data(("v", b"x")))
         assert log.statistics().loop_frames == 3
@@ -62,9 +63,9 @@ async def test_auto_leaves_large_frames_to_the_thread(tmp_path: Path) -> None:
 async def test_outcomes_keep_their_order_over_both_paths(tmp_path: Path) -> None:
     """Large frames go through the thread, small ones from the loop, and some begin a segment."""
     maker = FrameMaker(1)
-    frames = [maker.data(("v", os.urandom(100_000 if number % 7 in (3, 4) else 300))) for number in range(120)]
+    frames = [maker.data(("v", os.urandom(LOOP_BYTES_MAX if number % 7 in (3, 4) else 300))) for number in range(120)]
     answered: list[int] = []
-    async with journal(tmp_path, segment=512 << 10) as log:
+    async with journal(tmp_path, segment=2 << 20) as log:
         done = asyncio.Event()
 
         def note(position: int, error: BaseException | None) -> None:
