@@ -36,8 +36,8 @@ BATCH: Final = 1_000
 MESSAGE_BYTES: Final = 200
 CHANNEL: Final = "orders"
 
-Reader = Callable[[int], Awaitable[None]]
-"""Reads as many messages from the beginning, under a name that is new in each call."""
+Reader = Callable[[int], Awaitable[int]]
+"""Reads as many messages from the beginning, under a name that is new in each call; returns how many it found, which can be more."""
 
 
 class Readers(NamedTuple):
@@ -69,13 +69,15 @@ async def fill(medium: Medium, count: int) -> None:
 def streamed(medium: Medium) -> Reader:
     """Returns the reader that a stream is."""
 
-    async def read(count: int) -> None:
+    async def read(count: int) -> int:
+        found = 0
         async with MsgStream(medium) as stream:
             await stream.as_consumer([CHANNEL], f"stream-{secrets.token_hex(4)}")
-            while count > 0:
+            while found < count:
                 pack = await stream.consume()
                 assert pack is not None
-                count -= len(pack.msgs)
+                found += len(pack.msgs)
+        return found
 
     return read
 
@@ -87,14 +89,16 @@ async def rocksmq(directory: Path, stack: AsyncExitStack, count: int) -> Readers
     medium = await stack.enter_async_context(RocksMQMedium(mq))
     await fill(medium, count)
 
-    async def read(count: int, *, acks: bool) -> None:
+    async def read(count: int, *, acks: bool) -> int:
         group = f"bare-{secrets.token_hex(4)}"
+        found = 0
         await mq.create_consumer_group(group, CHANNEL)
-        while count > 0:
+        while found < count:
             batch = await mq.consume(group, CHANNEL, BATCH, auto_ack=not acks)
             if acks:
                 await mq.ack(group, CHANNEL, batch[-1].message_id)
-            count -= len(batch)
+            found += len(batch)
+        return found
 
     return Readers(partial(read, acks=False), partial(read, acks=True), streamed(medium))
 
@@ -106,8 +110,9 @@ async def wal(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
     medium = WalMedium(log)
     await fill(medium, count)
 
-    async def read(count: int, *, acks: bool) -> None:
+    async def read(count: int, *, acks: bool) -> int:
         cursor = f"bare-{secrets.token_hex(4)}" if acks else None
+        found = 0
         async with log.read(CHANNEL, cursor=cursor) as scanner:
             async for page in scanner.batches(BATCH):
                 if acks:
@@ -115,9 +120,10 @@ async def wal(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
                 for message in page:
                     for body in message.bodies():
                         assert body.payload
-                        count -= 1
-                if count <= 0:
-                    return
+                        found += 1
+                if found >= count:
+                    break
+        return found
 
     return Readers(partial(read, acks=False), partial(read, acks=True), streamed(medium))
 
@@ -139,7 +145,7 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
     client = client_module.Client(url, logger=client_module.ConsoleLogger(client_module.LoggerLevel.Error))
     stack.callback(client.close)
 
-    def receive(count: int, acks: bool) -> None:
+    def receive(count: int, acks: bool) -> int:
         consumer = client.subscribe(
             f"persistent://{tenant}/{namespace}/{CHANNEL}",
             f"bare-{secrets.token_hex(4)}",
@@ -147,16 +153,18 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
             initial_position=client_module.InitialPosition.Earliest,
             batch_receive_policy=client_module.ConsumerBatchReceivePolicy(BATCH, 4 << 20, 100),
         )
-        while count > 0:
+        found = 0
+        while found < count:
             batch = consumer.batch_receive()
             if acks:
                 for message in batch:
                     consumer.acknowledge(message)
-            count -= len(batch)
+            found += len(batch)
         consumer.close()
+        return found
 
-    async def read(count: int, *, acks: bool) -> None:
-        await asyncio.to_thread(receive, count, acks)
+    async def read(count: int, *, acks: bool) -> int:
+        return await asyncio.to_thread(receive, count, acks)
 
     return Readers(partial(read, acks=False), partial(read, acks=True), streamed(medium))
 
