@@ -55,6 +55,7 @@ class OpaqueMsg(TsMsg):
     _READERS = TsMsg._READERS | {
         "body": lambda message: message._parsed.body,
     }
+    _parse = staticmethod(lambda data: _Parts(*split(data)))
 
     def check(self) -> None:
         super().check()
@@ -79,10 +80,6 @@ class OpaqueMsg(TsMsg):
         return message
 
     @classmethod
-    def _parse(cls, data: bytes) -> _Parts:
-        return _Parts(*split(data))
-
-    @classmethod
     @cache
     def _blank(cls) -> Self:
         return cls(1)
@@ -97,8 +94,6 @@ class RowsMsg(TsMsg, kw_only=True):
 
     columns: ClassVar[tuple[str, ...]]
     """The names of the fields, beside `timestamps`, that have a value for each row."""
-    wire_class: ClassVar[type[Any]]
-    """The message of protobuf, whose fields have the same names."""
 
     timestamps: Sequence[int]
     """Of each row: 64 bits, unsigned."""
@@ -135,7 +130,7 @@ class RowsMsg(TsMsg, kw_only=True):
 
     @classmethod
     def unmarshal(cls, data: bytes) -> Self:
-        if type(data) is not bytes or not data.startswith(BASE):
+        if type(data) is not bytes or data[:1] != BASE:
             split(data)  # raises the error that says why this is no message
         try:
             fields = cls._parse(data)
@@ -152,10 +147,6 @@ class RowsMsg(TsMsg, kw_only=True):
         return message
 
     @classmethod
-    def _parse(cls, data: bytes) -> Any:
-        return cls.wire_class.FromString(data)
-
-    @classmethod
     def _has_rows(cls, rows: int, fields: Any, base: wire.MsgBase) -> bool:
         """Returns whether `check_lengths` would return; to ask protobuf is faster."""
         raise NotImplementedError
@@ -166,7 +157,7 @@ class InsertMsg(RowsMsg):
 
     msg_type: ClassVar[MsgType] = MsgType.INSERT
     columns = ("hash_keys", "row_ids", "row_data")
-    wire_class = wire.InsertMsg
+    _parse = staticmethod(wire.InsertMsg.FromString)
     timestamps: Sequence[int]
     row_ids: Sequence[int]
     """64 bits, signed."""
@@ -211,7 +202,7 @@ class DeleteMsg(RowsMsg):
 
     msg_type: ClassVar[MsgType] = MsgType.DELETE
     columns = ("hash_keys", "primary_keys")
-    wire_class = wire.DeleteMsg
+    _parse = staticmethod(wire.DeleteMsg.FromString)
     timestamps: Sequence[int]
     primary_keys: Sequence[int]
     """64 bits, signed."""

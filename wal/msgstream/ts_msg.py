@@ -45,6 +45,8 @@ class _Received(Unread):
 
     _wire: Any
     """The bytes of the message; after the first field was read, what `_parse` returned."""
+    _parse: ClassVar[staticmethod[[bytes], Any]]
+    """Returns an object with the fields of the message that are not in its base, and with its `base`."""
 
     @classmethod
     def _received(cls, data: bytes) -> Self:
@@ -53,16 +55,11 @@ class _Received(Unread):
         message._wire = data
         return message
 
-    @classmethod
-    def _parse(cls, data: bytes) -> Any:
-        """Returns an object with the fields of the message that are not in its base, and with its `base`."""
-        raise NotImplementedError
-
     @property
     def _parsed(self) -> Any:
         # Messages that wait keep their bytes: what protobuf makes of them is several times as large, and slower to keep than to make again.
         if type(self._wire) is bytes:
-            self._wire = self._parse(self._wire)
+            self._wire = type(self)._parse(self._wire)
         return self._wire
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self, Unpack
 
@@ -174,7 +175,11 @@ class RocksMQConsumer:
             ids = [message.message_id for message in messages]
             self._unhandled.update(zip(ids, messages, strict=True))
             self._subscription.delivered(ids)
-        return [Received(message.message_id.to_bytes(ID_BYTES, "big"), message.payload) for message in messages]
+        packed = struct.pack(f">{len(ids)}Q", *ids)
+        return [
+            Received(packed[at : at + ID_BYTES], message.payload)
+            for at, message in zip(range(0, len(packed), ID_BYTES), messages, strict=True)
+        ]
 
     async def _take(self, count_max: int) -> list[ConsumerMessage]:
         taking = self._taking = asyncio.ensure_future(
@@ -206,7 +211,7 @@ class RocksMQConsumer:
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
         """Moves the group's position to below the first message that no consumer has handled."""
         mine = self._unhandled
-        ids = [int.from_bytes(msg_id, "big") for msg_id in msg_ids]
+        ids = struct.unpack(f">{len(msg_ids)}Q", b"".join(msg_ids))
         last = self._subscription.handled([each for each in ids if mine.pop(each, None) is not None])
         if last is not None:
             await self._mq.ack(self._group, self._channel, last)

@@ -125,17 +125,14 @@ class WalConsumer:
             self._origin, self._prefix = origin, message_prefix(self._vchannel, origin.message_id(0))
         bodies = message.bodies()
         skip = self._skip[1] if origin.position == self._skip[0] else -1
-        for body in bodies[:-1]:
-            if body._index > skip:
-                self._add_body(body._index, body.payload, tick, tick - 1)
-        if bodies:
-            self._add_body(message._index, bodies[-1].payload, tick, tick)
-
-    def _add_body(self, index: int, payload: bytes, tick: int, complete: int) -> None:
-        assert self._origin is not None
-        msg_id = self._prefix + INDEX.pack(index)
-        self._ready.append(Received(msg_id, payload, tick))
-        self._unhandled.append((msg_id, (self._origin, index), complete))
+        prefix, pack, last = self._prefix, INDEX.pack, len(bodies) - 1
+        for at, body in enumerate(bodies):
+            # The last body has the id of the event: with it, everything up to the event's tick is handled.
+            index, complete = (body._index, tick - 1) if at < last else (message._index, tick)
+            if index > skip:
+                msg_id = prefix + pack(index)
+                self._ready.append(Received(msg_id, body.payload, tick))
+                self._unhandled.append((msg_id, (origin, index), complete))
 
     # -- positions
 
