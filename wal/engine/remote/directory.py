@@ -71,9 +71,13 @@ class RemoteDirectory:
 
     async def close(self) -> None:
         """Ends the task. Idempotent."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        watching, self._watching = (
+            self._watching,
+            None,
+        )  # its cancellation holds its call, and a call holds the connection
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
 
     # -- calls
 

@@ -101,6 +101,7 @@ class Nodes:
     async def close(self) -> None:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
         tasks = [task for task in (self._following, *self._reporting) if task is not None]
+        self._following = None  # its cancellation holds its stream, and a stream holds the connection
         for task in tasks:
             task.cancel()
         if tasks:

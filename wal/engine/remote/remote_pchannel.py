@@ -56,8 +56,8 @@ class RemotePChannel(ReadablePChannel):
         self.follow()
 
     def follow(self) -> None:
-        """Follows the log from now on, for its readers."""
-        if self._following is None:
+        """Follows the log from now on, for its readers, until it is closed."""
+        if self._following is None and self.tail.failure is None:
             self._following = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.channel}")
 
     async def close(self, cause: WALError) -> None:
@@ -65,6 +65,7 @@ class RemotePChannel(ReadablePChannel):
         self.tail.fail(cause)
         await self.log.close()
         tasks = [task for task in (self._following, *self._asking) if task is not None]
+        self._following = None  # its cancellation holds its stream, and a stream holds the connection
         for task in tasks:
             task.cancel()
         if tasks:
