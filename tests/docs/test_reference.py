@@ -11,7 +11,7 @@ from tests.docs.snippets import ROOT
 from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, errors
 
 REFERENCE: Final = ROOT / "docs" / "reference"
-PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over"}
+PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over", "use_cursor_of"}
 """Names that are public for neighbouring packages, not for users."""
 UNITS: Final = {"": 1, " MiB": 1 << 20}
 

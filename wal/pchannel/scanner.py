@@ -211,6 +211,13 @@ class Scanner(AsyncOnly):
             loop.check_cursor()
         await loop.save(cursor, position)
 
+    def use_cursor_of(self, other: Scanner) -> None:
+        """Has `save` store positions of this scanner under the cursor of another one of the same vchannels, in the order of all calls.
+
+        For a caller that moves a cursor to where this read begins, in one step: a new reader of the cursor would begin at the cursor.
+        """
+        self._loop.cursor = other._loop.check_cursor()
+
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; raises the scanner's error if it ends before.
 

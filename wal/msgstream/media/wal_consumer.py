@@ -2,10 +2,14 @@
 
 Two scanners are at work: `_saver` was entered with the cursor and saves positions, `_scanner` reads. A scanner resumes after whole events,
 a subscription also between two bodies of a transaction: so `_scanner` begins at the event of the position, and what was handled is skipped.
+
+The cursor moves with the acknowledgements. While none of its messages are outstanding, it also moves over what is written to other
+vchannels: over the ticks of a time-ticked stream as they are acknowledged, else once in QUIET_S. So a quiet channel holds no retention.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -15,7 +19,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from wal.accesser import WALAccesser
-from wal.errors import ClosedError, LockedError, TruncatedError
+from wal.errors import ClosedError, LockedError, TruncatedError, WALError
 from wal.message import ImmutableMessage, LogPosition, MessageID, Origin, TimeTickMessage
 from wal.msgstream.media.wal_grid import TickGrid
 from wal.msgstream.media.wal_ids import INDEX, WalId, message_prefix
@@ -24,6 +28,9 @@ from wal.pchannel import Scanner
 from wal.reading import All, DeliverPolicy, Latest, ReadPosition, StartAfter, StartFrom
 
 __all__ = ["WalConsumer"]
+
+QUIET_S: Final = 1.0
+"""How long a consumer without ticks waits for a message until it moves the cursor: a save is a synced write of a file."""
 
 
 class WalConsumer:
@@ -46,6 +53,8 @@ class WalConsumer:
         self._unhandled: deque[tuple[bytes, tuple[Origin, int] | None, int]] = deque()
         """What is not handled, in order: the id, and the event (or body) and the tick up to which everything is handled with it."""
         self._handled: set[bytes] = set()
+        self._saved: MessageID | None = None
+        """The event after which the cursor is; None: before the first one, or not known."""
         self._origin: Origin | None = None
         self._prefix = b""
         self._closed = False
@@ -89,13 +98,39 @@ class WalConsumer:
         """Returns the next messages and ticks."""
         ready = self._ready
         while not ready:
-            messages = await self._scanner.page()
+            messages = await self._page()
             if not messages or self._closed:
                 raise ClosedError(
                     f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one"
                 )
             self._take(self._scanner.hand_over(len(messages)))
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
+
+    async def _page(self) -> list[ImmutableMessage]:
+        """Returns the next page; none at the end."""
+        while self._grid is None:
+            try:
+                async with asyncio.timeout(QUIET_S) as quiet:
+                    return await self._scanner.page()
+            except TimeoutError:
+                if not quiet.expired():
+                    raise
+            await self._pass_over()
+        return await self._scanner.page()
+
+    async def _pass_over(self) -> None:
+        """Moves the cursor over what was written to other vchannels, unless a message of its own is not handled."""
+        if self._unhandled or (position := self._scanner.position) is None:
+            return
+        at, saved = position.message_id, self._saved
+        if saved is None or saved.pchannel != at.pchannel or at > saved:
+            try:
+                await self._saver.save(position)
+            except WALError as error:
+                if not error.retryable:
+                    raise
+            else:
+                self._saved = at
 
     def _take(self, messages: Iterable[ImmutableMessage]) -> None:
         grid = self._grid
@@ -150,7 +185,8 @@ class WalConsumer:
             handled.discard(reached[0])
         if reached is not None and (event := reached[1]) is not None:
             (origin, index), tick = event, reached[2]
-            await self._saver.save(ReadPosition(origin.message_id(index), tick))
+            self._saved = origin.message_id(index)
+            await self._saver.save(ReadPosition(self._saved, tick))
 
     async def check(self, msg_id: bytes) -> None:
         """Looks whether the log still has what follows this id."""
@@ -168,7 +204,7 @@ class WalConsumer:
         else:
             first = None
         if at is None:
-            await self._create_cursor(first)
+            await self._move_to_beginning(first)
         else:
             scanner = await self._reader(at)
             await self._saver.save(ReadPosition(at, max(tick - again, 0)))
@@ -192,6 +228,7 @@ class WalConsumer:
         origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
         self._event = (origin, message_id.index)
         self._skip = (message_id.position, message_id.index)
+        self._saved = message_id
 
     async def _reader(self, after: MessageID) -> Scanner:
         """Returns a scanner from the event of this id on, or after the event if only what follows it is still there."""
@@ -205,25 +242,22 @@ class WalConsumer:
             raise  # the id is of a body: those after it were truncated with their transaction
 
     async def _entered(self, policy: DeliverPolicy) -> Scanner:
-        scanner = self._read(policy)
+        ticks = self._grid is not None
+        scanner = self._log.read(self._vchannel, deliver_policy=policy, include_time_ticks=ticks)
         await scanner.__aenter__()
         return scanner
 
-    def _read(self, policy: DeliverPolicy, *, cursor: str | None = None) -> Scanner:
-        ticks = self._grid is not None
-        return self._log.read(self._vchannel, deliver_policy=policy, include_time_ticks=ticks, cursor=cursor)
-
-    async def _create_cursor(self, first: MessageID | None) -> None:
-        """Creates the cursor again, at an event (None: the earliest one) that no position after another one describes."""
-        policy = All() if first is None else StartFrom(first)
-        async with self._read(policy):
-            pass  # else it raises before the cursor is gone
-        await self._log.delete_cursor(self._cursor, vchannels=self._vchannel)
-        saver = self._read(policy, cursor=self._cursor)
-        await saver.__aenter__()
-        await self._replace(saver, saver)
-        await saver.save()
-        self._event, self._first, self._skip = None, first, _NONE
+    async def _move_to_beginning(self, first: MessageID | None) -> None:
+        """Moves the cursor to an event (None: the earliest one) that no position after another one describes."""
+        scanner = await self._entered(All() if first is None else StartFrom(first))
+        try:
+            scanner.use_cursor_of(self._saver)
+            await scanner.save()
+        except BaseException:
+            await scanner.close()
+            raise
+        await self._replace(scanner, scanner)
+        self._event, self._first, self._skip, self._saved = None, first, _NONE, None
 
     async def _replace(self, scanner: Scanner, saver: Scanner) -> None:
         old = [one for one in (self._scanner, self._saver) if one not in (scanner, saver)]
