@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.node.servers import Serving, serving
+from tests.node.servers import Serving
+from tests.outages.conftest import stored
 from tests.outages.proxy import Proxy
-from wal import BroadcastMessage, Message, WALAccesser, open_wal
+from wal import BroadcastMessage, Message, WALAccesser
 from wal.errors import SessionLostError, UnknownOutcomeError
-from wal.node import fence, node
-from wal.rpc.connection import Connection
-from wal.rpc.serving import server_options
+from wal.node import fence
 
-PING_S = 1.0
 ARRIVED_S = 5.0
 
 
@@ -32,34 +29,6 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[SessionLostError]:
 
     monkeypatch.setattr(fence, "late", noted)
     return made
-
-
-@pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
-    """A node that takes a silent connection for alive much longer than its clients do."""
-
-    def options(**given: int) -> list[tuple[str, object]]:
-        options = dict(server_options(**given))
-        options["grpc.http2.min_ping_interval_without_data_ms"] = round(PING_S * 500)
-        return list(options.items())
-
-    monkeypatch.setattr(node, "server_options", options)
-    monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_S))
-    async with serving() as one:
-        yield one
-
-
-@pytest.fixture
-async def proxy(served: Serving) -> AsyncIterator[Proxy]:
-    async with Proxy(int(served.address.rpartition(":")[2])) as one:
-        yield one
-
-
-@pytest.fixture
-async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
-    async with open_wal(f"wal://{proxy.address}") as one:
-        await one.create_vchannel("orders")
-        yield one
 
 
 async def arrives_late(
@@ -80,12 +49,6 @@ async def delivered(proxy: Proxy, refused: list[SessionLostError]) -> None:
     async with asyncio.timeout(ARRIVED_S):
         while not refused:
             await asyncio.sleep(0.01)
-
-
-async def stored(served: Serving) -> list[bytes]:
-    """Returns what the log has, as the server's own process sees it."""
-    async with open_wal(f"wal://{served.address}") as direct, direct.read("orders", follow=False) as scanner:
-        return [message.payload async for message in scanner]
 
 
 async def test_a_drop_does_not_end_the_next_incarnation(

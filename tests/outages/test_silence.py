@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from tests.node.servers import Serving, serving
+from tests.node.servers import Serving
+from tests.outages.conftest import PING_TEST_S, stored
 from tests.outages.proxy import Proxy
-from wal import Message, WALAccesser, open_wal
+from wal import Message, WALAccesser
 from wal.errors import UnknownOutcomeError
 from wal.network import PING_S
-from wal.node import node
-from wal.rpc.connection import Connection
-from wal.rpc.serving import server_options
 
-PING_TEST_S = 1.0
 NOTICED_S = 4.0
 """Two pings, half of one for the answer that does not come, and some time to connect again. gRPC pings once a second at most."""
 
 
 @pytest.fixture(params=[PING_TEST_S, PING_S], ids=["server-notices", "server-does-not"])
-async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
-    """A node whose clients may ping often; it either finds a silent client as soon as the client the server, or much later."""
-
-    def options(**given: Any) -> list[tuple[str, Any]]:
-        options = dict(server_options(ping_s=request.param, **given))
-        options["grpc.http2.min_ping_interval_without_data_ms"] = round(PING_TEST_S * 500)
-        return list(options.items())
-
-    monkeypatch.setattr(node, "server_options", options)
-    monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_TEST_S))
-    async with serving() as one:
-        yield one
-
-
-@pytest.fixture
-async def proxy(served: Serving) -> AsyncIterator[Proxy]:
-    async with Proxy(int(served.address.rpartition(":")[2])) as one:
-        yield one
-
-
-@pytest.fixture
-async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
-    """A client whose connection goes through the proxy."""
-    async with open_wal(f"wal://{proxy.address}") as one:
-        await one.create_vchannel("orders")
-        yield one
-
-
-async def stored(served: Serving) -> list[bytes]:
-    """Returns the payloads in the log, read directly from the server."""
-    async with open_wal(f"wal://{served.address}") as direct, direct.read("orders", follow=False) as scanner:
-        return [message.payload async for message in scanner]
+def server_ping_s(request: pytest.FixtureRequest) -> float:
+    """The server either finds a silent client as soon as the client the server, or much later."""
+    return float(request.param)
 
 
 @pytest.mark.parametrize("answers_only", [False, True])
