@@ -108,7 +108,7 @@ def quick() -> Plan:
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
-        Row(workload="w10", engines=_KEYED, writers=256),
+        *[Row(workload="w10", engines=_KEYED, writers=writers) for writers in (16, 256)],
         *[Row(workload="w11", engines=_SERVED, writers=writers) for writers in (16, 256)],
         Row(workload="w11", engines=_CLIENTS, writers=256, clients=16),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=300 * 256),

@@ -270,7 +270,7 @@ async def test_a_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, m
     other = log.append_nowait(Message("other", b"1"), idempotency_key="k")
     assert not (await other).duplicate
     scopes = local(log).pchannels["p0"].keyed.table.scopes.by_names.values()
-    assert [run.claims for scope in scopes for run in scope.keys.values()] == [None, None], "nothing is pending"
+    assert [entry.claims for scope in scopes for entry in scope.keys.values()] == [None, None], "nothing is pending"
 
 
 async def test_a_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -510,6 +511,21 @@ def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
             found = [table.find(SCOPES[0], keys[at], now_ms=START_MS) for at in failed]
             assert (found, len(table)) == ([None] * len(failed), len(keys) - len(failed))
             assert table.scopes.by_names[SCOPES[0]].uses == len(table)
+
+
+def test_a_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
+    """The garbage collector does not know the objects of a table, so they may not form cycles."""
+    table, keys = new_table(), [f"kept {number}" for number in range(4)]
+    before = sys.getrefcount(keys[0]), sys.getrefcount(keys[3])
+    claims = table.claim_run(SCOPES[0], keys[:3])
+    assert claims is not None
+    table.durable_run(claims, 7, 2, START_MS << 18)
+    kept_of(table, SCOPES[0], keys[3], 8)
+    again = new_table()
+    again.restore(b"".join(table.snapshot()))
+    assert sys.getrefcount(keys[0]) > before[0]
+    del table, claims
+    assert (sys.getrefcount(keys[0]), sys.getrefcount(keys[3])) == before
 
 
 def test_a_run_that_leaves_the_window_in_parts() -> None:

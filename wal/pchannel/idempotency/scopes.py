@@ -4,8 +4,8 @@ The scope of a key is its vchannel, or the sorted set of vchannels of a wide tra
 something is known in it, or until one of its vchannels is dropped.
 
 Keys that are claimed in one turn form a run, and their events usually follow each other in one frame. A run costs one record and a few
-calls, however many keys it has. Each key has one entry in its scope, which leads to its run. It is set when the key is claimed and stays
-until the key leaves the window: with tens of thousands of keys in memory, each further lookup costs as much as all other work on a key.
+calls, however many keys it has. They share one entry in their scope, which is set when they are claimed and stays until they leave the
+window: with tens of thousands of keys in memory, each further lookup costs as much as all other work on a key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from wal.frame import RunName
 from wal.pchannel.idempotency.keys import Key
 
-__all__ = ["RUN_KEYS", "Claim", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
+__all__ = ["RUN_KEYS", "Claim", "Entry", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
 
 RUN_KEYS: Final = 256
 """The most keys of a run that is claimed or stored: a key is searched in its run one by one, when it is appended again."""
@@ -34,20 +34,20 @@ all of them."""
 class Scope(msgspec.Struct, eq=False, gc=False):
     """The sorted vchannels that a key belongs to. `uses` counts what is known in it; it is `live` until one of them is dropped.
 
-    `keys` has the run of each plain key that is pending or in the window.
+    `keys` has the entry of each plain key that is pending or in the window.
     """
 
     names: tuple[RunName, ...]
     uses: int = 0
     live: bool = True
-    keys: dict[str, KeyRun] = {}
+    keys: dict[str, Entry] = {}
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
     """A key whose operation was taken and is not settled yet. `sharers` is for the holder of the claim to use.
 
     `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed`
-    claim must fail, since an earlier sequence of its producer failed. A plain key is the one with the number `at` in its run.
+    claim must fail, since an earlier sequence of its producer failed. A plain key is the one with the number `at` in its entry.
     """
 
     scope: Scope
@@ -111,37 +111,52 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     keepalive_ms: int = 0
 
 
-class KeyRun(msgspec.Struct, eq=False, gc=False):
-    """Plain keys of one scope. While they are pending, `claims` has the claim of each.
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """What a scope knows of the plain keys of a run: the claim of each while they are pending, then the result `kept` of the first.
 
-    Once they are remembered, `claims` is None: their events follow each other in the frame at `position`, and `index` and `tick` are
-    those of the first. A remembered run does not change.
+    It does not lead back to its scope, because the garbage collector would not find such a cycle.
+    """
+
+    keys: list[str]
+    claims: list[Claim] | None = None
+    kept: Kept | None = None
+
+    def find(self, key: str) -> Claim | Kept:
+        """Returns the claim or the result of one of its keys."""
+        at, first = self.keys.index(key), self.kept
+        if first is None:
+            assert self.claims is not None
+            return self.claims[at]
+        return Kept(first.position, first.index + at, first.tick + at, first.txn_id, first.keepalive_ms)
+
+
+class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Plain keys of one scope, whose events follow each other in the frame at `position`; `index` and `tick` are those of the first.
+
+    `entry` is what the scope has for these keys, None for a run that is only stored.
     """
 
     scope: Scope
     keys: list[str]
-    position: int = -1
-    index: int = 0
-    tick: int = 0
+    position: int
+    index: int
+    tick: int
     txn_id: int = 0
     keepalive_ms: int = 0
-    claims: list[Claim] | None = None
+    entry: Entry | None = None
+
+    @classmethod
+    def known(cls, scope: Scope, entry: Entry, kept: Kept) -> KeyRun:
+        """Returns the run of an entry that is remembered from now on: the result of its first key is `kept`."""
+        entry.claims, entry.kept = None, kept
+        return cls(scope, entry.keys, kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms, entry)
 
     def part(self, start: int, end: int) -> KeyRun:
-        """Returns the run of the remembered keys [start, end)."""
+        """Returns the run of the keys [start, end), to be stored."""
         keys = self.keys[start:end]
         return KeyRun(
             self.scope, keys, self.position, self.index + start, self.tick + start, self.txn_id, self.keepalive_ms
         )
-
-    def claim_of(self, key: str) -> Claim | None:
-        """Returns the claim of this key, or None if the key is not pending."""
-        return None if self.claims is None else self.claims[self.keys.index(key)]
-
-    def kept(self, key: str) -> Kept:
-        """Returns the result of this key, which is remembered."""
-        at = self.keys.index(key)
-        return Kept(self.position, self.index + at, self.tick + at, self.txn_id, self.keepalive_ms)
 
 
 class KeyWindow:
@@ -162,13 +177,12 @@ class KeyWindow:
         """Returns the number of events; a key that was appended again after it had expired counts for each of them."""
         return self._count
 
-    def find(self, run: KeyRun, key: str, *, now_ms: int) -> Kept | None:
-        """Returns the result of a key in this remembered run, or None if it has expired."""
-        kept = run.kept(key)
-        return None if now_ms - (kept.tick >> _LOGICAL_BITS) > self._age_max_ms else kept
+    def has_expired(self, kept: Kept, *, now_ms: int) -> bool:
+        """Returns whether a result is older than the window."""
+        return now_ms - (kept.tick >> _LOGICAL_BITS) > self._age_max_ms
 
     def add(self, run: KeyRun) -> None:
-        """Adds the newest keys, which lead to this run, takes over their uses of the scope, and evicts keys beyond the bounds."""
+        """Adds the newest keys, which have their entry, takes over their uses of the scope, and evicts keys beyond the bounds."""
         count = len(run.keys)
         self._runs.append(run)
         self._count += count
@@ -184,8 +198,10 @@ class KeyWindow:
         """Fills an empty window with runs of live scopes, oldest first, and adds their uses."""
         for run in runs:
             run.scope.uses += len(run.keys)
-            run.scope.keys.update(dict.fromkeys(run.keys, run))
-            self._runs.append(run)
+            entry = Entry(run.keys)
+            kept = Kept(run.position, run.index, run.tick, run.txn_id, run.keepalive_ms)
+            run.scope.keys.update(dict.fromkeys(run.keys, entry))
+            self._runs.append(KeyRun.known(run.scope, entry, kept))
             self._count += len(run.keys)
         if self._count > self._count_max:
             self._evict(self._count - self._count_max)
@@ -214,10 +230,13 @@ class KeyWindow:
             scope, known = run.scope, run.scope.keys
             end = min(start + count, len(run.keys))
             keys = run.keys[start:end]
-            found = list(map(known.pop, keys, repeat(None)))
-            if found.count(run) != len(keys):
-                # Some were appended again after they had expired: these lead to newer runs.
-                known.update({key: other for key, other in zip(keys, found, strict=True) if other not in (None, run)})
+            found: list[Entry | None] = list(map(known.pop, keys, repeat(None)))
+            entry = run.entry
+            if found.count(entry) != len(keys):
+                # Some were appended again after they had expired: these have newer entries.
+                known.update(
+                    {key: other for key, other in zip(keys, found, strict=True) if other and other is not entry}
+                )
             if end == len(run.keys):
                 self._runs.popleft()
                 self._gone = 0

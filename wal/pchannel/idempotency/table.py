@@ -18,7 +18,7 @@ from typing import cast
 from wal.frame import FrameView, RunName
 from wal.pchannel.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.pchannel.idempotency.producers import Producers
-from wal.pchannel.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyRun, KeyWindow, Scope, Scopes
+from wal.pchannel.idempotency.scopes import RUN_KEYS, Claim, Entry, Kept, KeyRun, KeyWindow, Scope, Scopes
 from wal.pchannel.idempotency.state import decode_state, encode_state
 
 __all__ = ["IdempotencyTable"]
@@ -46,9 +46,10 @@ class IdempotencyTable:
         scope = self.scopes.get(names)
         if scope is None:
             return None
-        if (run := scope.keys.get(key)) is None:
+        if (entry := scope.keys.get(key)) is None:
             return None
-        return run.claim_of(key) or self._window.find(run, key, now_ms=now_ms)
+        found = entry.find(key)
+        return None if isinstance(found, Kept) and self._window.has_expired(found, now_ms=now_ms) else found
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
         """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
@@ -56,7 +57,7 @@ class IdempotencyTable:
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
         claim = Claim(scope, key, barrier)
-        scope.keys[key] = KeyRun(scope, [key], claims=[claim])
+        scope.keys[key] = Entry([key], [claim])
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
@@ -68,13 +69,13 @@ class IdempotencyTable:
             return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
         scope, claims = self.scopes.use(names, len(keys)), list[Claim]()
         for start in range(0, len(keys), RUN_KEYS):
-            run = _claim_new(scope, cast("list[str]", keys[start : start + RUN_KEYS]))
-            if run is None:
+            together = _claim_new(scope, cast("list[str]", keys[start : start + RUN_KEYS]))
+            if together is None:
                 for claim in claims:
                     del scope.keys[cast("str", claim.key)]
                 self.scopes.release(scope, len(keys))
                 return None
-            claims += run
+            claims += together
         return claims
 
     def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
@@ -109,8 +110,8 @@ class IdempotencyTable:
         if isinstance(claim.key, ProducerKey):
             return self.producers.failed(claim, final=final)
         scope = claim.scope
-        run = scope.keys.get(claim.key)
-        if run is not None and run.claims is not None and run.claims[claim.at] is claim:
+        entry = scope.keys.get(claim.key)
+        if entry is not None and entry.claims is not None and entry.claims[claim.at] is claim:
             del scope.keys[claim.key]
             self.scopes.release(scope)
         return []
@@ -143,7 +144,8 @@ class IdempotencyTable:
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
             if event.sequence is None:
-                self._window.add(_known_run(scope, [event.text], kept))
+                entry = scope.keys[event.text] = Entry([event.text])
+                self._window.add(KeyRun.known(scope, entry, kept))
             else:
                 self.producers.durable(scope, event.text, event.sequence, kept)
                 self.scopes.release(scope)
@@ -181,12 +183,11 @@ class IdempotencyTable:
     def _remember(self, claims: list[Claim], kept: Kept) -> None:
         """Makes these pending keys of one scope a remembered run: the result of the first is `kept`, and the others follow it."""
         scope = claims[0].scope
-        run = scope.keys[cast("str", claims[0].key)]
-        if run.claims == claims:
-            run.position, run.index, run.tick = kept.position, kept.index, kept.tick
-            run.txn_id, run.keepalive_ms, run.claims = kept.txn_id, kept.keepalive_ms, None
-        else:  # a part of the run that was claimed: the others are in another frame, or have failed
-            run = _known_run(scope, [cast("str", claim.key) for claim in claims], kept)
+        entry = scope.keys[cast("str", claims[0].key)]
+        if entry.claims != claims:  # a part of what was claimed: the others are in another frame, or have failed
+            entry = Entry([cast("str", claim.key) for claim in claims])
+            scope.keys.update(dict.fromkeys(entry.keys, entry))
+        run = KeyRun.known(scope, entry, kept)
         if scope.live:
             self._window.add(run)  # the claims' uses become the window's
         else:
@@ -196,20 +197,13 @@ class IdempotencyTable:
 def _claim_new(scope: Scope, keys: list[str]) -> list[Claim] | None:
     """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
     known = scope.keys
-    before, run = len(known), KeyRun(scope, keys)
-    for _ in map(known.setdefault, keys, repeat(run)):
+    before, entry = len(known), Entry(keys)
+    for _ in map(known.setdefault, keys, repeat(entry)):
         pass
     if len(known) != before + len(keys):
         for key in keys:
-            if known.get(key) is run:
+            if known.get(key) is entry:
                 del known[key]
         return None
-    run.claims = claims = list(map(Claim, repeat(scope), keys, repeat(0), range(len(keys))))
+    entry.claims = claims = list(map(Claim, repeat(scope), keys, repeat(0), range(len(keys))))
     return claims
-
-
-def _known_run(scope: Scope, keys: list[str], kept: Kept) -> KeyRun:
-    """Returns the remembered run of these keys, to which they lead from now on."""
-    run = KeyRun(scope, keys, kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms)
-    scope.keys.update(dict.fromkeys(keys, run))
-    return run
