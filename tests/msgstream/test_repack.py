@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -170,3 +171,11 @@ def test_what_was_sent_twice_may_be_repacked_and_sent_twice() -> None:
     for message in twice:
         message.id = 7
     assert distribute(twice, 1, lambda messages, buckets: {0: MsgPack(messages)}) == {0: twice}
+
+
+def test_a_cancellation_in_a_repack_function_is_no_cancellation_of_the_caller() -> None:
+    def cancelled(messages: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+        raise asyncio.CancelledError
+
+    with pytest.raises(InvalidArgumentError, match="the repack function raised CancelledError"):
+        distribute([TimeTickMsg(1)], 2, cancelled)

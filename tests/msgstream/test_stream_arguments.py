@@ -8,7 +8,7 @@ import pytest
 
 from tests.msgstream.packs import consume, numbers, produce, row
 from wal.errors import InvalidArgumentError
-from wal.msgstream import MsgPack, MsgStream, TtMsgStream
+from wal.msgstream import MsgPack, MsgStream, TtMsgStream, UnmarshalDispatcher
 from wal.msgstream.media.memory import MemoryMedium
 
 
@@ -16,6 +16,20 @@ from wal.msgstream.media.memory import MemoryMedium
 def test_settings_out_of_range(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(settings))):
         TtMsgStream(MemoryMedium(), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"on_refused": "a queue"}, {"dispatcher": UnmarshalDispatcher.unmarshal}, {"auto_ack": "no"}]
+)
+def test_settings_of_a_wrong_type(settings: dict[str, Any]) -> None:
+    for kind in (MsgStream, TtMsgStream):
+        with pytest.raises(TypeError, match=next(iter(settings))):
+            kind(MemoryMedium(), **settings)
+
+
+def test_what_is_no_medium() -> None:
+    with pytest.raises(TypeError, match="over a medium, such as MemoryMedium"):
+        MsgStream("memory")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ Files:
 * acker:      the actor that acknowledges the messages of a channel
 * page:       messages that were received together, decoded. Pure
 * delivered:  a pack that was handed over, with what its acknowledgement covers
-* options:    the keywords of the streams over ready-made media
+* options:    the options of streams, checked
 * refused:    a received message that is not delivered
 * statistics: the statistics of a stream
 * names:      the checks of names

@@ -57,7 +57,14 @@ async def migrate(
     """
     if not isinstance(stream, MsgStream) or isinstance(stream, TtMsgStream):
         raise TypeError(f"migrate() copies a MsgStream, in the order of its channels, not {type(stream).__name__}")
+    _check_log(log)
     check_name("name", name)
+    if idle_s is not None and not isinstance(idle_s, int | float):
+        raise TypeError(f"idle_s must be a number of seconds or None, not {idle_s!r}")
+    if idle_s is not None and not idle_s > 0:
+        raise InvalidArgumentError(
+            f"idle_s={idle_s!r}: give a number of seconds above 0, or None to run until it is cancelled"
+        )
     if not isinstance(channels, Mapping):
         channels = {channel: channel for channel in check_channels(channels)}
     targets = dict(channels)
@@ -113,6 +120,10 @@ async def translate(
     position is of a pack that ended at its timestamp: the consumer gets everything above that, and again what came out of order below.
     Raises InvalidArgumentError if the message was not copied, or nothing was.
     """
+    _check_log(log)
+    check_name("name", name)
+    if not isinstance(old_position, MsgPosition):
+        raise TypeError(f"translate takes the MsgPosition of a message, not {old_position!r}")
     channel = old_position.channel_name
     target = channel if vchannel is None else vchannel
     after: MsgPosition | None = None
@@ -136,6 +147,11 @@ async def translate(
             "message that it copied, time_ticked=True for one of a time-ticked stream, or vchannel=… if that has another name"
         )
     return after
+
+
+def _check_log(log: object) -> None:
+    if not isinstance(log, WALAccesser):
+        raise TypeError(f"a migration is into an open log, as open_wal(…) gives it, not {log!r}")
 
 
 class _Copy:

@@ -6,6 +6,7 @@ them, the buckets of its keys. It returns the messages of each bucket.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -65,7 +66,12 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
         same = list(run)
         buckets = [[key % producers for key in message.hash_keys] for message in same]
         chosen = repack or _BY_TYPE.get(msg_type, default_repack)
-        packs = chosen(same, buckets)
+        try:
+            packs = chosen(same, buckets)
+        except CancelledError as error:  # nothing waits here, so nobody was cancelled
+            raise InvalidArgumentError(
+                "the repack function raised CancelledError: let it raise another error"
+            ) from error
         if not isinstance(packs, Mapping):
             raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {packs!r}")
         for index, pack in packs.items():

@@ -20,6 +20,7 @@ from wal.msgstream.dispatcher import UnmarshalDispatcher
 from wal.msgstream.errors import failure
 from wal.msgstream.medium import Medium
 from wal.msgstream.names import check_channels, check_name
+from wal.msgstream.options import check_options
 from wal.msgstream.pack import MsgPack
 from wal.msgstream.page import Decoder
 from wal.msgstream.position import MsgPosition
@@ -60,8 +61,7 @@ class MsgStream(AsyncOnly):
         auto_ack: bool = True,
         owns_medium: bool = False,
     ) -> None:
-        if not isinstance(buffer_size, int) or buffer_size < 1:
-            raise InvalidArgumentError(f"buffer_size={buffer_size!r} is out of range: give at least 1 pack")
+        check_options(medium, buffer_size=buffer_size, dispatcher=dispatcher, on_refused=on_refused, auto_ack=auto_ack)
         self._medium = medium
         self._buffer_size = buffer_size
         self._decoder: Decoder = dispatcher or UnmarshalDispatcher()

@@ -207,3 +207,9 @@ async def test_wrong_arguments_are_refused(log: WALAccesser) -> None:
         ScannerNode("source", log, [], cursor="graph")
     with pytest.raises(InvalidArgumentError, match="cursor is empty"):
         ScannerNode("source", log, "orders", cursor="")
+    for name in (None, 7):
+        with pytest.raises(TypeError, match="a cursor is named by a str"):
+            ScannerNode("source", log, "orders", cursor=name)  # type: ignore[arg-type]
+    for seconds in (None, "1", True):
+        with pytest.raises(TypeError, match="tick_interval_s of node 'source' must be a number of seconds"):
+            ScannerNode("source", log, "orders", cursor="graph", tick_interval_s=seconds)  # type: ignore[arg-type]

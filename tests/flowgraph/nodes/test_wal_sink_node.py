@@ -183,6 +183,11 @@ async def test_wrong_input_is_refused_before_anything_is_written(log: WALAccesse
             3,
             [InsertMsg(timestamps=(3,), row_ids=(8,), row_data=(b"",), hash_keys=(1,))],
         )
+    with pytest.raises(TypeError, match="to_messages of node 'sink' must be a function"):
+        WalSinkNode("sink", log, "copy", to_messages=7)  # type: ignore[arg-type]
+    for wrong in (None, b"bytes", "text", 7):
+        with pytest.raises(TypeError, match=rf"to_messages of node 'sink' returned {wrong!r}: return messages"):
+            await write(WalSinkNode("sink", log, "copy", to_messages=lambda _, wrong=wrong: wrong), 3, [b"any"])  # type: ignore[misc]
     assert await log.producers() == []
     await write(node, 1, [b"fine"])
     assert await written(log) == [[b"fine"]]

@@ -316,6 +316,16 @@ async def test_wrong_arguments_are_told_before_anything_is_done(
         await migrate(stream, log, channels="a", name="move")
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):
         await migrate(stream, log, channels=["a"], name="_move")
+    with pytest.raises(InvalidArgumentError, match="idle_s=0: give a number of seconds above 0"):
+        await migrate(stream, log, channels=["a"], name="move", idle_s=0)
+    with pytest.raises(TypeError, match="idle_s must be a number of seconds"):
+        await migrate(stream, log, channels=["a"], name="move", idle_s="1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="into an open log"):
+        await migrate(stream, "data/", channels=["a"], name="move")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="into an open log"):
+        await translate("data/", MsgPosition("a", b"id"), name="move")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the MsgPosition of a message"):
+        await translate(log, b"id", name="move")  # type: ignore[arg-type]
     assert mq.channels() == []
     await stream.as_consumer(["a"], "s")
     await stream.start()

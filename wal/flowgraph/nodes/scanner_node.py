@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from wal.accesser.accesser import WALAccesser
+from wal.cursors import check_cursor
 from wal.errors import InvalidArgumentError
 from wal.flowgraph.msg import Msg
 from wal.flowgraph.node import BaseNode
@@ -50,6 +51,9 @@ class ScannerNode(BaseNode):
         super().__init__(name)
         if not isinstance(log, WALAccesser):
             raise TypeError(f"node {name!r} reads an open log, as open_wal gives it, not {type(log).__name__}")
+        check_cursor(cursor)
+        if not isinstance(tick_interval_s, int | float) or isinstance(tick_interval_s, bool):
+            raise TypeError(f"tick_interval_s of node {name!r} must be a number of seconds, not {tick_interval_s!r}")
         if not 0 <= tick_interval_s <= INTERVAL_S_MAX or 0 < tick_interval_s < INTERVAL_S_MIN:
             raise InvalidArgumentError(
                 f"tick_interval_s={tick_interval_s} of node {name!r} is out of range: 0, or {INTERVAL_S_MIN} to {INTERVAL_S_MAX}"

@@ -82,6 +82,8 @@ class WalSinkNode(BaseNode):
         self._vchannels = check_vchannels(vchannel, "a WalSinkNode takes the name of a vchannel, or several")
         if not self._vchannels:
             raise InvalidArgumentError(f"node {name!r} names no vchannel: name at least one")
+        if to_messages is not None and not callable(to_messages):
+            raise TypeError(f"to_messages of node {name!r} must be a function of a message, not {to_messages!r}")
         self._only = self._vchannels[0] if len(self._vchannels) == 1 else None
         self._log = log
         self._producer = ProducerKey(name if producer is None else producer, 0).producer
@@ -125,7 +127,12 @@ class WalSinkNode(BaseNode):
     def _bodies(self, message: Any) -> Iterable[Message | bytes]:
         """Returns what is written for one message."""
         if self._to_messages is not None:
-            return self._to_messages(message)
+            written = self._to_messages(message)
+            if isinstance(written, str | bytes) or not isinstance(written, Iterable):
+                raise TypeError(
+                    f"to_messages of node {self.name!r} returned {written!r:.200}: return messages or bytes, as in [message], or []"
+                )
+            return written
         if isinstance(message, Message | bytes):
             return (message,)
         if isinstance(message, ImmutableMessage):
