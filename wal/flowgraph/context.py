@@ -302,7 +302,8 @@ class NodeContext(Member):
         if error is None:
             try:
                 if not self.ins:
-                    check_results(work.outputs)
+                    if type(work.outputs) is not list:
+                        check_results(work.outputs)
                     if not work.outputs:
                         self._begun.clear()
                         if not work.stopped:
@@ -324,9 +325,10 @@ class NodeContext(Member):
             raise TypeError(no_message(outputs[0], error)) from error
         if not isinstance(tick, int):
             raise TypeError(f"it gave tick {tick!r}: a tick is an int")
-        earlier = self.tick
-        if earlier is not None and tick <= earlier:
-            raise InvalidArgumentError(f"it gave tick {tick} after tick {earlier}: ticks of an input node must ascend")
+        if self.tick is not None and tick <= self.tick:
+            raise InvalidArgumentError(
+                f"it gave tick {tick} after tick {self.tick}: ticks of an input node must ascend"
+            )
         if tick < self._start_tick:
             raise InvalidArgumentError(f"it gave tick {tick}: the graph starts at tick {self._start_tick}")
         return tick

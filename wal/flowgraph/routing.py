@@ -22,7 +22,8 @@ def route(tick: int, outputs: Outputs, targets: Sequence[object]) -> list[Msg]:
     Raises InvalidArgumentError for a message of another tick, one for an edge that does not exist, or a second one for an edge, and
     TypeError for results that are no list of messages.
     """
-    check_results(outputs)
+    if type(outputs) is not list:  # the usual type: the call costs more than the question
+        check_results(outputs)
     routed: list[Msg | None] = [None] * len(targets)
     for msg in outputs or ():
         try:
