@@ -25,7 +25,7 @@ from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.msg import Msg
 from wal.flowgraph.node import Node, Outputs
-from wal.flowgraph.routing import RESULTS, check_results, no_message, route
+from wal.flowgraph.routing import RESULTS, check_results, no_message, route, tick_of
 from wal.flowgraph.states import FlowGraphStates
 from wal.flowgraph.statistics import NodeStatistics
 from wal.flowgraph.work import Work
@@ -302,7 +302,7 @@ class NodeContext(Member):
         if error is None:
             try:
                 if not self.ins:
-                    if type(work.outputs) is not list:
+                    if type(work.outputs) is not list:  # as in route
                         check_results(work.outputs)
                     if not work.outputs:
                         self._begun.clear()
@@ -319,12 +319,7 @@ class NodeContext(Member):
 
     def _next_tick(self, outputs: Any) -> int:
         """Returns the tick that an input node has given."""
-        try:
-            tick: int = outputs[0].time_tick
-        except AttributeError as error:
-            raise TypeError(no_message(outputs[0], error)) from error
-        if not isinstance(tick, int):
-            raise TypeError(f"it gave tick {tick!r}: a tick is an int")
+        tick = tick_of(outputs)
         if self.tick is not None and tick <= self.tick:
             raise InvalidArgumentError(
                 f"it gave tick {tick} after tick {self.tick}: ticks of an input node must ascend"

@@ -10,7 +10,7 @@ from wal.errors import InvalidArgumentError
 from wal.flowgraph.msg import Msg, SkipTickMsg
 from wal.flowgraph.node import Outputs
 
-__all__ = ["RESULTS", "check_results", "no_message", "route"]
+__all__ = ["RESULTS", "check_results", "no_message", "route", "tick_of"]
 
 RESULTS: Final = (list, tuple, NoneType, Sequence)
 """What `operate` may give; the usual types come first, because asking an abstract one costs more."""
@@ -53,6 +53,17 @@ def check_results(outputs: object) -> None:
     """Raises TypeError for results that are no list of messages."""
     if not isinstance(outputs, RESULTS) or isinstance(outputs, str | bytes):
         raise TypeError(f"it gave {outputs!r:.200}: operate() gives a list of messages, or None")
+
+
+def tick_of(outputs: Sequence[Msg]) -> int:
+    """Returns the tick of the results of an input node, at least one. Raises TypeError if they have none."""
+    try:
+        tick: int = outputs[0].time_tick
+    except AttributeError as error:
+        raise TypeError(no_message(outputs[0], error)) from error
+    if not isinstance(tick, int):
+        raise TypeError(f"it gave tick {tick!r}: a tick is an int")
+    return tick
 
 
 def no_message(msg: object, error: Exception) -> str:
