@@ -63,7 +63,6 @@ _REFUSED: Final = "has the pchannel fail: a client waits for another server that
 _ONE_TURN: Final = (
     "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
 )
-_FORK: Final = "uses the log in a forked process: gRPC does not survive a fork"
 TESTS: Final[dict[str, str]] = {
     "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
     **dict.fromkeys(
@@ -85,8 +84,6 @@ TESTS: Final[dict[str, str]] = {
     "test_many_scanners.test_scanners_with_one_selection_share_their_messages": (
         "compares the message objects of two readers: they share what is transferred, and each builds its messages"
     ),
-    "test_places.test_a_forked_child_is_refused_and_the_parent_goes_on": _FORK,
-    "test_unclosed.test_a_forked_child_releases_and_says_nothing": _FORK,
     "test_read.test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once": (
         "looks for an error at the call that only the server knows: another client may have created the vchannel; the future has it"
     ),
@@ -196,8 +193,13 @@ class ServedLocation:
         self._address = ""
 
     def stand_in(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
-        """Has `open_wal`, `init`, `bridge.blocking` and `open_virtual` of these modules take the location."""
-        mine = {"open_wal": self.open_wal, "init": self.init, "open_virtual": self.open_virtual}
+        """Has `open_wal`, `init`, `bridge.blocking`, `open_virtual` and `elsewhere` of these modules take the location."""
+        mine = {
+            "open_wal": self.open_wal,
+            "init": self.init,
+            "open_virtual": self.open_virtual,
+            "elsewhere": self.elsewhere,
+        }
         for module in (*modules, wal):
             for name, function in mine.items():
                 if hasattr(module, name):
@@ -225,6 +227,9 @@ class ServedLocation:
 
     def init(self, location: Any, **options: Any) -> None:
         _init(self._address_now() if location == self.location else location, **options)
+
+    def elsewhere(self, location: str) -> str:
+        return self._address_now() if location == self.location else location
 
     def blocking(self, location: Any, **options: Any) -> bridge.BlockingLog:
         return _blocking(self._address_now() if location == self.location else location, **options)
