@@ -90,6 +90,16 @@ async def test_tls_and_mutual_tls(certificates: Path) -> None:
         await refused(port, TlsFiles(ca=ca), "certificate is of another host: connect by a name")
 
 
+async def test_a_port_of_a_web_server_is_told_at_once() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        await refused(server.sockets[0].getsockname()[1], None, "does not speak gRPC: is it the right port?")
+
+
 async def refused(port: int, tls: TlsFiles | None, words: str) -> None:
     """Checks that a client learns, long before its deadline, from whom it gets no connection, and what to do."""
     began = time.monotonic()

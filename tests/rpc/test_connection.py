@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.outages.proxy import Proxy
 from tests.rpc.contract import PACKAGE, Contract
 from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produce, serving
 from wal.errors import (
@@ -136,6 +137,20 @@ async def test_a_stream_ends_with_the_servers_error_for_reader_and_writer() -> N
             await stream.read()
         with pytest.raises(ChannelNotExistError, match=r"^no such channel$"):
             await stream.write(produce(2))
+
+
+async def test_a_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
+    async with (
+        serving(Server()) as port,
+        Proxy(port) as proxy,
+        connected(int(proxy.address.rpartition(":")[2])) as connection,
+    ):
+        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        await stream.read()
+        proxy.cut()
+        with pytest.raises(UnavailableError, match=f"{proxy.address}, producing: ") as caught:
+            await stream.read()
+        assert "changed" not in str(caught.value)
 
 
 async def test_a_stream_without_its_header_is_refused_with_the_remedy() -> None:

@@ -1,4 +1,4 @@
-"""What gRPC's reasons for a connection that failed say about TLS, and what to do. Pure."""
+"""What gRPC's reasons for a connection that failed say about TLS, or about a port of another service, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _FAULTS: Final = {
     "WRONG_VERSION_NUMBER": (
         "the server does not speak TLS on this port: connect with {scheme}://, or give the server a certificate and a key"
     ),
+    "Trying to connect an http1.x server": "another service listens on this port, which does not speak gRPC: is it the right port?",
 }
 """What to say for the words that BoringSSL and gRPC use."""
 _CLOSED_AT_ONCE: Final = ("Socket closed", "TSI_DATA_CORRUPTED")
@@ -24,7 +25,7 @@ _CLOSED_AT_ONCE: Final = ("Socket closed", "TSI_DATA_CORRUPTED")
 
 
 def tls_fault(reasons: Sequence[str], scheme: str) -> str:
-    """Returns what is wrong if TLS is why none of several servers can be reached, else an empty text.
+    """Returns what is wrong if TLS, or another service, is why none of several servers can be reached, else an empty text.
 
     `scheme` begins a location whose connections have no TLS.
     """

@@ -10,7 +10,7 @@ import grpc.aio
 from wal.errors import FormatError, InvalidArgumentError, UnavailableError, UnknownOutcomeError, WALError
 from wal.rpc.codes import error_in
 
-__all__ = ["explain", "received"]
+__all__ = ["explain", "explain_end", "received"]
 
 Response = TypeVar("Response")
 
@@ -51,3 +51,11 @@ def explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALErro
             f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it"
         )
     return UnavailableError(f"{said}; nothing was changed: try again")
+
+
+def explain_end(error: grpc.aio.AioRpcError, what: str) -> WALError:
+    """Returns the error of a stream that has ended, as `explain` does. What became of its requests, only its owner can say."""
+    explained = explain(error, what, writing=False)
+    if isinstance(explained, UnavailableError) and error_in(error) is None:
+        return UnavailableError(f"{what}: {error.details() or error.code().name}")
+    return explained

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from wal.errors import ClosedError, WALError
-from wal.rpc.answer import explain, received
+from wal.rpc.answer import explain_end, received
 
 __all__ = ["Stream"]
 
@@ -30,7 +30,7 @@ class Stream(Generic[Request, Response]):
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise explain(error, self._what, writing=False) from error
+            raise explain_end(error, self._what) from error
         except asyncio.InvalidStateError as error:  # the call has ended, or `finish` was called
             raise await self._ended() from error
         except asyncio.CancelledError:
@@ -47,7 +47,7 @@ class Stream(Generic[Request, Response]):
                     raise await self._ended()
                 return None
         except grpc.aio.AioRpcError as error:
-            raise explain(error, self._what, writing=False) from error
+            raise explain_end(error, self._what) from error
         except asyncio.CancelledError:
             if not self._is_cancelled():
                 raise
@@ -75,11 +75,8 @@ class Stream(Generic[Request, Response]):
         if code is grpc.StatusCode.OK or self._cancelled:
             return self._closed()
         metadata = await self._call.trailing_metadata()
-        return explain(
-            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details()),
-            self._what,
-            writing=False,
-        )
+        error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details())
+        return explain_end(error, self._what)
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self._what}: the stream has ended")
