@@ -53,8 +53,6 @@ class Unread:
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
-
     def __repr__(self) -> str:
         self.read()
         return super().__repr__()
