@@ -50,7 +50,7 @@ def public(one: type, *, without: set[str]) -> dict[str, list[str]]:
         (WALAccesser, bridge.BlockingWAL, {"begin", "wait_open"}),
         (Txn, bridge.BlockingTxn, set()),
         (LogBroadcast, bridge.BlockingBroadcast, set()),
-        (Scanner, bridge.BlockingScanner, {"page", "hand_over"}),
+        (Scanner, bridge.BlockingScanner, {"page", "hand_over", "use_cursor_of"}),
     ],
 )
 def test_every_public_call_has_its_twin(one: type, twin: type, plumbing: set[str]) -> None:
