@@ -11,6 +11,7 @@ import pytest
 from tests.accesser.probes import payloads, turns
 from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
+from tests.remote.test_dropping import directory
 from wal import Message, ProducerKey, WALAccesser, open_wal
 from wal.errors import ClosedError, UnknownOutcomeError
 
@@ -108,11 +109,13 @@ async def test_a_sequence_of_a_producer_goes_on_without_its_caller(log: WALAcces
     assert await payloads(log, "orders") == [b"1", b"2"]
 
 
-async def test_what_was_not_sent_is_not_sent_any_more(server: Child) -> None:
+@pytest.mark.parametrize("name", ["known", "not located"])
+async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str) -> None:
     log = await open_wal(f"wal://{server.address}")
-    await log.raw_append(Message("orders", b"1"))
+    await log.create_vchannel("known")
+    await until(lambda: "known" in directory(log).known.records)
     await server.kill()
-    call = log.append_nowait(Message("orders", b"2"), barrier_time_tick=1)
+    call = log.append_nowait(Message(name, b"2"), barrier_time_tick=1)
     assert log.statistics().bytes_in_flight > 0
     call.cancel()
     await until(lambda: log.statistics().bytes_in_flight == 0)

@@ -241,9 +241,12 @@ class RemoteAppends:
         await self._known_producers.forget(name)
 
     async def close(self) -> None:
-        """Rolls back what is open, and waits until the pchannel of every vchannel is known, so that what was appended has a producer."""
+        """Rolls back what is open, and waits until the pchannel of every vchannel is known for which requests wait."""
         for txn in list(self._txns):
             txn.close()
+        for hold, guessed in self._held.values():
+            if hold.finding is not None and not guessed.holds(hold):
+                hold.finding.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -309,16 +312,13 @@ class RemoteAppends:
             await drop()
         finally:
             self._dropping.discard(name)
-            self._end_dropping(name, hold, producer)
-
-    def _end_dropping(self, name: str, hold: Hold, guessed: Producer) -> None:
-        if guessed.holds(hold):
-            self._begin_finding(name, hold, guessed)
-        else:
-            del self._held[name]
+            if producer.holds(hold):
+                self._begin_finding(name, hold, producer)
+            else:
+                del self._held[name]
 
     def _begin_finding(self, name: str, hold: Hold, guessed: Producer) -> None:
-        task = self._loop.create_task(self._find(name, hold, guessed), name=f"locate {name}")
+        hold.finding = task = self._loop.create_task(self._find(name, hold, guessed), name=f"locate {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -330,10 +330,10 @@ class RemoteAppends:
             if not isinstance(error, WALError):
                 failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
                 failure.__cause__ = error
-            del self._held[name]
             guessed.fail(guessed.withdraw(hold), failure)
             return
-        del self._held[name]
+        finally:
+            del self._held[name]
         producer = self._producers[info.pchannel]
         if producer is not guessed:
             for sending in guessed.withdraw(hold):

@@ -7,6 +7,7 @@ anything newer, in their order. The outcome of any other request without an answ
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -33,10 +34,12 @@ Make = Callable[[int, int], proto.ProduceRequest]
 class Hold:
     """A vchannel whose pchannel the server is being asked for: requests for it wait, and whatever follows them on the same producer."""
 
-    __slots__ = ("pending",)
+    __slots__ = ("finding", "pending")
 
     def __init__(self) -> None:
         self.pending: bool = True
+        self.finding: asyncio.Task[None] | None = None
+        """The task that asks the server; None before it does, while a drop is under way."""
 
 
 class Sending:
