@@ -104,18 +104,19 @@ async def test_nodes_are_closed_once_at_the_end_whatever_it_is(fails_at: int) ->
     assert source.closed == 1
 
 
+class Closing(Sink):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
 async def test_a_cancellation_in_the_close_of_a_node_does_not_reach_the_graph(caplog: pytest.LogCaptureFixture) -> None:
     class Cancelled(Source):
         async def close(self) -> None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             future.cancel()
             await future
-
-    class Closing(Sink):
-        closed = False
-
-        async def close(self) -> None:
-            self.closed = True
 
     sink = Closing("sink")
     with caplog.at_level(logging.ERROR, "wal.flowgraph"):
@@ -146,12 +147,6 @@ async def test_a_node_that_cannot_be_closed_is_logged_and_stops_nothing(caplog: 
     class Stuck(Source):
         async def close(self) -> None:
             raise FailingError("the file is gone")
-
-    class Closing(Sink):
-        closed = False
-
-        async def close(self) -> None:
-            self.closed = True
 
     sink = Closing("sink")
     with caplog.at_level(logging.ERROR, "wal.flowgraph"):

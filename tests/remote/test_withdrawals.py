@@ -125,7 +125,7 @@ async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str) 
 
 
 async def test_a_withdrawal_is_repeated_on_another_connection(served: Serving) -> None:
-    """What the lost connection has brought goes on: the server cannot know that the append that comes again is of the same caller."""
+    """An append that the lost connection brought goes on: the server cannot know that the one sent again has the same caller."""
     async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{proxy.address}") as log:
         await log.create_vchannel("orders")
         call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=await far_barrier(log), idempotency_key="k")

@@ -56,7 +56,7 @@ class UnmarshalDispatcher:
         self._classes: dict[int, type[TsMsg]] = dict(_DEFAULTS)
         self._templates: dict[int, UnmarshalFunc] = {}
         self._by_prefix: dict[bytes, UnmarshalFunc] = {}
-        """What reads the messages that begin with these bytes: a shortcut, filled as messages come."""
+        """The reader of messages by their first bytes: a shortcut, filled as messages come."""
 
     def unmarshal(self, data: MarshalType, msg_type: int | None = None) -> TsMsg:
         """Returns the message with these bytes.

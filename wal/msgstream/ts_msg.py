@@ -39,7 +39,7 @@ NO_KEYS: Final[Sequence[int]] = ()
 
 
 class _Received(Unread):
-    """What a received message has beside its fields. (A struct has no other attributes, so a base of it has this one.)"""
+    """The bytes of a received message, beside its fields. (A struct has no other attributes, so a base of it has this one.)"""
 
     __slots__ = ("_wire",)
 

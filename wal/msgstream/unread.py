@@ -21,7 +21,7 @@ class Unread:
     __slots__ = ()
 
     _READERS: ClassVar[dict[str, Callable[[Any], Any]]] = {}
-    """What makes the value of a field, from the object. Other fields have the value of `_blank()`."""
+    """Functions from the object to the value of a field, by field. Other fields have the value of `_blank()`."""
     __struct_fields__: ClassVar[tuple[str, ...]]
 
     @classmethod

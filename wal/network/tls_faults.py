@@ -1,4 +1,4 @@
-"""What gRPC's reasons for a connection that failed say about TLS, or about a port of another service, and what to do. Pure."""
+"""TLS faults, and ports of other services, as told by gRPC's reason for a connection that failed; with the remedy. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAULTS: Final = {
     ),
     "Trying to connect an http1.x server": "another service listens on this port, which does not speak gRPC: is it the right port?",
 }
-"""What to say for the words that BoringSSL and gRPC use."""
+"""The explanation for each text that BoringSSL and gRPC use."""
 _CLOSED_AT_ONCE: Final = ("Socket closed", "TSI_DATA_CORRUPTED")
 """What gRPC says of a connection that the server ended at once; the second, if it did so with an alert of TLS, as servers in Go do."""
 

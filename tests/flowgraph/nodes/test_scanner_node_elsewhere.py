@@ -39,7 +39,7 @@ def on_pulsar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict
 
 @pytest.fixture
 async def opens(on_pulsar: tuple[str, dict[str, Any]] | None, tmp_path: Path) -> AsyncIterator[Opens]:
-    """Opens the log, each time anew."""
+    """Returns a newly opened log at each call."""
     if on_pulsar is not None:
         location, settings = on_pulsar
         yield lambda: open_wal(location, time_tick_interval_s=0.01, **settings)

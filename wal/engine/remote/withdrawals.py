@@ -62,7 +62,7 @@ class Withdrawals:
         self._cancelled.add(sending)
 
     def restarted(self) -> None:
-        """Withdraws anew on another stream: what is sent again there has other numbers."""
+        """Replaces the withdrawals on another stream: requests that are sent again have other numbers there."""
         self._outbox.take_back(lambda sending: sending.make == self._request)
         waiting = self._outbox.waiting
         if waiting and (self.closing or any(sending.may_wait and sending.future.cancelled() for sending in waiting)):
