@@ -225,6 +225,20 @@ async def test_a_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, co
     assert isinstance((await outcomes(stream, 1))[3], AppendResult)
 
 
+async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, connection: Connection) -> None:
+    stream = await opened(connection)
+    message, oracle = Message("orders", b"x"), served.log.oracle
+    for number in range(70):
+        seen = oracle.last + (59_000 << 18)
+        await stream.write(proto.ProduceRequest(append=request_of(number, [(message, 0, None)], seen_time_tick=seen)))
+        await outcomes(stream, 1)
+    assert oracle.statistics().ahead_s < 61.0
+    far = oracle.last + (30_000 << 18)
+    await stream.write(proto.ProduceRequest(append=request_of(70, [(message, far, None)])))
+    refused = (await outcomes(stream, 1))[70]
+    assert isinstance(refused, InvalidArgumentError)  # a barrier as far would be waited for as long
+
+
 async def test_a_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)

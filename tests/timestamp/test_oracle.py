@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
-from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, StorageError
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    FormatError,
+    InvalidArgumentError,
+    StorageError,
+    WouldBlockError,
+)
 from wal.kv import MemoryKV, SqliteKV
 from wal.timestamp import COUNT_MAX, TICK_MAX, TimestampOracle, compose, parse
 
@@ -225,6 +233,28 @@ async def test_observe_is_a_floor_within_a_bound(kv: FailingKV, clock: FakeClock
         clock.step(-7200)
         oracle.observe(seen)  # ahead of the wall clock now, but not of the ticks
         assert oracle.last == seen + 1
+
+
+async def test_observed_ticks_never_leave_the_wall_clock(kv: FailingKV, clock: FakeClock) -> None:
+    async with TimestampOracle(kv, clock=clock, observe_ahead_max_s=60) as oracle:
+        for _ in range(70):
+            with contextlib.suppress(InvalidArgumentError):
+                oracle.observe(oracle.last + compose(59_000))
+            await oracle.allocate()
+        assert oracle.statistics().ahead_s <= 60.001
+        clock.step(30)  # what the wall clock has passed may be observed again
+        oracle.observe(compose(START_MS + 90_000))
+
+
+async def test_bounded_ranges_never_leave_the_wall_clock(kv: FailingKV, clock: FakeClock) -> None:
+    async with TimestampOracle(kv, clock=clock, observe_ahead_max_s=0.05) as oracle:
+        with pytest.raises(WouldBlockError, match=r"0\.05 s ahead of this clock, at most 0\.05 s are allowed"):
+            for _ in range(1_000):
+                await oracle.get_timestamp(COUNT_MAX, bounded=True)
+        assert oracle.statistics().ahead_s == 0.05
+        clock.step(0.001)
+        await oracle.get_timestamp(COUNT_MAX, bounded=True)
+        await oracle.get_timestamp(COUNT_MAX)  # the log's own ranges have no such bound
 
 
 async def test_a_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) -> None:

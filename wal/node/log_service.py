@@ -55,7 +55,7 @@ class LogService:
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:
         oracle = self._log.oracle
         oracle.observe(request.seen_time_tick)
-        ticks = await oracle.get_timestamp(request.count or _ONE)
+        ticks = await oracle.get_timestamp(request.count or _ONE, bounded=True)
         return proto.AllocatedRange(first=ticks.start, count=len(ticks))
 
     async def _allocate_ids(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:

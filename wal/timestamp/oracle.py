@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WouldBlockError
 from wal.timestamp.clock import SystemClock, Timer, WallClock
 from wal.timestamp.saved_limit import SavedLimit
-from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, TICK_MAX, HybridClock, check_int
+from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, TICK_MAX, HybridClock, check_int
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
@@ -116,13 +116,20 @@ class TimestampOracle:
             raise self._end
         return first
 
-    async def get_timestamp(self, count: int = 1) -> range:
+    async def get_timestamp(self, count: int = 1, *, bounded: bool = False) -> range:
         """Returns a range of `count` ticks (1 … 262,144). Waits for the KV when the saved limit is used up, and raises its error if it
-        fails."""
+        fails.
+
+        `bounded` is for callers that may ask without end: for them the range may not begin a millisecond that is more than
+        `observe_ahead_max_s` ahead of the wall clock. It raises WouldBlockError then, and the ticks stay where they are.
+        """
         check_int("count", count, 1, COUNT_MAX)
-        while (first := self.take(count)) is None:
+        while True:
+            if bounded:
+                self._check_room(count)
+            if (first := self.take(count)) is not None:
+                return range(first, first + count)
             await self.extend()
-        return range(first, first + count)
 
     async def allocate(self) -> int:
         """Returns one tick."""
@@ -134,16 +141,27 @@ class TimestampOracle:
         self._table.observe(tick)
 
     def check_ahead(self, tick: int) -> None:
-        """Raises InvalidArgumentError for a tick more than `observe_ahead_max_s` ahead of the wall clock and of the last tick.
+        """Raises InvalidArgumentError for a tick above the last one that is more than `observe_ahead_max_s` ahead of the wall clock.
 
-        Otherwise one wrong clock on another machine would advance this one for good, and a wait for such a tick would last as long.
+        Otherwise one wrong clock on another machine would advance this one for good, and a wait for such a tick would last as long. The
+        bound is measured from the wall clock alone: measured from the last tick, each call could advance it further.
         """
         check_int("tick", tick, 0, TICK_MAX)
-        ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)
-        if ahead_ms > self._observe_ahead_ms:
+        ahead_ms = (tick >> LOGICAL_BITS) - self._now_ms()
+        if tick > self._table.last and ahead_ms > self._observe_ahead_ms:
             raise InvalidArgumentError(
                 f"the tick {tick} is {ahead_ms / 1000} s ahead of this clock, and {self._observe_ahead_ms / 1000} s are allowed: "
                 f"set the clock it comes from, or raise observe_ahead_max_s"
+            )
+
+    def _check_room(self, count: int) -> None:
+        """Raises WouldBlockError if `count` more ticks would begin a millisecond that is too far ahead of the wall clock."""
+        last = self._table.last
+        ahead_ms = (last >> LOGICAL_BITS) - self._now_ms()
+        if ahead_ms >= self._observe_ahead_ms and (last & LOGICAL_MAX) + count >= COUNT_MAX:
+            raise WouldBlockError(
+                f"the ticks are {ahead_ms / 1000} s ahead of this clock, at most {self._observe_ahead_ms / 1000} s are allowed: ask for "
+                f"fewer than {count} at a time, or wait"
             )
 
     async def start(self) -> None:
