@@ -47,7 +47,7 @@ def main() -> int:
     for version in _claimed():
         if version == own:
             continue
-        python = _find(version)
+        python = find_python(version)
         if python is None:
             print(
                 f"NOT TESTED ON PYTHON {version}: no python{version} on the PATH, and none of pyenv; install one and run this again",
@@ -65,7 +65,7 @@ def _claimed() -> list[str]:
     return re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
 
 
-def _find(version: str) -> Path | None:
+def find_python(version: str) -> Path | None:
     """Returns a working interpreter of this version: a shim of pyenv exists but does not work when its version is not selected."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     on_path = shutil.which(f"python{version}")

@@ -1,6 +1,7 @@
 """Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist.
 
-Pages that use Spark are run in full by tests/spark, and here up to the first block that needs it.
+The how-to pages and the tutorial run in `test_pages_alone.py`, each with only the extra that it names. Other pages that use Spark are
+run in full by tests/spark, and here up to the first block that needs it.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import re
 import secrets
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import pytest
 
 import wal
-from tests.docs.snippets import PAGES, ROOT, blocks_before_spark, matches, run
+from tests.docs.snippets import PAGES, ROOT, blocks_before_spark, run_page
 
-WITH_CODE = [page for page in PAGES if blocks_before_spark(page)]
+ALONE: Final = [page for page in PAGES if page.parent.name == "howto" or page.name == "tutorial.md"]
+"""The pages that `test_pages_alone.py` runs."""
+WITH_CODE: Final = [page for page in PAGES if page not in ALONE and blocks_before_spark(page)]
 IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
 SERVERS: Final = {
     "127.0.0.1:2379": "etcd_address",
@@ -30,24 +32,21 @@ ROOT_PATH: Final = "by-dev"
 """The root path in the pages; each run uses its own instead."""
 
 
+def real_names(page: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Starts the servers that a page names, and returns what stands for their names in its code."""
+    text = page.read_text()
+    names = {name: request.getfixturevalue(fixture) for name, fixture in SERVERS.items() if name in text}
+    names[ROOT_PATH] = f"wal-test-{secrets.token_hex(6)}"
+    return names
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=IDS)
 async def test_its_code_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = page.read_text()
-    real = {named: request.getfixturevalue(fixture) for named, fixture in SERVERS.items() if named in text}
-    real[ROOT_PATH] = f"wal-test-{secrets.token_hex(6)}"
-    namespace: dict[str, Any] = {"__name__": "__page__"}
     try:
-        for block in blocks_before_spark(page):
-            for named, own in real.items():
-                block = msgspec.structs.replace(block, code=block.code.replace(named, own))
-            printed = await run(block, namespace)
-            if block.output is not None:
-                assert matches(printed, block.output), (
-                    f"{page}:{block.line} printed\n{printed}\nbut says\n{block.output}"
-                )
+        await run_page(blocks_before_spark(page), real_names(page, request))
     finally:
         await wal.release()
 

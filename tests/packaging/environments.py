@@ -18,11 +18,11 @@ TIMEOUT_S: Final = 300
 class Environment:
     """A fresh virtual environment in its own directory, with nothing installed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: str = sys.executable) -> None:
         self.directory = directory
         ensured = subprocess.run([ROOT / ".ci" / "ensure-uv"], check=True, capture_output=True, text=True)
         self._uv = str(ROOT / ensured.stdout.strip())  # a path on PATH is absolute, one in the clone is not
-        self._run_uv("venv", "--quiet", "--python", sys.executable, str(directory))
+        self._run_uv("venv", "--quiet", "--python", python, str(directory))
 
     @property
     def packages(self) -> Path:
@@ -44,9 +44,26 @@ class Environment:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAL_"))}
         if path is not None:
             environment["PYTHONPATH"] = str(path)
-        command = [str(self.directory / "bin" / "python"), "-c", code]
+        return self.python("-c", code, environment=environment)
+
+    def python(
+        self,
+        *arguments: str,
+        environment: dict[str, str],
+        stdin: str = "",
+        directory: Path | None = None,
+        timeout_s: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs this environment's Python with these arguments in a directory, its own by default."""
         return subprocess.run(
-            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+            [str(self.directory / "bin" / "python"), *arguments],
+            cwd=directory or self.directory,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def _run_uv(self, *arguments: str) -> None:

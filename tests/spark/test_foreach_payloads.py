@@ -32,24 +32,14 @@ def message_id(number: int) -> MessageID:
     return MessageID("p0", 1, 4096, number)
 
 
-def batch(*payloads: bytes | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "vchannel": pa.array(["JFK"] * len(payloads)),
-            "message_id": pa.array([bytes(message_id(number)) for number in range(len(payloads))], pa.binary()),
-            "payload": pa.array(payloads, pa.binary()),
-            "time_tick": pa.array(range(len(payloads)), pa.int64()),
-        }
-    )
-
-
 def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> list[Any]:
-    given_ = batch(*payloads)
-    (made,) = PayloadDecoder(decode, STRUCT, into="value", on_error=on_error)([given_])
-    made.validate(full=True)
-    assert made.schema.names == ["vchannel", "message_id", "value", "time_tick"]
-    assert made.column("time_tick").equals(given_.column("time_tick"))
-    return made.column("value").to_pylist()
+    ids = pa.array([bytes(message_id(number)) for number in range(len(payloads))], pa.binary())
+    vchannels = pa.array(["JFK"] * len(payloads), pa.string())
+    decoder = PayloadDecoder(decode, STRUCT, naming=("message_id", "vchannel"), on_error=on_error)
+    decoded = decoder(pa.array(payloads, pa.binary()), ids, vchannels)
+    decoded.validate(full=True)
+    assert decoded.type == STRUCT
+    return decoded.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -108,10 +98,12 @@ def test_on_error_null_keeps_the_other_rows() -> None:
     assert got == [{"dest": "ATL", "delay": None}, None, None, {"dest": None, "delay": 3}]
 
 
-def test_the_payload_can_be_kept() -> None:
-    (made,) = PayloadDecoder(json.loads, STRUCT, into="flight", keep_payload=True)([batch(b"{}")])
-    assert made.schema.names == ["vchannel", "message_id", "payload", "flight", "time_tick"]
-    assert made.column("payload").to_pylist() == [b"{}"]
+def test_error_names_only_columns_at_hand() -> None:
+    payloads = pa.array([b"x"], pa.binary())
+    with pytest.raises(InvalidArgumentError, match="the payload of a message cannot be decoded"):
+        PayloadDecoder(json.loads, STRUCT)(payloads)
+    with pytest.raises(InvalidArgumentError, match="the payload of a message of vchannel 'JFK' cannot be decoded"):
+        PayloadDecoder(json.loads, STRUCT, naming=("vchannel",))(payloads, pa.array(["JFK"]))
 
 
 @given(

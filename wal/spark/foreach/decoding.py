@@ -2,12 +2,13 @@
 
 Owns the column that replaces the payload; how a dict, a tuple or an object becomes the fields of a struct; and the error that names a
 message that cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's workers, a
-batch of rows at a time (`PayloadDecoder`, which is pickled to them and needs no JVM).
+batch of rows at a time (`PayloadDecoder`, which is pickled to them and needs no JVM). Nothing here needs pandas, so the extra `spark`
+is enough: the function is an Arrow function of Spark's, where `mapInArrow` and `pandas_udf` ask for pandas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
@@ -15,7 +16,7 @@ from wal.message import MessageID
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 __all__ = ["Decode", "Decoding", "PayloadDecoder", "decoded"]
@@ -106,32 +107,33 @@ class Decoding:
             f.col("payload").isNotNull(), f.struct(*(found[one.name].alias(one.name) for one in self._schema))
         )
         value = f.when(bad, f.raise_error(text) if self._on_error == "raise" else f.lit(None)).otherwise(value)
-        columns: list[Any] = []
+        return parsed.select(*self._columns(df, value))
+
+    def _in_arrow(self, df: DataFrame, decode: Decode) -> DataFrame:
+        """Decodes by the user's function. It counts as nondeterministic, so that the optimizer never calls it twice for a payload."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.pandas.functions import arrow_udf
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        naming = tuple(name for name in PayloadDecoder.NAMING if name in df.columns)
+        struct = to_arrow_type(self._schema, timezone="UTC")
+        decoder = PayloadDecoder(decode, struct, naming=naming, on_error=self._on_error)
+        # A lambda has no type hints, so Spark takes it for a function from arrays to an array; those of `__call__` it cannot resolve.
+        values = arrow_udf(lambda *columns: decoder(*columns), self._schema).asNondeterministic()
+        value = values(f.col("payload"), *(f.col(name) for name in naming))
+        return df.select(*self._columns(df, value))
+
+    def _columns(self, df: DataFrame, value: Column) -> list[Column]:
+        """Returns the columns of `df`, with this value in the place of the payload, or after it."""
+        from pyspark.sql import functions as f
+
+        columns: list[Column] = []
         for name in df.columns:
             if name != "payload" or self._keep_payload:
                 columns.append(f.col(f"`{name}`"))
             if name == "payload":
                 columns.append(value.alias(self._into))
-        return parsed.select(*columns)
-
-    def _in_arrow(self, df: DataFrame, decode: Decode) -> DataFrame:
-        from pyspark.sql.pandas.types import to_arrow_type
-        from pyspark.sql.types import StructField, StructType
-
-        fields = []
-        for field in df.schema.fields:
-            if field.name != "payload" or self._keep_payload:
-                fields.append(field)
-            if field.name == "payload":
-                fields.append(StructField(self._into, self._schema, nullable=True))
-        decoder = PayloadDecoder(
-            decode,
-            to_arrow_type(self._schema, timezone="UTC"),
-            into=self._into,
-            keep_payload=self._keep_payload,
-            on_error=self._on_error,
-        )
-        return df.mapInArrow(decoder, StructType(fields))
+        return columns
 
 
 def _struct(schema: object) -> StructType:
@@ -150,34 +152,23 @@ def _struct(schema: object) -> StructType:
 
 
 class PayloadDecoder:
-    """The function of `mapInArrow`: takes batches with a column `payload`, and adds a struct column `into` after it or in its place."""
+    """The function that Spark's workers call: takes an Arrow array of payloads, and returns the struct array of their values.
+
+    `naming` says which arrays follow the payloads in a call: columns by which an error names the message of a row.
+    """
+
+    NAMING: Final = ("message_id", "vchannel")
 
     def __init__(
-        self, decode: Decode, struct: pa.StructType, *, into: str, keep_payload: bool = False, on_error: str = "raise"
+        self, decode: Decode, struct: pa.StructType, *, naming: Sequence[str] = (), on_error: str = "raise"
     ) -> None:
         self._decode = decode
         self._struct = struct
-        self._into = into
-        self._keep_payload = keep_payload
+        self._naming = naming
         self._on_error = on_error
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            names: list[str] = []
-            columns: list[pa.Array] = []
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if name != "payload" or self._keep_payload:
-                    names.append(name)
-                    columns.append(column)
-                if name == "payload":
-                    names.append(self._into)
-                    columns.append(self.values(column, batch))
-            yield pa.RecordBatch.from_arrays(columns, names)
-
-    def values(self, payloads: pa.Array, batch: pa.RecordBatch) -> pa.StructArray:
-        """Returns the struct of each payload, null for a null payload. Errors name the message by its row in `batch`."""
+    def __call__(self, payloads: pa.Array, *naming: pa.Array) -> pa.StructArray:
+        """Returns the struct of each payload, null for a null payload; InvalidArgumentError names the message that cannot be decoded."""
         import pyarrow as pa
 
         decode, null_on_error = self._decode, self._on_error == "null"
@@ -187,7 +178,7 @@ class PayloadDecoder:
                 decoded.append(None if payload is None else decode(payload))
             except Exception as error:
                 if not null_on_error:
-                    raise self._failed(batch, row, f"{type(error).__name__}: {error}") from error
+                    raise self._failed(naming, row, f"{type(error).__name__}: {error}") from error
                 decoded.append(None)
         try:
             return self._array(decoded)
@@ -198,7 +189,7 @@ class PayloadDecoder:
                 self._array([value])
             except (pa.ArrowException, InvalidArgumentError, TypeError, ValueError, OverflowError) as error:
                 if not null_on_error:
-                    raise self._failed(batch, row, f"{error}; it was decoded to {_shown(value)}") from error
+                    raise self._failed(naming, row, f"{error}; it was decoded to {_shown(value)}") from error
                 decoded[row] = None
         return self._array(decoded)
 
@@ -216,13 +207,13 @@ class PayloadDecoder:
         missing = pa.array([value is None for value in decoded], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
 
-    def _failed(self, batch: pa.RecordBatch, row: int, why: str) -> InvalidArgumentError:
+    def _failed(self, naming: Sequence[pa.Array], row: int, why: str) -> InvalidArgumentError:
+        names = dict(zip(self._naming, naming, strict=True))
         named = "a message"
-        columns = batch.schema.names
-        if "message_id" in columns:
-            named = f"message {MessageID.from_bytes(batch.column('message_id')[row].as_py())}"
-        if "vchannel" in columns:
-            named += f" of vchannel {batch.column('vchannel')[row].as_py()!r}"
+        if "message_id" in names:
+            named = f"message {MessageID.from_bytes(names['message_id'][row].as_py())}"
+        if "vchannel" in names:
+            named += f" of vchannel {names['vchannel'][row].as_py()!r}"
         return InvalidArgumentError(
             f"the payload of {named} cannot be decoded: {why}; decode it otherwise, or give on_error='null' to have null in its place"
         )
