@@ -15,6 +15,7 @@ from tests.rpc.server import until
 from wal import Message, open_wal
 from wal.engine.remote import producer
 from wal.engine.remote.nodes import Nodes
+from wal.engine.remote.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -102,7 +103,7 @@ async def followed(coordinator: Coordinator) -> AsyncIterator[Nodes]:
 
     handlers = {ASSIGNMENT_DISCOVER: coordinator.discover, NODE_STATES: states}
     async with server(handlers) as address, connected(address) as connection:
-        nodes = Nodes(connection, connect)
+        nodes = Nodes(connection, connect, Supervision(connection.stop))
         try:
             await nodes.start(10.0)
             yield nodes
@@ -195,7 +196,8 @@ async def test_the_assignments_are_followed_again_when_the_stream_ends() -> None
 async def test_a_server_that_says_nothing_is_an_error() -> None:
     coordinator = Coordinator()
     async with server({ASSIGNMENT_DISCOVER: coordinator.discover}) as address, connected(address) as connection:
-        nodes = Nodes(connection, lambda _address: Connection.open(["none:1"]))
+        supervision = Supervision(connection.stop)
+        nodes = Nodes(connection, lambda _address: Connection.open(["none:1"]), supervision)
         with pytest.raises(UnavailableError, match=r"did not say within 0\.2 s which server has which pchannel"):
             await nodes.start(0.2)
         await nodes.close()

@@ -95,6 +95,9 @@ class Endpoints:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look(), name="looking for a member")
             done, _ = await asyncio.wait([self._looking], timeout=timeout_s)
+            for looking in done:
+                if not looking.cancelled():
+                    looking.result()
             return bool(done)
         return True
 
@@ -113,10 +116,12 @@ class Endpoints:
 
     async def why(self) -> list[str]:
         """Returns, as texts for people, what each member that is not connected answered, or why it could not."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")
-        await asyncio.wait([self._asking])
-        return ["nothing, it was closed"] if self._asking.cancelled() else self._asking.result()
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")
+        # `_asking` may be a newer task after the wait: another caller began it in the same turn of the loop.
+        await asyncio.wait([asking])
+        return ["nothing, it was closed"] if asking.cancelled() else asking.result()
 
     def stop(self) -> None:
         """Ends every wait for a member."""

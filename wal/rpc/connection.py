@@ -58,6 +58,8 @@ class Connection:
         self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self._closing = False
+        self._cause: WALError | None = None
+        """What every call raises that has not been sent yet; set by `stop`."""
         self._reach = Reach(endpoints, scheme="wal")
         self._session = uuid.uuid4().hex
         self._given_up = 0
@@ -156,9 +158,13 @@ class Connection:
         finally:
             call.cancel()
 
-    def stop(self) -> None:
-        """Ends all waits: from now on a call that finds no connection, or would be retried, raises ClosedError."""
+    def stop(self, cause: WALError | None = None) -> None:
+        """Ends all waits: from now on a call that finds no connection, or would be retried, raises ClosedError.
+
+        With a cause every call from now on raises it, and sends nothing.
+        """
         self._closing = True
+        self._cause = self._cause or cause
         self._endpoints.stop()
 
     async def close_unless_answering(self, timeout_s: float) -> None:
@@ -199,7 +205,9 @@ class Connection:
                     deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what
                 )
             except WALError as error:
-                raise unknown or error from error
+                if unknown is None:
+                    raise
+                raise unknown from error
             left = deadline - loop.time()
             timeout = max(0.001, left if once else min(left, total / self._tries))
             call, sent_as = channel.unary_unary(method.path, **method.serializers()), self._given_up
@@ -263,7 +271,9 @@ class Connection:
         return error
 
     async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
-        found = await self._reach.connected(deadline)
+        found = None if self._cause is not None else await self._reach.connected(deadline)
+        if self._cause is not None:
+            raise self._cause
         if found is None:
             raise ClosedError(f"the connection was closed before {self.where} could be reached: {what} was not sent")
         if isinstance(found, str):

@@ -7,6 +7,7 @@ Files, from the bottom up:
 
 * outbox:          the requests of one producer: which are sent next, and which are sent again after a lost connection: pure
 * pauses:          the pauses between attempts to find a server: pure
+* supervision:     the tasks that a client lives by, and what becomes of a defect in one of them
 * seen:            the largest tick that this client has seen, and the counts of what it wrote and of its open transactions
 * unknown:         the requests whose outcome is unknown, until their callers get the error
 * vchannels:       the vchannels of the log as the server shows them

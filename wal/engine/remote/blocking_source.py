@@ -73,4 +73,6 @@ class BlockingSource:
 
     def _opened(self) -> BlockingRemote:
         assert self._remote is not None, "the source is used before open()"
+        if (failure := self._remote.log.supervision.failure) is not None:
+            raise failure
         return self._remote

@@ -16,6 +16,7 @@ from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels,
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.shared_calls import SharedCalls
+from wal.engine.remote.supervision import Supervision
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.errors import InvalidArgumentError, UnavailableError, UnknownError, WALError
 from wal.reading import Selection
@@ -44,27 +45,24 @@ _Mark = tuple[str, int, int]
 class RemoteDirectory:
     """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings."""
 
-    def __init__(self, connection: Connection, pchannels: Mapping[str, RemotePChannel], place: str) -> None:
+    def __init__(
+        self, connection: Connection, pchannels: Mapping[str, RemotePChannel], place: str, supervision: Supervision
+    ) -> None:
         self.known: KnownVChannels = KnownVChannels()
         self._connection = connection
         self._pchannels = pchannels
         self._place = place
+        self._supervision = supervision
         self._located: SharedCalls[Sequence[_State]] = SharedCalls()
         self._unknown = UnknownVChannels(place)
         self._watching: asyncio.Task[None] | None = None
-        self._listed = asyncio.Event()
+        self._listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the vchannels are known; it has the error if the first watch failed."""
 
     async def start(self, timeout_s: float) -> None:
         """Returns when the vchannels are known. Raises UnavailableError if the server does not list them in time."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch vchannels")
-        listed = asyncio.ensure_future(self._listed.wait())
-        try:
-            await asyncio.wait([listed, self._watching], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            listed.cancel()
-        if self._watching.done():
-            self._watching.result()
-        if not self._listed.is_set():
+        self._watching = self._supervision.keep(self._watch, "watch vchannels")
+        if not await self._supervision.begun(self._listed, self._watching, timeout_s=timeout_s):
             raise UnavailableError(
                 f"the server at {self._place} did not list its vchannels within {timeout_s} s: try again"
             )
@@ -180,7 +178,7 @@ class RemoteDirectory:
     # -- watching
 
     async def _watch(self) -> None:
-        """Takes what changes. The first failure of the first watch is raised; later ones are waited out."""
+        """Takes what changes. The first failure of the first watch fails the opening; later ones are waited out."""
         pauses, request = Pauses(), cluster_pb2.WatchVChannelsRequest()
         while True:
             known = False
@@ -192,10 +190,12 @@ class RemoteDirectory:
                         known = True
                         pauses.reset()
                         self._tell()
-                        self._listed.set()
+                        if not self._listed.done():
+                            self._listed.set_result(None)
             except WALError as error:
-                if not self._listed.is_set():
-                    raise
+                if not self._listed.done():
+                    self._listed.set_exception(error)
+                    return
                 if pauses.to_tell():
                     _log.warning("what is known of the vchannels of %s gets older: %s", self._place, error)
             await asyncio.sleep(pauses.next())

@@ -27,8 +27,9 @@ from wal.engine.remote.producer import Producer
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.seen import SeenTick
+from wal.engine.remote.supervision import Supervision
 from wal.engine.remote.vchannels import KnownVChannels
-from wal.errors import ClosedError, InvalidArgumentError
+from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.location import ServerLocation
 from wal.message import MessageID
 from wal.message.wire_pb2 import MessageID as MessageIDProto
@@ -83,6 +84,7 @@ class RemoteLog:
         self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
         self.seen: SeenTick = SeenTick()
         self.system: ActorSystem = ActorSystem("wal")
+        self.supervision: Supervision = Supervision(self._end)
         self._servers = servers
         self._given = settings
         self._read_only = read_only
@@ -111,7 +113,7 @@ class RemoteLog:
         except BaseException:
             self.released = True
             raise
-        self._nodes = Nodes(self._connection, self._connected)
+        self._nodes = Nodes(self._connection, self._connected, self.supervision)
         try:
             await self._open()
         except BaseException:
@@ -120,6 +122,7 @@ class RemoteLog:
 
     async def close(self) -> None:
         """Waits for the outcomes of what is in flight, ends the readers and disconnects."""
+        self.supervision.closing = True
         self.in_flight.fail(_closed)
         giving_up = asyncio.get_running_loop().create_task(self._nodes.close_unless_answering(UNREACHED_S))
         try:
@@ -139,6 +142,16 @@ class RemoteLog:
         await self._nodes.close()
         await self._connection.close()
         self.released = True
+
+    def _end(self, failure: WALError) -> None:
+        """Ends the client because of a defect: its readers, what it has in flight, and every later call get this error."""
+        self.in_flight.fail(lambda: failure)
+        for producer in self.producers.values():
+            producer.end(failure)
+        for pchannel in self.pchannels.values():
+            pchannel.tail.fail(failure)
+        self._nodes.stop(failure)
+        self._connection.stop(failure)
 
     def abandon(self) -> None:
         """Does nothing but note it: a connection ends with the process, and the server releases what a client held. Idempotent."""
@@ -166,9 +179,10 @@ class RemoteLog:
                 self.in_flight,
                 self.seen,
                 partial(self._nodes.report, pchannel.channel),
+                self.supervision,
             )
         self.cursors = RemoteCursors(self.pchannels, self._node)
-        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place)
+        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision)
         await self._directory.start(timeout_s)
         self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
         self.appends = RemoteAppends(
@@ -194,7 +208,7 @@ class RemoteLog:
             identity_from_proto(moment.log), snapshot, partial(self._node, name), partial(self._nodes.report, name)
         )
         log.show(snapshot, last_truncated)
-        return RemotePChannel(log)
+        return RemotePChannel(log, self.supervision)
 
     def _checked(self, settings: Settings) -> Settings:
         """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from wal.engine.remote.pauses import Pauses
+from wal.engine.remote.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -38,16 +40,20 @@ Version = tuple[int, int]
 class Nodes:
     """The connection for each pchannel, from `start` until `close`. `connect` returns a connection to an address without waiting for it."""
 
-    def __init__(self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]]) -> None:
+    def __init__(
+        self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]], supervision: Supervision
+    ) -> None:
         self._coordinator = coordinator
         self._connect = connect
+        self._supervision = supervision
         self._version: Version = (-1, -1)
         self._terms: dict[str, int] = {}
         """The term in which each pchannel is assigned."""
         self._places: dict[str, Connection] = {}
         """The connection for each pchannel that is not on the coordinator's server."""
         self._connections: dict[str, Connection] = {}
-        self._told = asyncio.Event()
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the assignments are known."""
         self._following: asyncio.Task[None] | None = None
         self._stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse] | None = None
         self._reported: dict[str, int] = {}
@@ -56,14 +62,11 @@ class Nodes:
 
     async def start(self, timeout_s: float) -> None:
         """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
-        self._following = asyncio.get_running_loop().create_task(self._follow(), name="follow assignments")
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._told.wait()
-        except TimeoutError:
+        self._following = self._supervision.keep(self._follow, "follow assignments")
+        if not await self._supervision.begun(self._told, self._following, timeout_s=timeout_s):
             raise UnavailableError(
                 f"the server at {self._coordinator.where} did not say within {timeout_s} s which server has which pchannel: try again"
-            ) from None
+            )
 
     def connection(self, pchannel: str) -> Connection:
         """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
@@ -81,16 +84,15 @@ class Nodes:
         report = proto.ReportAssignmentErrorRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error)
         )
-        task = asyncio.get_running_loop().create_task(
-            _write(self._stream, proto.AssignmentDiscoverRequest(report_error=report)), name=f"report {pchannel}"
-        )
+        request = proto.AssignmentDiscoverRequest(report_error=report)
+        task = self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}")
         self._reporting.add(task)
         task.add_done_callback(self._reporting.discard)
 
-    def stop(self) -> None:
+    def stop(self, cause: WALError | None = None) -> None:
         """Ends all waits for the servers, as `Connection.stop` does."""
         for connection in self._connections.values():
-            connection.stop()
+            connection.stop(cause)
 
     async def close_unless_answering(self, after_s: float) -> None:
         """After this time closes the connections to servers that are gone or frozen: those which do not answer within the same time."""
@@ -142,7 +144,8 @@ class Nodes:
             places |= dict.fromkeys([info.name for info in assignment.channels], self._connections[node.address])
         self._version, self._places = version, places
         self._terms = {info.name: info.term for assignment in full.assignments for info in assignment.channels}
-        self._told.set()
+        if not self._told.done():
+            self._told.set_result(None)
 
 
 async def _write(

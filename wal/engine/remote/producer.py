@@ -19,6 +19,7 @@ from wal.engine.remote.outbox import Hold, Outbox, Sending
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.produce_stream import ProduceStream, open_stream, request_for
 from wal.engine.remote.seen import OpenTxns, SeenTick, Written
+from wal.engine.remote.supervision import Supervision
 from wal.engine.remote.unknown import UnknownOutcomes
 from wal.engine.remote.withdrawals import Withdrawals
 from wal.errors import (
@@ -61,6 +62,7 @@ class Producer:
         in_flight: InFlight,
         seen: SeenTick,
         report: Callable[[WALError], None],
+        supervision: Supervision,
     ) -> None:
         self.pchannel: str = pchannel
         self.outbox: Outbox = Outbox()
@@ -71,6 +73,7 @@ class Producer:
         self._outcomes = 0
         self._connection = connection
         self._report = report
+        self._supervision = supervision
         self._in_flight = in_flight
         self._seen = seen
         self._changed = asyncio.Event()
@@ -84,7 +87,7 @@ class Producer:
         """Whether the server has sent `close` on the newest stream, so that it has answered everything that it executed."""
         self._pauses = Pauses()
         """The pauses before the next stream, while no server takes requests."""
-        self._failure: BaseException | None = None
+        self._failure: WALError | None = None
         self._running: asyncio.Task[None] | None = None
 
     def add(self, sending: Sending) -> None:
@@ -95,7 +98,7 @@ class Producer:
         if self._failure is not None:
             raise self._failure
         if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run(), name=f"produce {self.pchannel}")
+            self._running = self._supervision.start(self._run, f"produce {self.pchannel}")
         self.outbox.add(sending)
         if sending.may_wait:
             self._withdrawals.watch(sending)
@@ -139,6 +142,13 @@ class Producer:
             await asyncio.wait([self._running], timeout=QUIET_S)
             if self._outcomes == before:
                 self._running.cancel()
+        self.end(ClosedError("the log was closed: open it again to go on"))
+
+    def end(self, failure: WALError) -> None:
+        """Fails everything that has no outcome yet, and what is added from now on, with this error; the first one stays."""
+        self._failure = self._failure or failure
+        self._lost(self._failure)
+        self._give_up(self._failure)
 
     def fail(self, sendings: list[Sending], error: BaseException) -> None:
         """Fails requests, and releases their room."""
@@ -149,16 +159,8 @@ class Producer:
     # -- the stream
 
     async def _run(self) -> None:
-        try:
-            while await self._has_work():
-                await self._produce()
-        except asyncio.CancelledError:
-            self._end(ClosedError("the log was closed: open it again to go on"))
-            raise
-        except Exception as defect:
-            failure = UnknownError(f"producing to pchannel {self.pchannel} failed: {defect!r}; please report it")
-            failure.__cause__ = defect
-            self._end(failure)
+        while await self._has_work():
+            await self._produce()
 
     async def _has_work(self) -> bool:
         while not self.outbox and not self._unknown:
@@ -330,11 +332,6 @@ class Producer:
             )
             unknown.__cause__ = error
             self.fail(tried, unknown)
-
-    def _end(self, failure: WALError) -> None:
-        self._failure = failure
-        self._lost(failure)
-        self._give_up(failure)
 
 
 def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:

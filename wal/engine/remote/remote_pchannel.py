@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from wal.backends import LogSnapshot
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog, check_log
-from wal.errors import UnknownError, WALError
+from wal.engine.remote.supervision import Supervision
+from wal.errors import WALError
 from wal.message import LogPosition, MessageID
 from wal.pchannel import PChannelStatistics, ReadablePChannel
 from wal.rpc.api import frames_pb2, pchannel_pb2
@@ -37,9 +39,10 @@ class RemotePChannel(ReadablePChannel):
 
     log: RemoteReadableLog
 
-    def __init__(self, log: RemoteReadableLog) -> None:
+    def __init__(self, log: RemoteReadableLog, supervision: Supervision) -> None:
         shown = log.shown
         super().__init__(log, form=log.form, promised_tick=shown.promised_tick, newest=shown.newest)
+        self._supervision = supervision
         self._following: asyncio.Task[None] | None = None
         self._stream: ConsumeStream | None = None
         self._awaited_tick = 0
@@ -58,7 +61,7 @@ class RemotePChannel(ReadablePChannel):
     def follow(self) -> None:
         """Follows the log from now on, for its readers, until it is closed."""
         if self._following is None and self.tail.failure is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.channel}")
+            self._following = self._supervision.keep(self._follow, f"follow {self.channel}")
 
     async def close(self, cause: WALError) -> None:
         """Ends the readers and the stream."""
@@ -119,10 +122,6 @@ class RemotePChannel(ReadablePChannel):
                 await asyncio.sleep(self._pauses.next())
         except WALError as error:  # the log was recreated, or the server does not allow it
             self.tail.fail(error)
-        except Exception as defect:
-            failure = UnknownError(f"following pchannel {self.channel} failed: {defect!r}; please report it")
-            failure.__cause__ = defect
-            self.tail.fail(failure)
 
     async def _open(self) -> ConsumeStream:
         request = proto.CreateConsumerRequest(
@@ -157,9 +156,7 @@ class RemotePChannel(ReadablePChannel):
         if self._stream is None:
             return
         request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
-        task = asyncio.get_running_loop().create_task(
-            _write(self._stream, request), name=f"await a tick of {self.channel}"
-        )
+        task = self._supervision.start(partial(_write, self._stream, request), f"await a tick of {self.channel}")
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
