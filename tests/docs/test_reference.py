@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from typing import Final
+
+import pytest
 
 import wal
 from tests.docs.snippets import ROOT
@@ -13,6 +16,19 @@ from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, error
 REFERENCE: Final = ROOT / "docs" / "reference"
 PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over", "use_cursor_of"}
 """Names that are public for neighbouring packages, not for users."""
+PUBLIC_MODULES: Final = (
+    *(
+        "actors",
+        "broadcaster",
+        "wal",
+        "wal.bridge",
+        "wal.errors",
+        "wal.flowgraph",
+        "wal.flowgraph.nodes",
+        "wal.kv.etcd",
+    ),
+    *("wal.msgstream", "wal.params", "wal.rocksmq", "wal.spark", "wal.timestamp", "wal.watchdog"),
+)
 UNITS: Final = {"": 1, " MiB": 1 << 20}
 
 
@@ -61,6 +77,14 @@ def test_every_public_call() -> None:
     for owner in (WALAccesser, LogBroadcast, Scanner, Txn):
         public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")} - PLUMBING
         assert public - text == {"txn_append", "txn_commit", "txn_rollback"} & public, owner
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_every_name_of_public_modules(module: str) -> None:
+    text = page("api.md")
+    assert f"`{module}`" in text.partition("## Public modules")[2]
+    described = names_in(text) | (names_in(page("errors.md")) if module == "wal.errors" else set())
+    assert set(importlib.import_module(module).__all__) - described <= {"__version__"}
 
 
 def test_errors_that_are_never_raised_are_named_as_such() -> None:
