@@ -119,7 +119,8 @@ class Decoding:
         struct = to_arrow_type(self._schema, timezone="UTC")
         decoder = PayloadDecoder(decode, struct, naming=naming, on_error=self._on_error)
         # A lambda has no type hints, so Spark takes it for a function from arrays to an array; those of `__call__` it cannot resolve.
-        values = arrow_udf(lambda *columns: decoder(*columns), self._schema).asNondeterministic()
+        make: Any = arrow_udf  # its stub knows no struct as a type of result
+        values = make(lambda *columns: decoder(*columns), self._schema).asNondeterministic()
         value = values(f.col("payload"), *(f.col(name) for name in naming))
         return df.select(*self._columns(df, value))
 
