@@ -169,6 +169,7 @@ class KVConformance:
             kv.multi_remove(list(over)),
             kv.multi_save_and_remove({"x": "v"}, list(most)),
             kv.compare_and_swap("x", None, "v", saves=most),
+            kv.change_if(dict.fromkeys([*most, "x"])),
         ):
             with pytest.raises(InvalidArgumentError, match=r"129 .* 128"):
                 await call
@@ -218,6 +219,35 @@ class KVConformance:
         assert await contents(kv) == {"a": "1", "old": "x"}
         assert await kv.compare_and_swap("a", "1", "2", saves={"b": "1"}, removals=["old", "missing"])
         assert await contents(kv) == {"a": "2", "b": "1"}
+
+    async def test_change_compares_every_key(self, kv: KVBase) -> None:
+        long = "x" * 100_000
+        before = {"a": "1", "b": "2", "long": long, "old": "x"}
+        await kv.multi_save(before)
+        for compare, failed in (
+            ({"a": "1", "b": "0", "new": None}, "b"),
+            ({"a": None, "b": "0"}, "a"),
+            ({"a": "1", "old": None}, "old"),
+            ({"a": "1", "missing": "1"}, "missing"),
+            ({"long": long, "b": "3"}, "b"),
+            ({"a": "1", "long": long[1:]}, "long"),
+        ):
+            assert await kv.change_if(compare, saves={"a": "9"}, removals=["old"]) == failed
+            assert await contents(kv) == before
+        compare = {"a": "1", "b": "2", "long": long, "new": None}
+        assert await kv.change_if(compare, saves={"a": "9", "new": "n"}, removals=["old"]) is None
+        assert await contents(kv) == {"a": "9", "b": "2", "long": long, "new": "n"}
+        assert await kv.change_if({"a": "9"}) is None
+        assert await kv.change_if({"a": "8"}) == "a"
+        assert await kv.change_if({}, removals=["new"]) is None
+        assert sorted(await contents(kv)) == ["a", "b", "long"]
+
+    async def test_change_compares_under_a_root_path(self, kv: KVBase) -> None:
+        rooted = kv.under("below")
+        await rooted.save("a", "1")
+        assert await rooted.change_if({"a": "2"}, saves={"a": "3"}) == "a"
+        assert await rooted.change_if({"a": "1"}, saves={"a": "3"}) is None
+        assert await kv.load("below/a") == "3"
 
     async def test_one_of_fifty_wins_each_round(self, kv: KVBase) -> None:
         async with asyncio.timeout(30):

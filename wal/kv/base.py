@@ -45,20 +45,20 @@ class Batch(msgspec.Struct, frozen=True):
     """One change, which happens completely, as one revision, or not at all.
 
     KVBase passes a checked change to a store in this form: its keys are distinct, complete (root path included) and valid, so a store
-    checks nothing again. `compare` is a key and the value that it must have (None: it must not exist); if the value differs, nothing
+    checks nothing again. `compare` has keys and the values that they must have (None: the key must not exist); if one differs, nothing
     happens. Then follow `saves` in their order, `removals` in theirs (a missing key is fine), and everything under `removed_prefix`,
     ascending. A watch sees the events in the same order.
     """
 
     saves: dict[str, str] = {}
     removals: tuple[str, ...] = ()
-    compare: tuple[str, str | None] | None = None
+    compare: tuple[tuple[str, str | None], ...] = ()
     removed_prefix: str | None = None
 
     @property
     def operations(self) -> int:
-        """Returns the number of operations as a server that bounds a transaction counts them."""
-        return len(self.saves) + len(self.removals) + (self.removed_prefix is not None)
+        """Returns the number of operations as a server that bounds a transaction counts them: etcd bounds comparisons and changes each."""
+        return max(len(self.saves) + len(self.removals) + (self.removed_prefix is not None), len(self.compare))
 
 
 class KVBase(ABC):
@@ -154,13 +154,27 @@ class KVBase(ABC):
         Returns True if all of it happened, False if the comparison failed and nothing did.
         """
         check_key(key)
-        if expected is not None:
-            check_value(key, expected)
         more = check_saves({} if saves is None else saves)
         if key in more:
             raise InvalidArgumentError(f"the key {key!r} is both swapped and saved: one operation writes a key once")
-        batch = self._batch({key: check_value(key, value), **more}, check_keys("removals", removals))
-        return await self._change(Batch(batch.saves, batch.removals, (self._full(key), expected)))
+        swap = {key: check_value(key, value), **more}
+        return await self.change_if({key: expected}, saves=swap, removals=removals) is None
+
+    async def change_if(
+        self, compare: Mapping[str, str | None], *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
+    ) -> str | None:
+        """Saves all of `saves` and removes all of `removals` if each key of `compare` has the value named there (None: does not exist).
+
+        Returns None if all of it happened. Otherwise nothing did, and the result is the first key of `compare` whose value differs.
+        """
+        batch = self._batch(check_saves({} if saves is None else saves), check_keys("removals", removals))
+        for key, expected in compare.items():
+            check_key(key)
+            if expected is not None:
+                check_value(key, expected)
+        compared = tuple((self._full(key), expected) for key, expected in compare.items())
+        failed = await self._change(Batch(batch.saves, batch.removals, compared))
+        return None if failed is None else failed[len(self._root) :]
 
     async def watch(self, key: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
         """Returns a Watch of one key, active when this returns. `buffer_max` is in events."""
@@ -203,8 +217,8 @@ class KVBase(ABC):
         """Returns the keys that start with `prefix` and their values, at one moment, ascending."""
 
     @abstractmethod
-    async def _commit(self, batch: Batch) -> bool:
-        """Carries out the whole batch durably (True), or none of it (False if its comparison failed, else an error)."""
+    async def _commit(self, batch: Batch) -> str | None:
+        """Carries out the whole batch durably (None), or none of it: the first key whose comparison failed, or an error."""
 
     @abstractmethod
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
@@ -236,7 +250,7 @@ class KVBase(ABC):
         self._check_open()
         return await self._load(keys) if keys else []
 
-    async def _change(self, batch: Batch) -> bool:
+    async def _change(self, batch: Batch) -> str | None:
         self._check_operations(batch.operations)
         self._check_open()
         return await self._commit(batch)
@@ -275,7 +289,7 @@ class RootedKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self._parent._scan(prefix)
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: Batch) -> str | None:
         return await self._parent._commit(batch)
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:

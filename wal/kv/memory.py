@@ -50,13 +50,12 @@ class MemoryKV(KVBase):
         self._operations += 1
         return [(key, self._values[key]) for key in self._under(prefix)]
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: Batch) -> str | None:
         # This cannot fail half way: everything was checked before, and there is no wait in between.
         self._operations += 1
-        if batch.compare is not None:
-            key, expected = batch.compare
+        for key, expected in batch.compare:
             if self._values.get(key) != expected:
-                return False
+                return key
         for key, value in batch.saves.items():
             if key not in self._values:
                 insort(self._keys, key)
@@ -73,7 +72,7 @@ class MemoryKV(KVBase):
         if batch.saves or removed:
             self._commits += 1
             self._hub.commit(batch.saves, removed)
-        return True
+        return None
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         return self._hub.open(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)

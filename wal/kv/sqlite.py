@@ -18,7 +18,7 @@ from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.kv.base import Batch, KVBase, KVStatistics
-from wal.kv.sqlite_operations import Applied, Load, Operation, Outcome, Scan
+from wal.kv.sqlite_operations import Applied, Differs, Load, Operation, Outcome, Scan
 from wal.kv.sqlite_store import SqliteStore
 from wal.kv.watch import Watch, WatchHub
 
@@ -109,8 +109,9 @@ class SqliteKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return cast("list[tuple[str, str]]", await self._ask(Scan(prefix)))
 
-    async def _commit(self, batch: Batch) -> bool:
-        return await self._ask(batch) is not None
+    async def _commit(self, batch: Batch) -> str | None:
+        outcome = await self._ask(batch)
+        return outcome.key if isinstance(outcome, Differs) else None
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         return self._worker.hub.open(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)

@@ -10,7 +10,7 @@ import msgspec
 from wal.kv.base import Batch
 from wal.kv.keys import prefix_end
 
-__all__ = ["Applied", "Load", "Operation", "Outcome", "Scan", "apply"]
+__all__ = ["Applied", "Differs", "Load", "Operation", "Outcome", "Scan", "apply"]
 
 _SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _LOAD: Final = "SELECT value FROM kv WHERE key = ?"
@@ -29,6 +29,12 @@ class Scan(msgspec.Struct, frozen=True):
     prefix: str
 
 
+class Differs(msgspec.Struct, frozen=True):
+    """The outcome of a batch that did not happen: the first key whose value is not the one to compare with."""
+
+    key: str
+
+
 class Applied(msgspec.Struct, frozen=True):
     """The outcome of a batch that was carried out: its saves, and the keys that existed and are `removed`."""
 
@@ -37,8 +43,8 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 Operation = Load | Scan | Batch
-Outcome = list[str | None] | list[tuple[str, str]] | Applied | None | Exception
-"""The outcome of a Load, of a Scan, of a Batch (None if its comparison failed), or the error."""
+Outcome = list[str | None] | list[tuple[str, str]] | Applied | Differs | None | Exception
+"""The outcome of a Load, of a Scan, of a Batch, or the error; None while there is none."""
 
 
 def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
@@ -50,11 +56,10 @@ def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
     if isinstance(operation, Scan):
         where, bounds = _starts_with(operation.prefix)
         return execute(f"SELECT key, value FROM kv WHERE {where} ORDER BY key", bounds).fetchall()
-    if operation.compare is not None:
-        key, expected = operation.compare
+    for key, expected in operation.compare:
         row = execute(_LOAD, (key,)).fetchone()
         if (None if row is None else row[0]) != expected:
-            return None
+            return Differs(key)
     for pair in operation.saves.items():
         execute(_SAVE, pair)
     removed = [key for key in operation.removals if execute(_REMOVE, (key,)).rowcount]

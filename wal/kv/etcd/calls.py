@@ -50,10 +50,16 @@ class EtcdCalls:
         return await self.count(self.send(compares, operations, what))
 
     async def send(
-        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
+        self,
+        compares: Sequence[rpc.Compare],
+        operations: Sequence[rpc.RequestOp],
+        what: str,
+        *,
+        otherwise: Sequence[rpc.RequestOp] = (),
     ) -> rpc.TxnResponse:
-        """Runs the transaction of `transact` within a call that is already counted."""
-        answer = await self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
+        """Runs the transaction of `transact` within a call that is already counted; `otherwise` is read if a comparison fails."""
+        request = rpc.TxnRequest(compare=compares, success=operations, failure=otherwise)
+        answer = await self.connection.write(TXN, request, what)
         self.commits += answer.succeeded
         self.saw(answer)
         return answer

@@ -182,7 +182,7 @@ class EtcdKV(KVBase):
             first = answer.kvs[-1].key + b"\0"
             limit = page_limit(len(answer.kvs), answer.ByteSize())
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: Batch) -> str | None:
         operations = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode()))
             for key, value in batch.saves.items()
@@ -193,22 +193,32 @@ class EtcdKV(KVBase):
         if batch.removed_prefix is not None:
             first, end = range_of(batch.removed_prefix)
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
-        if batch.compare is None:
-            return (await self.calls.transact([], operations, "saving")).succeeded
-        return await self.calls.count(self._swap(*batch.compare, operations))
+        if not batch.compare:
+            await self.calls.transact([], operations, "saving")
+            return None
+        return await self.calls.count(self._swap(batch.compare, operations))
 
-    async def _swap(self, key: str, expected: str | None, operations: Sequence[rpc.RequestOp]) -> bool:
-        """Compares and swaps as one call in progress, including the comparison of a long value here: `close` waits for it."""
+    async def _swap(self, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]) -> str | None:
+        """Compares and changes as one call in progress, including the comparison of long values here: `close` waits for it."""
         while True:
-            compare = await self._compared(key, expected)
-            if compare is None:
-                return False
-            answer = await self.calls.send([compare], operations, "comparing and swapping")
-            if answer.succeeded or compare.target != rpc.Compare.MOD:
-                return answer.succeeded
-            # The value was rewritten since it was compared here, perhaps with the same text.
+            compares: list[rpc.Compare] = []
+            for key, expected in compare:
+                comparison = await self._comparison(key, expected)
+                if comparison is None:
+                    return key
+                compares.append(comparison)
+            answer = await self.calls.send(
+                compares, operations, "comparing and changing", otherwise=[_get(key) for key, _ in compare]
+            )
+            if answer.succeeded:
+                return None
+            for (key, expected), one in zip(compare, answer.responses, strict=True):
+                kvs = one.response_range.kvs
+                if (kvs[0].value if kvs else None) != (None if expected is None else expected.encode()):
+                    return key
+            # A long value was rewritten with the same text since it was compared here.
 
-    async def _compared(self, key: str, expected: str | None) -> rpc.Compare | None:
+    async def _comparison(self, key: str, expected: str | None) -> rpc.Compare | None:
         """Returns the comparison for etcd; None if it has already failed here."""
         encoded = key.encode()
         if expected is None:
