@@ -269,8 +269,8 @@ async def test_write_defect_ends_client(served: Serving, monkeypatch: pytest.Mon
 class Iteration:
     """A blocking reader in threads: its calls block."""
 
-    def __init__(self, location: str) -> None:
-        self._messages = bridge.iterate(location, "orders")
+    def __init__(self, location: str, vchannel: str = "orders") -> None:
+        self._messages = bridge.iterate(location, vchannel)
 
     async def __aenter__(self) -> Iteration:
         await asyncio.to_thread(self._messages.__enter__)

@@ -79,7 +79,7 @@ class ServerFrames:
 
     def __init__(self, servers: ServerLocation, token: Secret | None) -> None:
         self._remote = BlockingRemote(servers, Settings(token=token), wait_s=PATIENCE_S)
-        self._logs = {name: BlockingLog(self._remote, name) for name in self._remote.log.pchannels}
+        self._logs: dict[str, BlockingLog] = {}
         self._ends: dict[str, int] = {}
         self._cursors = BlockingCursors(self._remote, lambda: self._ends)
         self._replaced = False
@@ -87,7 +87,7 @@ class ServerFrames:
         self._view_until = 0.0
 
     def pchannels(self) -> Sequence[str]:
-        return list(self._logs)
+        return list(self._remote.log.pchannels)
 
     def moment(self, pchannel: str) -> LogMoment:
         log = self._log(pchannel)
@@ -209,13 +209,14 @@ class ServerFrames:
         self._remote.close()
 
     def _log(self, pchannel: str) -> BlockingLog:
-        log = self._logs.get(pchannel)
-        if log is None:
+        if pchannel not in self._remote.log.pchannels:
             raise ClosedError(
                 f"the log at {self._remote.log.place} has no pchannel {pchannel!r}: another log is served there now, or the address is "
                 "wrong"
             )
-        return log
+        if pchannel not in self._logs:
+            self._logs[pchannel] = BlockingLog(self._remote, pchannel)
+        return self._logs[pchannel]
 
     def _moment(self, pchannel: str) -> proto.Moment:
         request = proto.PChannelRequest(pchannel=_named(pchannel))
@@ -224,12 +225,14 @@ class ServerFrames:
     def _look(self) -> None:
         """Asks a server for the current vchannels."""
         began = time.monotonic()
-        pchannel = next(iter(self._logs))
+        pchannel = self.pchannels()[0]
         answer = self._remote.ask(
             LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing the vchannels", pchannel=pchannel
         )
-        infos = map(vchannel_from_proto, answer.vchannels)
-        self._view = self._remote.view({info.name: info for info in infos}, answer.floors)
+        infos = {info.name: info for info in map(vchannel_from_proto, answer.vchannels)}
+        if new := {info.pchannel for info in infos.values()} - set(self.pchannels()):
+            self._remote.call(lambda: self._remote.log.use(new), "looking at new pchannels")
+        self._view = self._remote.view(infos, answer.floors)
         now = time.monotonic()
         self._view_until = now + max(_VCHANNELS_AGE_S, _COSTS * (now - began))
 

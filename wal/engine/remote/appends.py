@@ -8,7 +8,9 @@ that the name would get, so that calls keep their order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -291,8 +293,9 @@ class RemoteAppends:
             return self._producers[info.pchannel]
         if (held := self._held.get(name)) is None:
             check_vchannel(name)
-            held = self._held[name] = Hold(), self._producers[place(name, list(self._producers))]
+            held = Hold(), self._producers[place(name, list(self._producers))]
             self._begin_finding(name, *held)
+            self._held[name] = held  # which that task ends
         sending.hold, producer = held
         return producer
 
@@ -323,26 +326,43 @@ class RemoteAppends:
         task.add_done_callback(self._tasks.discard)
 
     async def _find(self, name: str, hold: Hold, guessed: Producer) -> None:
-        try:
+        producer = guessed
+        with self._ending(name, hold, guessed) as moving:
             (info,) = await self._locate((name,))
-        except Exception as error:
-            failure: BaseException = error
-            if not isinstance(error, WALError):
-                failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
-                failure.__cause__ = error
-            guessed.fail(guessed.withdraw(hold), failure)
-            return
+            producer = self._producers[info.pchannel]
+            if producer is not guessed:
+                moving += guessed.withdraw(hold)
+                while moving:
+                    producer.add(moving[0])
+                    moving.popleft()
+        producer.wake()
+
+    @contextmanager
+    def _ending(self, name: str, hold: Hold, guessed: Producer) -> Iterator[deque[Sending]]:
+        """Ends the hold with the block, whatever happens in it. Yields where the block keeps requests that it moves.
+
+        After an exception those, and the requests that still wait for the hold, get it.
+        """
+        moving: deque[Sending] = deque()
+        try:
+            yield moving
+        except BaseException as error:
+            guessed.fail([*guessed.withdraw(hold), *moving], _not_located(name, error))
+            if not isinstance(error, Exception):
+                raise
         finally:
             del self._held[name]
-        producer = self._producers[info.pchannel]
-        if producer is not guessed:
-            for sending in guessed.withdraw(hold):
-                try:
-                    producer.add(sending)
-                except WALError as error:
-                    producer.fail([sending], error)
-        hold.pending = False
-        producer.wake()
+            hold.pending = False
+            guessed.wake()
+
+
+def _not_located(name: str, error: BaseException) -> WALError:
+    """Returns the error of requests for a vchannel whose pchannel could not be found."""
+    if isinstance(error, WALError):
+        return error
+    failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
+    failure.__cause__ = error
+    return failure
 
 
 _INSERT: Final = MessageType.INSERT

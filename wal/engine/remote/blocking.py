@@ -86,7 +86,7 @@ class BlockingRemote:
 
     def view(self, records: Mapping[str, VChannelInfo], floors: Mapping[str, int]) -> VChannelView:
         """Returns these vchannels as a view; `floors` has the smallest incarnation that an unknown one can have, by pchannel."""
-        by_pchannel: dict[str, dict[str, int]] = {name: {} for name in self.log.pchannels}
+        by_pchannel: dict[str, dict[str, int]] = {name: {} for name in list(self.log.pchannels)}
         for info in records.values():
             by_pchannel[info.pchannel][info.name] = info.incarnation
         maps = {

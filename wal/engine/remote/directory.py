@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Final
 
@@ -43,16 +43,26 @@ _Mark = tuple[str, int, int]
 
 
 class RemoteDirectory:
-    """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings."""
+    """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings.
+
+    `use` adds pchannels, which the log did not have when it was opened. A vchannel is known only once its pchannel is in use.
+    """
 
     def __init__(
-        self, connection: Connection, pchannels: Mapping[str, RemotePChannel], place: str, supervision: Supervision
+        self,
+        connection: Connection,
+        pchannels: Mapping[str, RemotePChannel],
+        place: str,
+        supervision: Supervision,
+        *,
+        use: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
         self.known: KnownVChannels = KnownVChannels()
         self._connection = connection
         self._pchannels = pchannels
         self._place = place
         self._supervision = supervision
+        self._use = use
         self._located: SharedCalls[Sequence[_State]] = SharedCalls()
         self._unknown = UnknownVChannels(place)
         self._watching: asyncio.Task[None] | None = None
@@ -125,7 +135,8 @@ class RemoteDirectory:
             )
         request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
         state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
-        self.known.take([state])
+        if state.pchannel in self._pchannels:  # otherwise the next call or the watch learns of both
+            self.known.take([state])
         return vchannel_from_proto(state)
 
     async def drop(self, name: str) -> None:
@@ -172,6 +183,7 @@ class RemoteDirectory:
         answer = await self._connection.read(LOCATE_VCHANNELS, request, f"locating {len(names)} vchannels")
         if [state.name for state in answer.vchannels] != list(names):
             raise UnknownError(f"the server at {self._place} located other vchannels than those it was asked for")
+        await self._use({state.pchannel for state in answer.vchannels})
         self.known.take(answer.vchannels)
         return answer.vchannels
 
@@ -186,6 +198,7 @@ class RemoteDirectory:
                 states = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
                 async with aclosing(states) as changes:
                     async for change in changes:
+                        await self._use({*change.floors, *(state.pchannel for state in change.vchannels)})
                         (self.known.update if known else self.known.replace)(change)
                         known = True
                         pauses.reset()

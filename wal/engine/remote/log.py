@@ -7,7 +7,7 @@ limits, belongs to the server: this side takes the settings of the log and refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -161,28 +161,15 @@ class RemoteLog:
 
     async def _open(self) -> None:
         timeout_s = max(self._wait_s, self._connection.timeout_s)
-        description = await self._connection.read(
-            DESCRIBE_LOG, cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}", timeout_s=timeout_s
-        )
+        description = await self._describe(timeout_s)
         self.settings = self._checked(settings_from_proto(description.settings))
         self.name = description.wal_name
         self.frame_bytes_max = description.frame_bytes_max
         await self._nodes.start(timeout_s)
         await self.system.start()
-        for pchannel in await asyncio.gather(
-            *(self._open_pchannel(identity.pchannel.name) for identity in description.pchannels)
-        ):
-            self.pchannels[pchannel.channel] = pchannel
-            self.producers[pchannel.channel] = Producer(
-                pchannel.channel,
-                partial(self._node, pchannel.channel),
-                self.in_flight,
-                self.seen,
-                partial(self._nodes.report, pchannel.channel),
-                self.supervision,
-            )
+        await self._open_pchannels(description)
         self.cursors = RemoteCursors(self.pchannels, self._node)
-        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision)
+        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
         self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
         self.appends = RemoteAppends(
@@ -199,6 +186,35 @@ class RemoteLog:
             locate=self._directory.located_to_write,
             known_producers=KnownProducers(self.pchannels, self._node),
         )
+
+    async def use(self, names: Iterable[str]) -> None:
+        """Takes these pchannels into use, unless they are: a server that is started again may have more of them.
+
+        All new ones are, because their order decides where a vchannel is created.
+        """
+        if not self.pchannels.keys() >= set(names):
+            await self._open_pchannels(await self._describe(None))
+
+    async def _describe(self, timeout_s: float | None) -> cluster_pb2.LogDescription:
+        request, what = cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}"
+        return await self._connection.read(DESCRIBE_LOG, request, what, timeout_s=timeout_s)
+
+    async def _open_pchannels(self, description: cluster_pb2.LogDescription) -> None:
+        names = [identity.pchannel.name for identity in description.pchannels]
+        new = [name for name in names if name not in self.pchannels]
+        for pchannel in await asyncio.gather(*map(self._open_pchannel, new)):
+            name = pchannel.channel
+            if name in self.pchannels:  # another caller was faster
+                continue
+            self.producers[name] = Producer(
+                name,
+                partial(self._node, name),
+                self.in_flight,
+                self.seen,
+                partial(self._nodes.report, name),
+                self.supervision,
+            )
+            self.pchannels[name] = pchannel
 
     async def _open_pchannel(self, name: str) -> RemotePChannel:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
