@@ -19,7 +19,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.network import Method
-from wal.node import vchannel_calls
+from wal.node import slices, vchannel_calls
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
 from wal.rpc.api.pchannel_pb2 import VChannelState
@@ -102,7 +102,7 @@ async def test_a_bad_request_changes_nothing(
 async def test_a_request_names_a_bounded_number_of_vchannels(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vchannel_calls, "NAMES_MAX", 3)
+    monkeypatch.setattr(slices, "NAMES_MAX", 3)
     assert len(await locate(connection, "a", "b", "c")) == 3
     with pytest.raises(InvalidArgumentError, match="names 4 vchannels, and one request may name 3"):
         await locate(connection, "a", "b", "c", "d")

@@ -41,6 +41,7 @@ from wal.channels.service import (
 )
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, VChannelView, read_map
 from wal.channels.vchannels import (
+    SHOWN_MAX,
     VCHANNEL_NAME_BYTES_MAX,
     UnknownVChannels,
     VChannelInfo,
@@ -60,6 +61,7 @@ __all__ = [
     "MapPlace",
     "OwnerDescription",
     "PChannelMeta",
+    "SHOWN_MAX",
     "UnknownVChannels",
     "VChannelDirectory",
     "VChannelInfo",

@@ -8,6 +8,7 @@ incarnation. An incarnation is never reused, even after a drop, so that a recrea
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -26,6 +27,8 @@ __all__ = ["Change", "VChannelDirectory", "unsaved_records"]
 
 PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"
+_CHANGES_A_TURN: Final = 512
+"""How many changes are saved and answered before other tasks get their turn: about 20 ms."""
 
 
 class Change(msgspec.Struct, gc=False):
@@ -97,6 +100,14 @@ class VChannelDirectory(Actor):
 
         If an operation fails, the changes of the operations before it are saved, and all other changes get its error.
         """
+        error: WALError | None = None
+        for first in range(0, len(batch), _CHANGES_A_TURN):
+            if first:
+                await asyncio.sleep(0)
+            error = await self._save_all(batch[first : first + _CHANGES_A_TURN], error)
+
+    async def _save_all(self, batch: list[Change], error: WALError | None) -> WALError | None:
+        """Saves these changes, or none after an `error` before; returns the first error."""
         last: dict[str, tuple[VChannelInfo, bool]] = {}
         for change in batch:
             for info in change.infos:
@@ -104,7 +115,6 @@ class VChannelDirectory(Actor):
                     last[info.name] = info, change.remove
         waiting, following = _units(batch, last), self.next_incarnation
         saved: dict[str, tuple[VChannelInfo, bool]] = {}
-        error: WALError | None = None
         at = 0
         while error is None and at < len(waiting):
             room = (self._kv.operations_max or sys.maxsize) - (self._counter != following)
@@ -125,6 +135,7 @@ class VChannelDirectory(Actor):
         for change in batch:
             settled = all(info.name in saved or info.name not in last for info in change.infos)
             change.done(None if settled else error)
+        return error
 
     async def _save(self, changes: list[tuple[VChannelInfo, bool]], following: int) -> WALError | None:
         """Saves these changes in one operation, with the counter if it has grown. Returns the error, or None if they are durable."""

@@ -19,6 +19,7 @@ from wal.channels.owners import OwnerDescription
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 __all__ = [
+    "SHOWN_MAX",
     "VCHANNEL_NAME_BYTES_MAX",
     "UnknownVChannels",
     "VChannelInfo",
@@ -34,6 +35,7 @@ VCHANNEL_NAME_BYTES_MAX: Final = 255
 NOTED_MAX: Final = 1024
 """The most names of which one log warns: a caller that reads more unknown names has been warned enough."""
 SHOWN_MAX: Final = 10
+"""The most vchannels that an error or a warning lists."""
 COMPARED_MAX: Final = 128
 """The most names that are compared with the unknown one, …"""
 COMPARED_CHARACTERS: Final = 48
@@ -112,7 +114,8 @@ def common_place(
             )
     found = set(places.values())
     if len(found) > 1:
-        text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+        text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in islice(places.items(), SHOWN_MAX))
+        text += f", and {len(places) - SHOWN_MAX} others" if len(places) > SHOWN_MAX else ""
         raise InvalidArgumentError(
             f"one scanner reads one pchannel, but these lie on several ({text}): read them apart"
         )

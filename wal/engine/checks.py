@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
+from wal.channels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.frame import Record
 from wal.message import Message, encode_properties, type_properties
@@ -72,7 +74,8 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
 
 def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:
     """Returns the error for a transaction on vchannels of several pchannels; `places` are the pchannels by vchannel."""
-    text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+    text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in islice(places.items(), SHOWN_MAX))
+    text += f", and {len(places) - SHOWN_MAX} others" if len(places) > SHOWN_MAX else ""
     return InvalidArgumentError(
         f"a transaction is one frame and cannot span pchannels ({text}): make the vchannels on one pchannel with "
         "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"

@@ -32,6 +32,7 @@ from wal.message.properties import (
     check_properties,
     decode_properties,
     encode_properties,
+    properties_count,
     properties_size,
 )
 from wal.message.types import MessageType, TypeProperties, type_properties
@@ -62,6 +63,7 @@ __all__ = [
     "decode_properties",
     "encode_properties",
     "packed",
+    "properties_count",
     "properties_size",
     "type_properties",
     "unpacked",

@@ -20,6 +20,7 @@ __all__ = [
     "check_text",
     "decode_properties",
     "encode_properties",
+    "properties_count",
     "properties_size",
 ]
 
@@ -107,6 +108,20 @@ def decode_properties(stored: bytes) -> dict[str, str]:
         raise CorruptionError(
             f"stored properties cannot be decoded: {error}", expected="a MessagePack map of str to str"
         ) from error
+
+
+def properties_count(stored: bytes) -> int:
+    """Returns how many properties a stored record says it has, without decoding them: 0 for bytes that are no map."""
+    if not stored:
+        return 0
+    match stored[0]:
+        case kind if kind & 0xF0 == 0x80:
+            return kind & 0x0F
+        case 0xDE:
+            return int.from_bytes(stored[1:3])
+        case 0xDF:
+            return int.from_bytes(stored[1:5])
+    return 0
 
 
 def properties_size(properties: Mapping[str, str]) -> int:

@@ -12,6 +12,7 @@ Files, from the bottom up:
 * sessions:          the newest Produce stream of each session of a client
 * fence:             executes no change that its client has given up
 * answers:           what became known of a Produce stream's requests
+* slices:            work in slices, so that no request keeps the loop
 * requests:          the requests of a Produce stream, until the node is stopping
 * places:            which vchannels a Produce stream may name
 * withdrawals:       the appends of a Produce stream that its client may withdraw

@@ -11,10 +11,12 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 
 from wal.engine.local.log import LocalLog
+from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.node.draining import Draining
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
+from wal.rpc.columns import PROPERTIES_MAX
 from wal.rpc.methods import (
     ABORT_BROADCAST,
     ACK_BROADCAST,
@@ -50,6 +52,8 @@ class BroadcastCalls:
 
     async def _append(self, request: proto.AppendBroadcastRequest, _context: object) -> proto.AppendBroadcastResponse:
         log = self._log
+        _check_count("vchannels", len(request.vchannels), log.settings.broadcast_vchannels_max)
+        _check_count("properties", len(request.properties), PROPERTIES_MAX)
         message = broadcast_from_proto(request)
         message.check_size(message_bytes_max=log.appends.message_bytes_max, frame_bytes_max=log.frame_bytes_max)
         log.oracle.observe(request.seen_time_tick)
@@ -77,3 +81,11 @@ class BroadcastCalls:
 
     async def _statistics(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastStatistics:
         return broadcaster_to_proto(self._log.broadcasts.statistics())
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    """Raises InvalidArgumentError before anything is done with more than a broadcast may have."""
+    if count > most:
+        raise InvalidArgumentError(
+            f"a broadcast with {count} {what} is over {most}, the most that the server accepts: send several broadcasts"
+        )

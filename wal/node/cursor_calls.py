@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from google.protobuf.empty_pb2 import Empty
 
-from wal.channels import check_vchannel
 from wal.cursors import Cursor, CursorKey, check_cursor
 from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.node.hosted import Hosted
+from wal.node.slices import checked_names
 from wal.pchannel import PChannel
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.cursor_state import cursor_from_proto, cursor_to_proto, info_to_proto, key_from_proto
@@ -45,11 +45,13 @@ class CursorCalls:
 
     async def _load(self, request: proto.LoadCursorRequest, _context: object) -> proto.LoadCursorResponse:
         pchannel = self._hosted.find(request.pchannel)
+        await checked_names(request.key.vchannels)
         found = await self._log.cursors.load(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
         return proto.LoadCursorResponse(cursor=None if found is None else cursor_to_proto(found))
 
     async def _save(self, request: proto.SaveCursorRequest, _context: object) -> proto.SaveCursorResponse:
         pchannel, cursors = self._hosted.find(request.pchannel), self._log.cursors
+        await checked_names(request.cursor.key.vchannels)
         given = cursor_from_proto(request.cursor)
         _checked(given.key)
         self._check_position(given, pchannel)
@@ -77,7 +79,7 @@ class CursorCalls:
         name = check_cursor(request.name)
         names = None
         if request.HasField("vchannels"):
-            names = _checked(CursorKey.of(name, request.vchannels.names)).vchannels
+            names = _checked(CursorKey.of(name, await checked_names(request.vchannels.names))).vchannels
         await self._log.cursors.delete(name, names)
         return Empty()
 
@@ -104,10 +106,8 @@ class CursorCalls:
 
 
 def _checked(key: CursorKey) -> CursorKey:
-    """Returns the key of a cursor; raises InvalidArgumentError for a bad name of the cursor or of a vchannel."""
+    """Returns the key of a cursor whose vchannels are checked. Raises InvalidArgumentError for a bad name, and without a vchannel."""
     check_cursor(key.name)
     if not key.vchannels:
         raise InvalidArgumentError(f"cursor {key.name!r} has no vchannels: name at least one")
-    for name in key.vchannels:
-        check_vchannel(name)
     return key

@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from wal.channels import check_vchannel
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import LogPosition
 from wal.network import Method
 from wal.node.draining import Draining
 from wal.node.frame_search import event_below, position_after, weigh, weigh_pieces
 from wal.node.hosted import Hosted
+from wal.node.slices import checked_names
 from wal.node.tails import identity_of, tail_of
 from wal.pchannel import PChannel
 from wal.rpc.api import frames_pb2
@@ -38,8 +38,6 @@ __all__ = ["FrameCalls"]
 PAGE_BYTES: Final = 1 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
 """The largest page, about the largest frame: a client that wants more bytes asks for more pages."""
-NAMES_MAX: Final = 65_536
-"""The most vchannels of a read: as many as a log has by default."""
 _FRAMES_A_TURN: Final = 128
 """How many frames are converted before other tasks get their turn: about a millisecond."""
 
@@ -85,7 +83,7 @@ class FrameCalls:
         start = position_from_proto(request.start)
         end = position_from_proto(request.end) if request.HasField("end") else pchannel.tail.durable_end
         _check_extent(pchannel, start, end)
-        names = _names(request.names) if request.HasField("names") else None
+        names = await _names(request.names) if request.HasField("names") else None
         sent = 0
         with contextlib.nullcontext() if request.pages_max == 1 else self._draining.ending():
             while start < end and (not request.pages_max or sent < request.pages_max):
@@ -100,7 +98,7 @@ class FrameCalls:
 
     async def _weigh(self, request: proto.WeighFramesRequest, _context: object) -> proto.FrameWeights:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
-        names = _names(request.names) if request.HasField("names") else None
+        names = await _names(request.names) if request.HasField("names") else None
         rows_max = request.rows_max if request.HasField("rows_max") else None
         bytes_max = request.bytes_max if request.HasField("bytes_max") else None
         if rows_max is None and bytes_max is None:
@@ -161,9 +159,5 @@ def _check_extent(pchannel: PChannel, start: int, end: int) -> None:
         )
 
 
-def _names(given: frames_pb2.VChannelNames) -> frozenset[str]:
-    if len(given.names) > NAMES_MAX:
-        raise InvalidArgumentError(
-            f"the request names {len(given.names)} vchannels, and one request may name {NAMES_MAX}: read all of them, without names"
-        )
-    return frozenset(map(check_vchannel, given.names))
+async def _names(given: frames_pb2.VChannelNames) -> frozenset[str]:
+    return frozenset(await checked_names(given.names, instead="read all of them, without names"))

@@ -7,15 +7,16 @@ client that is slow costs one page of memory.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final
 
 import grpc.aio
 
 from wal.backends import FramePage
-from wal.channels import check_vchannel
 from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
 from wal.node.draining import Draining
+from wal.node.slices import NAMES_MAX, checked_names, sliced
 from wal.node.tails import identity_of, tail_of
 from wal.pchannel import PChannel, ReadablePChannel
 from wal.rpc.api import frames_pb2
@@ -29,8 +30,6 @@ __all__ = ["FrameFeed"]
 PAGE_BYTES: Final = 1 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
 """The largest page, about the largest frame."""
-NAMES_MAX: Final = 65_536
-"""The most vchannels of a reader: as many as a log has by default."""
 _FRAMES_A_TURN: Final = 128
 """How many frames are converted before other tasks get their turn: about a millisecond."""
 
@@ -90,11 +89,15 @@ class FrameFeed:
 
     async def run(self) -> None:
         """Serves the stream until the client closes it. Raises the error with which it ends."""
-        self._begin()
+        await self._begin()
         tail = self._sent_tail = tail_of(self._pchannel)
-        states = [] if self._names is None else map(self._state, sorted(self._names))
+        self._pchannel.readers.add(self)  # before the states are read, so that no change of one is missed
+        try:
+            states = await self._states(self._names or ())
+        except BaseException:
+            self._pchannel.readers.discard(self)
+            raise
         created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=tail, vchannels=states)
-        self._pchannel.readers.add(self)
         reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
         reader.add_done_callback(lambda _: self._wake.set())
         try:
@@ -106,7 +109,7 @@ class FrameFeed:
             await self._context.end(reader)
         reader.result()
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         """Checks the selection. Raises InvalidArgumentError for one that cannot be served."""
         wanted, log, tail = self._selection, self._pchannel.log, self._pchannel.tail
         if wanted.incarnation not in (0, log.incarnation):
@@ -119,7 +122,7 @@ class FrameFeed:
                 f"page_bytes={wanted.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages"
             )
         if wanted.HasField("names"):
-            self._names = _checked(wanted.names.names)
+            self._names = await _checked(wanted.names.names)
         self._at = position_from_proto(wanted.start) if wanted.HasField("start") else tail.durable_end
         if self._at > tail.durable_end:
             raise InvalidArgumentError(
@@ -148,7 +151,7 @@ class FrameFeed:
                 if reader.done():
                     return
             changed, self._changed = self._changed, set()
-            update.vchannels.extend(map(self._state, sorted(changed)))
+            update.vchannels.extend(await self._states(changed))
             if state != self._sent_tail:
                 update.tail.CopyFrom(state)
             if update.ByteSize():
@@ -194,24 +197,27 @@ class FrameFeed:
                     case "await_tick":
                         self._awaited_tick = request.await_tick.time_tick
                     case "change_names":
-                        self._change(request.change_names)
+                        await self._change(request.change_names)
                     case _:
                         raise InvalidArgumentError(
                             "a ConsumeRequest has no request that this version knows: set close, change_names or await_tick"
                         )
                 self._wake.set()
 
-    def _change(self, request: frames_pb2.ChangeNamesRequest) -> None:
+    async def _change(self, request: frames_pb2.ChangeNamesRequest) -> None:
         if self._names is None:
             raise InvalidRequestSeqError(
                 "change_names is for a consumer with names, and this one reads the whole pchannel: create one with names"
             )
-        added = _checked(request.added)
-        names = (self._names | added) - set(request.removed)
+        added, removed = await _checked(request.added), set(request.removed)
+        names = (self._names | added) - removed
         if len(names) > NAMES_MAX:
             raise _too_many(len(names))
         self._changed |= added - self._names
         self._names, self._names_since = names, True
+
+    async def _states(self, names: Collection[str]) -> list[VChannelState]:
+        return [self._state(name) async for name in sliced(sorted(names))]
 
     def _state(self, name: str) -> VChannelState:
         vchannels = self._log.vchannels
@@ -223,10 +229,10 @@ class FrameFeed:
         )
 
 
-def _checked(names: Any) -> set[str]:
+async def _checked(names: Any) -> set[str]:
     if len(names) > NAMES_MAX:
         raise _too_many(len(names))
-    return set(map(check_vchannel, names))
+    return set(await checked_names(names))
 
 
 def _too_many(count: int) -> InvalidArgumentError:

@@ -35,13 +35,14 @@ from wal.node.places import Places
 from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
 from wal.node.requests import Requests
 from wal.node.sessions import replaced
+from wal.node.slices import sliced
 from wal.node.tails import identity_of
 from wal.node.withdrawals import Withdrawals
 from wal.pchannel import Key, PChannel, Together
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import appends_of, key_of, plain_of
+from wal.rpc.columns import appends_of, count_of, key_of, plain_of
 from wal.rpc.outcomes import Outcome
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 
@@ -121,12 +122,14 @@ class ProduceStream:
 
     async def _answer(self) -> None:
         """Sends the outcomes that are known; waits while the client does not read them."""
-        while count := self._answers.count:
-            messages, self._answers = self._answers.messages(), Answers()
+        while self._answers.count:
+            messages, count = self._answers.take()
             for message in messages:
                 await self._context.write(message)
             self._unanswered -= count
             self._taken.set()
+            if self._answers.count:
+                await asyncio.sleep(0)  # a write need not wait
 
     def _told(self, number: int, outcome: Outcome, *, single: bool = False) -> None:
         (self._answers.single if single else self._answers.outcomes).append((number, outcome))
@@ -201,16 +204,16 @@ class ProduceStream:
             await self._context.end(following)
 
     async def _append(self, request: append_pb2.AppendRequest) -> None:
+        if (count := count_of(request.messages)) > UNANSWERED_MAX:
+            raise InvalidArgumentError(
+                f"an AppendRequest has {count} messages, at most {UNANSWERED_MAX} are accepted: send several"
+            )
         if self._append_together(request):
             return
-        appends = list(appends_of(request))
-        if len(appends) > UNANSWERED_MAX:
-            raise InvalidArgumentError(
-                f"an AppendRequest has {len(appends)} messages, at most {UNANSWERED_MAX} are accepted: send several"
-            )
-        self._unanswered += len(appends)
+        appends = appends_of(request)
+        self._unanswered += count
         refusal = self._begin(request.seen_time_tick)
-        for number, append in appends:
+        async for number, append in sliced(appends):
             if isinstance(append, InvalidArgumentError) or (refusal := refusal or self._refusal) is not None:
                 self._told(number, append if isinstance(append, InvalidArgumentError) else refusal)  # type: ignore[arg-type]
                 continue
@@ -234,7 +237,7 @@ class ProduceStream:
             return False
         name, payloads = plain
         route = self._log.vchannels.routes.get(name)
-        if route is None or route.pchannel is not self._pchannel or len(payloads) > UNANSWERED_MAX:
+        if route is None or route.pchannel is not self._pchannel:
             return False
         first = request.first_request_id
         for future in self._appends.append_together(name, payloads):
@@ -272,12 +275,13 @@ class ProduceStream:
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1
         try:
-            names, key = names_in(request.vchannels), key_of(request.key)
-            bodies = bodies_in(request.bodies)
+            bodies_max = self._log.settings.txn_bodies_max
+            names, key = names_in(request.vchannels, names_max=bodies_max), key_of(request.key)
+            bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
             self._log.oracle.check_ahead(request.barrier_time_tick)
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
-            for name in names:
+            async for name in sliced(names):
                 self._places.check(name)
             future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)
         except WALError as error:
@@ -295,12 +299,12 @@ class ProduceStream:
                 self._log.oracle.check_ahead(request.barrier_time_tick)
             match name:
                 case "begin_txn":
-                    for vchannel in request.vchannels:
+                    async for vchannel in sliced(self._names_in(request)):
                         self._places.check(vchannel)
                     begun = await self._txns.begin(request)  # the list may be another one afterwards
                     self._answers.begun.append(begun)
                 case "commit_txn":
-                    for vchannel in request.vchannels:
+                    for vchannel in self._names_in(request):
                         self._places.check_existing(vchannel)
                     self._settle_later(request.request_id, await self._txns.commit(request))
                 case "withdraw":
@@ -317,6 +321,9 @@ class ProduceStream:
         self._wake.set()
 
     # -- what all of them have in common
+
+    def _names_in(self, request: append_pb2.BeginTxnRequest | append_pb2.CommitTxnRequest) -> tuple[str, ...]:
+        return names_in(request.vchannels, names_max=self._log.settings.txn_bodies_max)
 
     def _begin(self, seen_time_tick: int) -> WALError | None:
         """Returns why a request is refused as a whole, else None. From now on ticks are larger than the one that the client has seen."""

@@ -7,9 +7,10 @@ term of the pchannel is begun again at its commit, unless the log since its begi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
+from wal.channels import SHOWN_MAX
 from wal.engine.local.log import LocalLog
 from wal.engine.local.txn import LocalTxn
 from wal.errors import (
@@ -22,9 +23,10 @@ from wal.errors import (
 from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
+from wal.node.slices import sliced
 from wal.pchannel import Key, PChannel
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.columns import key_of, messages_of
+from wal.rpc.columns import count_of, key_of, messages_of
 from wal.rpc.positions import position_from_proto, position_to_proto
 
 __all__ = ["ProduceTxns", "bodies_in", "names_in"]
@@ -40,10 +42,11 @@ class ProduceTxns:
     def __init__(self, log: LocalLog, pchannel: PChannel) -> None:
         self._log = log
         self._pchannel = pchannel
+        self._bodies_max = log.settings.txn_bodies_max
 
     async def begin(self, request: proto.BeginTxnRequest) -> proto.BegunTxn:
         """Begins a transaction."""
-        names, keepalive_s = names_in(request.vchannels), request.keepalive_s
+        names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
         if not (keepalive_s == 0 or 0.001 <= keepalive_s < 1 << 50):
             raise InvalidArgumentError(
                 f"keepalive_s={keepalive_s} is out of range: 0 for the log's own, or at least 0.001 seconds"
@@ -73,8 +76,9 @@ class ProduceTxns:
 
         A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result.
         """
-        pchannel, names, key = self._pchannel, names_in(request.vchannels), key_of(request.key)
-        bodies, term = bodies_in(request.bodies), request.txn.term
+        pchannel, key = self._pchannel, key_of(request.key)
+        names = names_in(request.vchannels, names_max=self._bodies_max)
+        bodies, term = await bodies_in(request.bodies, bodies_max=self._bodies_max), request.txn.term
         if term > pchannel.log.term:
             raise UnmatchedChannelTermError(
                 f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
@@ -183,21 +187,35 @@ class ProduceTxns:
             at = page.next_position
 
 
-def bodies_in(columns: proto.MessageColumns) -> list[Message]:
-    """Returns the bodies of a transaction. Raises InvalidArgumentError for the first one that is no message."""
+async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[Message]:
+    """Returns the bodies of a transaction. Raises InvalidArgumentError for more than `bodies_max`, and for the first that is no message."""
+    if (count := count_of(columns)) > bodies_max:
+        raise InvalidArgumentError(
+            f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them without "
+            "a transaction"
+        )
     bodies: list[Message] = []
-    for body in messages_of(columns):
+    async for body in sliced(messages_of(columns)):
         if isinstance(body, InvalidArgumentError):
             raise body
         bodies.append(body)
     return bodies
 
 
-def names_in(vchannels: Iterable[str]) -> tuple[str, ...]:
-    """Returns the vchannels of a transaction. Raises InvalidArgumentError unless there are some, each once."""
+def names_in(vchannels: Collection[str], *, names_max: int) -> tuple[str, ...]:
+    """Returns the vchannels of a transaction. Raises InvalidArgumentError unless there are some, each once, and at most `names_max`.
+
+    A transaction has no more vchannels than bodies.
+    """
+    if len(vchannels) > names_max:
+        raise InvalidArgumentError(
+            f"a transaction over {len(vchannels)} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: "
+            "write to fewer of them at a time, or use the broadcaster, log.broadcast()"
+        )
     names = tuple(vchannels)
     if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError(f"a transaction has the vchannels {list(names)}: name at least one, each once")
+        shown = ", ".join(map(repr, names[:SHOWN_MAX])) or "none"
+        raise InvalidArgumentError(f"a transaction has the vchannels {shown}: name at least one, each once")
     return names
 
 

@@ -6,17 +6,17 @@ An answer names only vchannels whose records are saved, so that a client never s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 
 from wal.channels import (
     CHANNELS_MAX,
+    ChannelDescription,
     VChannelInfo,
     check_channel_count,
     check_channel_names,
-    check_vchannel,
     common_place,
     place,
 )
@@ -25,6 +25,7 @@ from wal.engine.local.log import LocalLog
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.network import Method
 from wal.node.draining import Draining
+from wal.node.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.methods import (
@@ -42,8 +43,6 @@ from wal.rpc.serving import Handler
 
 __all__ = ["VChannelCalls"]
 
-NAMES_MAX: Final = 65_536
-"""The most vchannels that one request names: as many as a log has by default."""
 BEHIND_MAX: Final = 65_536
 """The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
 
@@ -68,27 +67,43 @@ class VChannelCalls:
             DESCRIBE_CHANNELS: self._describe_channels,
         }
 
-    async def _locate(self, request: proto.LocateVChannelsRequest, _context: object) -> proto.LocateVChannelsResponse:
-        names = _checked(request.names)
+    async def _locate(self, request: proto.LocateVChannelsRequest, _context: object) -> bytes:
+        names = await checked_names(request.names)
         vchannels, pchannels = self._log.vchannels, list(self._log.pchannels)
         if request.together and names:
             if request.create:
-                self._check_together(names)
+                await self._check_together(names)
             else:
                 create = self._log.settings.create_vchannels
-                common_place(names, vchannels.records, pchannels, create_vchannels=create)
+                for first in range(0, len(names), SLICE):  # each with the first one, so that no two slices differ
+                    some = (names[0], *names[first : first + SLICE])
+                    common_place(some, vchannels.records, pchannels, create_vchannels=create)
+                    await asyncio.sleep(0)
         if request.create:
-            for name in names:
-                vchannels.route(name)
-            # Each is waited for, so that no failure is left unseen; the first one is raised.
-            saving = [vchannels.saving[name] for name in names if name in vchannels.saving]
-            for outcome in await asyncio.gather(*map(asyncio.shield, saving), return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            vchannels.check_new(names)
+            for first in range(0, len(names), SLICE):
+                await self._create_all(names[first : first + SLICE])
         else:
-            while saving := [vchannels.saving[name] for name in names if name in vchannels.saving]:
-                await asyncio.wait(saving)  # one that fails is not there afterwards
-        return proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in names])
+            for first in range(0, len(names), SLICE):
+                while saving := self._saving(names[first : first + SLICE]):
+                    await asyncio.wait(saving)  # one that fails is not there afterwards
+        return await encoded(
+            names, lambda some: proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in some])
+        )
+
+    async def _create_all(self, names: Sequence[str]) -> None:
+        """Creates those of these vchannels that do not exist, durably."""
+        for name in names:
+            self._log.vchannels.route(name)
+        # Each is waited for, so that no failure is left unseen; the first one is raised.
+        saving = map(asyncio.shield, self._saving(names))
+        for outcome in await asyncio.gather(*saving, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _saving(self, names: Sequence[str]) -> list[asyncio.Future[None]]:
+        saving = self._log.vchannels.saving
+        return [saving[name] for name in names if name in saving]
 
     async def _create(self, request: proto.CreateVChannelRequest, _context: object) -> VChannelState:
         return vchannel_to_proto(await self._log.create_vchannel(request.name, request.pchannel or None))
@@ -97,12 +112,10 @@ class VChannelCalls:
         await self._log.drop_vchannel(request.name)
         return Empty()
 
-    async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> proto.VChannelStates:
-        return self._states()
+    async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> bytes:
+        return await self._states()
 
-    async def _watch(
-        self, _request: proto.WatchVChannelsRequest, _context: object
-    ) -> AsyncIterator[proto.VChannelStates]:
+    async def _watch(self, _request: proto.WatchVChannelsRequest, _context: object) -> AsyncIterator[bytes]:
         directory = self._log.vchannels.directory
         changed: dict[str, VChannelState] = {}
         woken = asyncio.Event()
@@ -115,7 +128,7 @@ class VChannelCalls:
         directory.watchers.add(note)
         stop_waiting = self._draining.on_begin(woken.set)
         try:
-            yield self._states()
+            yield await self._states()
             while True:
                 await woken.wait()
                 woken.clear()
@@ -125,9 +138,11 @@ class VChannelCalls:
                     raise WouldBlockError(
                         f"{len(changed)} vchannels changed while this client read nothing, and {BEHIND_MAX} are kept for it: watch again"
                     )
-                told = proto.VChannelStates(vchannels=changed.values(), floors=self._floors())
+                news, floors = list(changed.values()), self._floors()
                 changed.clear()
-                yield told
+                yield await encoded(
+                    news, lambda some: proto.VChannelStates(vchannels=some), proto.VChannelStates(floors=floors)
+                )
         finally:
             stop_waiting()
             directory.watchers.discard(note)
@@ -137,22 +152,19 @@ class VChannelCalls:
         return proto.ChannelNames(names=await self._log.create_channels(owner, check_channel_count(request.count)))
 
     async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
-        await self._log.destroy_channels(check_channel_names(request.names, names_max=CHANNELS_MAX))
+        await self._log.destroy_channels(_names(request, CHANNELS_MAX))
         return Empty()
 
-    async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> proto.ChannelDescriptions:
-        names = check_channel_names(request.names, names_max=NAMES_MAX) or None
-        return proto.ChannelDescriptions(
-            channels=[
-                proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner))
-                for channel in await self._log.describe_channels(names)
-            ]
-        )
+    async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> bytes:
+        names = _names(request, NAMES_MAX) or None
+        return await encoded(await self._log.describe_channels(names), _descriptions)
 
-    def _check_together(self, names: Iterable[str]) -> None:
+    async def _check_together(self, names: Iterable[str]) -> None:
         """Raises InvalidArgumentError if these vchannels are on several pchannels, or would be when they are created."""
         records, pchannels = self._log.vchannels.records, list(self._log.pchannels)
-        places = {name: records[name].pchannel if name in records else place(name, pchannels) for name in names}
+        places = {
+            name: records[name].pchannel if name in records else place(name, pchannels) async for name in sliced(names)
+        }
         if len(set(places.values())) > 1:
             raise spans_pchannels(places)
 
@@ -170,9 +182,10 @@ class VChannelCalls:
             name=name, pchannel=place(name, pchannels), incarnation=vchannels.directory.next_incarnation
         )
 
-    def _states(self) -> proto.VChannelStates:
-        saved = self._log.vchannels.directory.saved
-        return proto.VChannelStates(vchannels=map(vchannel_to_proto, saved.values()), floors=self._floors())
+    async def _states(self) -> bytes:
+        # The floors first: a vchannel that is created meanwhile is not below them.
+        floors, saved = self._floors(), list(self._log.vchannels.directory.saved.values())
+        return await encoded(saved, _told_of, proto.VChannelStates(floors=floors))
 
     def _floors(self) -> dict[str, int]:
         return dict.fromkeys(self._log.pchannels, self._log.vchannels.directory.saved_next)
@@ -185,11 +198,23 @@ def _told(info: VChannelInfo, *, exists: bool) -> VChannelState:
     return state
 
 
-def _checked(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of vchannels, each once."""
-    given = tuple(names)
-    if len(given) > NAMES_MAX:
+def _told_of(infos: list[VChannelInfo]) -> proto.VChannelStates:
+    return proto.VChannelStates(vchannels=map(vchannel_to_proto, infos))
+
+
+def _descriptions(channels: list[ChannelDescription]) -> proto.ChannelDescriptions:
+    return proto.ChannelDescriptions(
+        channels=[
+            proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner))
+            for channel in channels
+        ]
+    )
+
+
+def _names(request: proto.ChannelNames, names_max: int) -> tuple[str, ...]:
+    """Returns the names of channels, which are counted before anything is done with them."""
+    if len(request.names) > names_max:
         raise InvalidArgumentError(
-            f"the request names {len(given)} vchannels, and one request may name {NAMES_MAX}: make several requests"
+            f"names has {len(request.names)} channels, and one call takes at most {names_max}: make several calls"
         )
-    return tuple(dict.fromkeys(map(check_vchannel, given)))
+    return check_channel_names(request.names)

@@ -7,18 +7,21 @@ only columns that contradict each other make the whole request an InvalidArgumen
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import repeat
 from typing import Final
 
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import decode_key
-from wal.message import Message, MessageType, decode_properties, encode_properties
+from wal.message import Message, MessageType, decode_properties, encode_properties, properties_count
 from wal.pchannel import Key, ProducerKey, check_key, key_ext
 from wal.rpc.api import append_pb2 as proto
 
-__all__ = ["Append", "appends_of", "columns_of", "key_of", "messages_of", "plain_of", "request_of"]
+__all__ = ["Append", "appends_of", "columns_of", "count_of", "key_of", "messages_of", "plain_of", "request_of"]
+
+PROPERTIES_MAX: Final = 16_384
+"""The most properties of a message over the network: decoding them keeps the loop."""
 
 Append = tuple[Message, int, Key | None]
 """A message, its barrier time tick (0: none), and its idempotency key."""
@@ -42,18 +45,25 @@ def request_of(first_request_id: int, appends: Sequence[Append], *, seen_time_ti
 def appends_of(request: proto.AppendRequest) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
     """Yields the appends of a request with their numbers; an error in place of one that cannot be made.
 
-    Raises InvalidArgumentError at once for columns that contradict each other.
+    Each is made when it is asked for, so a caller can make them in slices. Raises InvalidArgumentError at once for columns that contradict
+    each other.
     """
+    count = count_of(request.messages)
     messages = messages_of(request.messages)
-    count = len(messages)
-    keys: Sequence[bytes] | None = (
-        _parts(request.key_lengths, request.keys, count, "keys") if request.key_lengths else None
-    )
+    keys = _parts(request.key_lengths, request.keys, count, "keys") if request.key_lengths else repeat(b"", count)
     ticks = request.barrier_time_ticks
     if ticks and len(ticks) != 8 * count:
         raise _contradiction("barrier_time_ticks", f"{len(ticks)} bytes", f"8 for each of {count} messages")
     barriers = struct.unpack(f"<{count}Q", ticks) if ticks else repeat(0, count)
-    return _appends(request.first_request_id, messages, barriers, keys)  # type: ignore[arg-type]
+    return _appends(request.first_request_id, messages, barriers, keys)
+
+
+def count_of(columns: proto.MessageColumns) -> int:
+    """Returns how many messages these columns have. Raises InvalidArgumentError if it is no whole number."""
+    lengths = len(columns.payload_lengths)
+    if lengths % 4:
+        raise _contradiction("payload_lengths", f"{lengths} bytes", "4 for each message")
+    return lengths // 4
 
 
 def plain_of(request: proto.AppendRequest) -> tuple[str, list[bytes]] | None:
@@ -67,7 +77,7 @@ def plain_of(request: proto.AppendRequest) -> tuple[str, list[bytes]] | None:
         return None
     if columns.vchannel_numbers or len(names) != 1 or not lengths or len(lengths) % 4:
         return None
-    return names[0], _parts(lengths, columns.payloads, len(lengths) // 4, "payloads")
+    return names[0], list(_parts(lengths, columns.payloads, len(lengths) // 4, "payloads"))
 
 
 def columns_of(messages: Sequence[Message]) -> proto.MessageColumns:
@@ -86,35 +96,32 @@ def columns_of(messages: Sequence[Message]) -> proto.MessageColumns:
     return columns
 
 
-def messages_of(columns: proto.MessageColumns) -> list[Message | InvalidArgumentError]:
-    """Returns the messages of these columns; an error in place of one that cannot be made."""
-    lengths, names = columns.payload_lengths, columns.vchannels
-    if len(lengths) % 4:
-        raise _contradiction("payload_lengths", f"{len(lengths)} bytes", "4 for each message")
-    count = len(lengths) // 4
-    payloads = _parts(lengths, columns.payloads, count, "payloads")
+def messages_of(columns: proto.MessageColumns) -> Iterator[Message | InvalidArgumentError]:
+    """Yields the messages of these columns; an error in place of one that cannot be made.
+
+    Each is made when it is asked for. Raises InvalidArgumentError at once for columns that contradict each other.
+    """
+    names, count = columns.vchannels, count_of(columns)
+    payloads = _parts(columns.payload_lengths, columns.payloads, count, "payloads")
     if columns.vchannel_numbers:
         numbers = _numbers(columns.vchannel_numbers, count, "vchannel_numbers")
         if max(numbers, default=0) >= len(names):
             raise _contradiction("vchannel_numbers", f"{max(numbers)}", f"one of {len(names)} vchannels")
         every = list(names)
-        vchannels: list[str] = [every[number] for number in numbers]
+        vchannels: Iterable[str] = map(every.__getitem__, numbers)
     elif count and len(names) != 1:
         raise _contradiction("vchannels", f"{len(names)} names", "1 name, or vchannel_numbers")
     else:
-        vchannels = [names[0]] * count if count else []
+        vchannels = repeat(names[0] if count else "", count)
     if not columns.types and not columns.properties_lengths:
-        try:
-            return [Message(name, payload) for name, payload in zip(vchannels, payloads, strict=True)]
-        except InvalidArgumentError:
-            pass  # the name of a vchannel: each message gets an error of its own below
-    types: Sequence[int] = _numbers(columns.types, count, "types") if columns.types else [int(_INSERT)] * count
-    stored: Sequence[bytes] = (
+        return map(_plain_message, vchannels, payloads)
+    types: Iterable[int] = _numbers(columns.types, count, "types") if columns.types else repeat(int(_INSERT), count)
+    stored: Iterable[bytes] = (
         _parts(columns.properties_lengths, columns.properties, count, "properties")
         if columns.properties_lengths
-        else [b""] * count
+        else repeat(b"", count)
     )
-    return list(map(_message, vchannels, payloads, types, stored))
+    return map(_message, vchannels, payloads, types, stored)
 
 
 def key_of(stored: bytes) -> Key | None:
@@ -136,11 +143,12 @@ def key_of(stored: bytes) -> Key | None:
 
 
 def _appends(
-    first: int, messages: list[Message | InvalidArgumentError], barriers: Sequence[int], keys: Sequence[bytes] | None
+    first: int,
+    messages: Iterable[Message | InvalidArgumentError],
+    barriers: Iterable[int],
+    keys: Iterable[bytes],
 ) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
-    for number, (message, barrier, stored) in enumerate(
-        zip(messages, barriers, keys or repeat(b""), strict=False), first
-    ):
+    for number, (message, barrier, stored) in enumerate(zip(messages, barriers, keys, strict=False), first):
         if isinstance(message, InvalidArgumentError):
             yield number, message
             continue
@@ -152,6 +160,13 @@ def _appends(
             yield number, (message, barrier, key)
 
 
+def _plain_message(vchannel: str, payload: bytes) -> Message | InvalidArgumentError:
+    try:
+        return Message(vchannel, payload)
+    except InvalidArgumentError as error:  # the name of the vchannel
+        return error
+
+
 def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) -> Message | InvalidArgumentError:
     try:
         kind = _TYPES.get(message_type)
@@ -159,6 +174,8 @@ def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) ->
             return InvalidArgumentError(
                 f"message type {message_type} is not one that this version knows: {sorted(_TYPES)}"
             )
+        if (count := properties_count(stored)) > PROPERTIES_MAX:
+            return _too_many_properties(count)
         properties = decode_properties(stored) if stored else {}
         return Message(vchannel, payload, message_type=kind, properties=properties)
     except InvalidArgumentError as error:
@@ -167,12 +184,18 @@ def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) ->
         return InvalidArgumentError(f"the properties of a message cannot be decoded: {error}")
 
 
-def _parts(lengths: bytes, joined: bytes, count: int, what: str) -> list[bytes]:
-    """Returns the parts of joined bytes, `count` of these lengths."""
+def _too_many_properties(count: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a message has {count} properties, and at most {PROPERTIES_MAX} are accepted over the network: put them into the payload"
+    )
+
+
+def _parts(lengths: bytes, joined: bytes, count: int, what: str) -> Iterator[bytes]:
+    """Yields the parts of joined bytes, `count` of these lengths."""
     numbers = _numbers(lengths, count, f"lengths of {what}")
     if sum(numbers) != len(joined):
         raise _contradiction(what, f"{len(joined)} bytes", f"{sum(numbers)}, as the lengths say")
-    return list(map(BytesIO(joined).read, numbers))
+    return map(BytesIO(joined).read, numbers)
 
 
 def _numbers(column: bytes, count: int, what: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from wal.rpc.frame_pages import page_from_proto, page_to_proto, stored_frame, wa
 from wal.rpc.methods import READ_FRAMES
 from wal.rpc.positions import position_to_proto
 
-__all__ = ["READ_PAGES", "EncodedPage", "frame_pieces"]
+__all__ = ["READ_PAGES", "EncodedPage", "fields_in", "frame_pieces"]
 
 
 class EncodedPage:
@@ -51,7 +51,7 @@ class EncodedPage:
         frames: list[StoredFrame] = []
         rest: list[bytes] = []
         try:
-            for number, begin, start, end in _fields(data, 0, len(data)):
+            for number, begin, start, end in fields_in(data, 0, len(data)):
                 if number == _FRAMES:
                     frames.append(_frame_in(data, start, end))
                 else:
@@ -92,12 +92,12 @@ def _frame_in(data: bytes, start: int, end: int) -> StoredFrame:
     """Returns the frame whose message is data[start:end]; its body stays where it is until it is used."""
     rest: list[bytes] = []
     parts: list[tuple[int, int, int]] = []
-    for number, begin, first, last in _fields(data, start, end):
+    for number, begin, first, last in fields_in(data, start, end):
         if number != _BODY:
             rest.append(data[begin:last])
             continue
         base, found = 0, (first, first)
-        for field, _, field_start, field_end in _fields(data, first, last):
+        for field, _, field_start, field_end in fields_in(data, first, last):
             if field == _DATA:
                 found = field_start, field_end
             elif field == _START:
@@ -116,7 +116,7 @@ def _frame_in(data: bytes, start: int, end: int) -> StoredFrame:
     return stored_frame(proto.Frame.FromString(b"".join(rest)), body)
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields_in(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields, for each field of the message data[at:end], its number, its start, and the start and end of its value.
 
     Raises DecodeError for bytes that are not a message.

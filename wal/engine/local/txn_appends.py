@@ -14,7 +14,7 @@ from wal.engine.bodies import bodies_of, plain_bodies
 from wal.engine.checks import kept_key_ext, spans_pchannels
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, tell
-from wal.errors import WALError
+from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
 from wal.message import AppendResult, ForgottenResult, Message, TxnContext
 from wal.pchannel import (
@@ -35,6 +35,10 @@ from wal.settings import Settings
 from wal.ticks import check_tick
 
 __all__ = ["TxnAppends"]
+
+
+SLICE: Final = 256
+"""The most vchannels that a transaction creates before other tasks get their turn: about 10 ms."""
 
 
 class TxnAppends:
@@ -70,6 +74,7 @@ class TxnAppends:
         self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
     ) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Sends a whole transaction when there is room for it; returns the future of its result."""
+        await self._create_in_slices(names, self._key_bytes(key))
         vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key)
         await self._tell_with_room(vchannel, operation)
         return future
@@ -78,6 +83,7 @@ class TxnAppends:
         self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0
     ) -> LocalTxn:
         """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have."""
+        await self._create_in_slices(names, key_bytes or self._key_bytes(key))
         future: asyncio.Future[TxnContext] = self._create_future()
         tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
         return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
@@ -131,14 +137,46 @@ class TxnAppends:
         return limits
 
     def _on_one_pchannel(self, names: tuple[str, ...]) -> tuple[VChannel, ...]:
-        """Returns the actors of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
+        """Returns the actors of a transaction's vchannels, of which it creates those that do not exist.
+
+        Raises InvalidArgumentError if they are on several pchannels, or if they may not be created, and creates none of them then.
+        """
         if len(names) == 1:
             return (self._routes.get(names[0]) or self._vchannels.route(names[0]),)
-        routes = tuple([self._vchannels.route(name) for name in names])
-        pchannel = routes[0].pchannel
-        if any(route.pchannel is not pchannel for route in routes):
-            raise spans_pchannels({route.channel: route.pchannel.channel for route in routes})
-        return routes
+        known = [route for name in names if (route := self._routes.get(name)) is not None]
+        if len(known) < len(names) or len({route.pchannel for route in known}) > 1:
+            self._check_names(names)
+        return tuple([self._vchannels.route(name) for name in names])
+
+    def _check_names(self, names: tuple[str, ...], *, key_bytes: int = 0) -> None:
+        """Raises the error of a transaction that these vchannels cannot have. It creates none of them."""
+        limits = self._txn_limits()
+        if len(names) > limits.txn_bodies_max:
+            raise InvalidArgumentError(
+                f"a transaction over {len(names)} vchannels is over txn_bodies_max={limits.txn_bodies_max}, which bounds its vchannels "
+                "as well: write to fewer of them at a time, or use the broadcaster, log.broadcast()"
+            )
+        check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
+        routes, pchannel_of = self._routes, self._vchannels.pchannel_of
+        places = {
+            name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names
+        }
+        if len(set(places.values())) > 1:
+            raise spans_pchannels(places)
+        self._vchannels.check_new(names)
+
+    async def _create_in_slices(self, names: tuple[str, ...], key_bytes: int) -> None:
+        """Creates those of many vchannels of a transaction that do not exist, with turns for other tasks in between.
+
+        Raises what `_on_one_pchannel` raises, which creates what few names need.
+        """
+        if len(names) == 1:
+            return
+        self._check_names(names, key_bytes=key_bytes)
+        for number, name in enumerate(names if len(names) > SLICE else (), 1):
+            self._vchannels.route(name)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
 
 
 _NO_BARRIER: Final = 0

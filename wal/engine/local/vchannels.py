@@ -8,7 +8,7 @@ group of actors is paused: no frame is written for a vchannel that a crash would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from actors import ActorError, ActorRef, InboxFullError
@@ -140,6 +140,17 @@ class VChannelRoutes:
             raise InvalidArgumentError(
                 f"{what} would be {there + count - most} more than vchannels_max={most}: drop some, or raise the setting"
             )
+
+    def check_new(self, names: Iterable[str]) -> None:
+        """Raises what `route` would raise for the first of these vchannels that may not be created. It creates none."""
+        missing = [
+            name for name in names if name not in self.routes and check_vchannel(name) not in self.directory.records
+        ]
+        if missing and not self._settings.create_vchannels:
+            self.route(missing[0])
+        if missing:
+            others = f" and {len(missing) - 1} others" if missing[1:] else ""
+            self.check_room(f"vchannel {missing[0]!r}{others}", len(missing))
 
     async def drop(self, name: str) -> VChannelInfo | None:
         """Drops a vchannel, in the order of the calls; raises ChannelNotExistError if there is none.

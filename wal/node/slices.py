@@ -1,0 +1,59 @@
+"""Slices: work that a request may make long is done a slice at a time, so that other tasks get their turn in between.
+
+A request names up to 65,536 vchannels and has up to 65,536 messages, at 2 to 40 us each. A slice of 256 keeps the loop for at most about
+10 ms. What is in a slice has to be whole by itself: other calls may change the log between two slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from itertools import islice
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from wal.channels import check_vchannel
+from wal.errors import InvalidArgumentError
+
+__all__ = ["NAMES_MAX", "SLICE", "checked_names", "encoded", "sliced"]
+
+NAMES_MAX: Final = 65_536
+"""The most vchannels that one request names: as many as a log has by default."""
+SLICE: Final = 256
+"""The most items for which a request keeps the loop."""
+
+_T = TypeVar("_T")
+
+
+async def sliced(items: Iterable[_T], size: int = SLICE) -> AsyncIterator[_T]:
+    """Yields the items; after every `size` of them other tasks get their turn."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0:
+            await asyncio.sleep(0)
+
+
+async def encoded(items: Iterable[_T], message_of: Callable[[list[_T]], Message], *rest: Message) -> bytes:
+    """Returns the encoded message that has all items in a repeated field, and the fields of `rest`.
+
+    `message_of` returns the message of a slice: encoded messages that follow each other are one.
+    """
+    parts: list[bytes] = [message.SerializeToString() for message in rest]
+    every = iter(items)
+    while some := list(islice(every, SLICE)):
+        parts.append(message_of(some).SerializeToString())
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+async def checked_names(names: Collection[str], *, instead: str = "make several requests") -> tuple[str, ...]:
+    """Returns the names of vchannels, each once, in their order.
+
+    Raises InvalidArgumentError for more than `NAMES_MAX`, with what to do `instead`, and for a bad name.
+    """
+    if len(names) > NAMES_MAX:
+        raise InvalidArgumentError(
+            f"the request names {len(names)} vchannels, and one request may name {NAMES_MAX}: {instead}"
+        )
+    return tuple(dict.fromkeys([check_vchannel(name) async for name in sliced(names, 4 * SLICE)]))
