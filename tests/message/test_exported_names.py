@@ -34,6 +34,7 @@ def test_exported_names() -> None:
         "decode_properties",
         "encode_properties",
         "packed",
+        "properties_count",
         "properties_size",
         "type_properties",
         "unpacked",
