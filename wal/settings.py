@@ -8,6 +8,7 @@ and names the file or the variable that it comes from. Secrets are kept as `Secr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -18,7 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
 
-__all__ = ["SERVER_PREFIX", "Settings", "SettingsOverrides", "server_table", "setting_from_text"]
+__all__ = ["MEANINGS", "SERVER_PREFIX", "Settings", "SettingsOverrides", "server_table", "setting_from_text"]
 
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
@@ -96,7 +97,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Returns settings from a TOML file, overridden by `WAL_…` variables (WAL_PCHANNELS=4), overridden by keywords.
 
         A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable raises an InvalidArgumentError that
-        names the file or the variable. Keywords are checked as by `Settings(…)`: a wrong type raises TypeError.
+        names the file or the variable. Sizes and times there may have units, as for `setting_from_text`. Keywords are checked as by
+        `Settings(…)`: a wrong type raises TypeError.
         """
         values: dict[str, Any] = {}
         if path is not None:
@@ -104,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             where = f"settings file {str(file)!r}"
             found = _from_file(file, where)
             found.pop(SERVER_TABLE, None)
-            values |= {name: _checked(where, name, value) for name, value in found.items()}
+            values |= {name: _from_toml(where, name, value) for name, value in found.items()}
         for variable, text in os.environ.items():
             if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith((TEST_PREFIX, SERVER_PREFIX)):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
@@ -157,7 +159,10 @@ class SettingsOverrides(TypedDict, total=False):
 
 
 def setting_from_text(where: str, name: str, text: str) -> Any:
-    """Returns the value of a setting that was given as text. Raises InvalidArgumentError, beginning with `where`, for a wrong one."""
+    """Returns the value of a setting that was given as text: a size in bytes or as `8MiB`, a time in seconds or as `7d`.
+
+    Raises InvalidArgumentError, beginning with `where`, for a wrong one.
+    """
     return _checked(where, name, _from_text(where, name, text))
 
 
@@ -196,6 +201,12 @@ _SECONDS: Final[Mapping[str, float]] = {
     "cursor_age_max_s": 0.0,
 }
 """Settings in seconds and the smallest value of each."""
+_SIZES: Final = frozenset(name for name in _INTEGERS if "bytes" in name)
+"""Integer settings that are sizes in bytes."""
+_SIZE_UNITS: Final[Mapping[str, int]] = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_TIME_UNITS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SIZE: Final = re.compile(rf"([0-9]+) ?({'|'.join(_SIZE_UNITS)})")
+_TIME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_TIME_UNITS)})")
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop", "thread")}
 """Settings with a few possible values."""
@@ -245,6 +256,13 @@ def _checked(where: str, name: str, value: Any) -> Any:
     return value
 
 
+def _from_toml(where: str, name: str, value: Any) -> Any:
+    """Returns the value of a setting in a file, where only a size or a time with a unit is a text instead of a number."""
+    if isinstance(value, str) and (name in _SECONDS or name in _SIZES):
+        return setting_from_text(f"{where}: {name}", name, value)
+    return _checked(where, name, value)
+
+
 def _from_file(path: Path, where: str) -> dict[str, Any]:
     import tomllib
 
@@ -262,16 +280,68 @@ def _from_file(path: Path, where: str) -> dict[str, Any]:
 def _from_text(where: str, name: str, text: str) -> Any:
     try:
         if name in _INTEGERS:
-            return int(text)
+            return _size(text) if name in _SIZES else int(text)
         if name in _SECONDS:
-            return float(text)
+            return _seconds(text)
         if name in _BOOLEANS:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except (ValueError, KeyError) as error:
-        accepted = "a whole number" if name in _INTEGERS else "seconds" if name in _SECONDS else "true or false"
-        raise InvalidArgumentError(f"{where}={text!r} is not {accepted}") from error
+        raise InvalidArgumentError(f"{where}={text!r} is not {_accepted(name)}") from error
     return text
+
+
+def _accepted(name: str) -> str:
+    """Says which texts are values of a setting."""
+    if name in _SIZES:
+        return "a size: write bytes, or a whole number and one of " + ", ".join(_SIZE_UNITS) + ", for example 8MiB"
+    if name in _SECONDS:
+        return "a time: write seconds, or a number and one of " + ", ".join(_TIME_UNITS) + ", for example 7d"
+    return "a whole number" if name in _INTEGERS else "true or false"
+
+
+def _size(text: str) -> int:
+    matched = _SIZE.fullmatch(text)
+    return int(text) if matched is None else int(matched[1]) * _SIZE_UNITS[matched[2]]
+
+
+def _seconds(text: str) -> float:
+    matched = _TIME.fullmatch(text)
+    return float(text) if matched is None else float(matched[1]) * _TIME_UNITS[matched[2]]
 
 
 def _unknown(name: str) -> str:
     return f"there is no setting {name!r}; accepted are: {', '.join(sorted(Settings.__struct_fields__))}"
+
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "pchannels": "number of pchannels; it can grow, never shrink; default: as many as the log has, 1 for a new log",
+    "create_vchannels": "whether an append to a vchannel that does not exist creates it",
+    "vchannels_max": "most vchannels of the log",
+    "message_bytes_max": "largest message: payload and properties",
+    "txn_bytes_max": "largest transaction",
+    "txn_bodies_max": "most bodies of a transaction",
+    "txn_keepalive": "time without an append after which a transaction expires, unless it names its own",
+    "open_txn_bytes_max": "most bytes of the bodies of all open transactions of a pchannel",
+    "in_flight_bytes_max": "most bytes of appends that are not durable yet; beyond it appends wait",
+    "segment_bytes": "size of a full-grown segment file",
+    "group_readable": "whether the group of a journal's files may read them; default: unchanged",
+    "write_path": "what writes a journal's frames: auto, loop or thread",
+    "time_tick_interval_s": "how often the promised tick of an idle pchannel advances",
+    "idempotency_window_count": "how many idempotency keys a pchannel remembers",
+    "idempotency_window_s": "how long an idempotency key is remembered",
+    "producers_max": "how many producers a pchannel remembers",
+    "broadcast_tasks_max": "most broadcasts in progress",
+    "broadcast_vchannels_max": "most vchannels of a broadcast",
+    "kv": "where the metadata is, if not in the log's directory: a sqlite file or etcd://HOST:PORT/ROOT",
+    "pulsar_admin_url": "admin REST address of Pulsar; default: the location's host",
+    "pulsar_token": "token for Pulsar",
+    "pulsar_tls_authority": "certificates (PEM) to check Pulsar's against; default: those of the system",
+    "token": "token that a client shows to the server of a log",
+    "allow_message_ttl": "opens a log on Pulsar although a policy there may delete its messages by age",
+    "allow_backlog_quota": "opens a log on Pulsar although a quota there may block its writer or delete its messages",
+    "retention_bytes": "most bytes that each pchannel keeps; beyond it the oldest messages are dropped; default: no limit",
+    "retention_s": "age after which messages are dropped; default: never",
+    "cursor_lag_bytes_max": "lag beyond which a cursor turns stale and holds nothing back; default: no limit",
+    "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
+}
+"""Says in a line what each setting means, for the help of commands."""

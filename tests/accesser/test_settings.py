@@ -257,3 +257,17 @@ def test_a_wrong_value_in_a_variable_names_the_variable(
     monkeypatch.setenv(variable, text)
     with pytest.raises(InvalidArgumentError, match=rf"^environment variable {variable}\b"):
         Settings.load()
+
+
+def test_a_file_and_variables_may_name_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "wal.toml"
+    file.write_text('txn_bytes_max = "2MiB"\nretention_s = "7d"\nmessage_bytes_max = 4096\n')
+    monkeypatch.setenv("WAL_RETENTION_BYTES", "1GiB")
+    settings = Settings.load(file, in_flight_bytes_max=1 << 20)
+    assert (settings.txn_bytes_max, settings.retention_s, settings.message_bytes_max) == (2 << 20, 604_800.0, 4096)
+    assert settings.retention_bytes == 1 << 30
+    file.write_text('pchannels = "2"')
+    with pytest.raises(InvalidArgumentError, match="pchannels must be an int, not str"):
+        Settings.load(file)
+    with pytest.raises(TypeError, match="retention_s must be a number of seconds, not str"):
+        Settings(retention_s="7d")  # type: ignore[arg-type]

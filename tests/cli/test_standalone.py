@@ -20,6 +20,7 @@ from wal.network import TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.methods import NODE_STATES
 from wal.secret import Secret
+from wal.settings import MEANINGS, Settings
 
 
 def parsed(*flags: str) -> argparse.Namespace:
@@ -81,6 +82,58 @@ def test_a_wrong_setting_names_its_flag(tmp_path: Path) -> None:
         settings_from(parsed("--pchannels", "x"))
     with pytest.raises(InvalidArgumentError, match="--producers-max: setting producers_max=0 is too small"):
         settings_from(parsed("--producers-max", "0"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "value"),
+    [
+        ("--txn-bytes-max", "8MiB", 8 << 20),
+        ("--retention-bytes", "64KiB", 64 << 10),
+        ("--retention-bytes", "3 GiB", 3 << 30),
+        ("--retention-bytes", "5", 5),
+        ("--retention-s", "7d", 604_800.0),
+        ("--retention-s", "12h", 43_200.0),
+        ("--retention-s", "15m", 900.0),
+        ("--txn-keepalive", "30s", 30.0),
+        ("--txn-keepalive", "500ms", 0.5),
+        ("--txn-keepalive", "1.5", 1.5),
+    ],
+)
+def test_sizes_and_times_have_units(flag: str, text: str, value: float) -> None:
+    name = flag.removeprefix("--").replace("-", "_")
+    assert getattr(settings_from(parsed(flag, text)), name) == value
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "words"),
+    [
+        ("--txn-bytes-max", "8MB", "'8MB' is not a size: write bytes, or a whole number and one of KiB, MiB, GiB, TiB"),
+        ("--txn-bytes-max", "1.5GiB", "is not a size"),
+        (
+            "--retention-s",
+            "7w",
+            "'7w' is not a time: write seconds, or a number and one of ms, s, m, h, d, for example 7d",
+        ),
+        ("--retention-s", f"{'9' * 400}d", "out of range"),
+        ("--pchannels", "1KiB", "is not a whole number"),
+    ],
+)
+def test_wrong_units_name_the_right_ones(flag: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        settings_from(parsed(flag, text))
+
+
+def test_a_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "wal.toml"
+    file.write_text('token = "open"')
+    with pytest.raises(InvalidArgumentError, match=r"token is what a client shows: .* in the table \[server\]"):
+        settings_from(parsed("--config", str(file)))
+    monkeypatch.setenv("WAL_TOKEN", "hunter2")
+    with pytest.raises(
+        InvalidArgumentError, match=r"WAL_TOKEN is the token that a client shows: .* WAL_SERVER_TOKEN"
+    ) as raised:
+        settings_from(parsed())
+    assert "hunter2" not in str(raised.value)
 
 
 def test_a_secret_has_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,14 +203,81 @@ async def test_an_error_at_the_start_is_one_line(arguments: tuple[str, ...], cod
     assert said.startswith(words)
 
 
-async def test_without_the_extra_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules['grpc'] = None; from wal.cli.main import main; sys.exit(main(['standalone', 'memory:']))"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    assert b"is not installed" in said
-    assert b"[cluster]" in said
-    assert said.count(b"\n") == 1
+async def without(package: str, *arguments: str) -> tuple[int | None, str, str]:
+    """Runs the command in a process that cannot import a package; returns its exit code, its output and its standard error."""
+    block = f"sys.modules['{package}'] = None"
+    program = f"import sys; {block}; from wal.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    written, said = await process.communicate()
+    return process.returncode, written.decode(), said.decode()
+
+
+@pytest.mark.parametrize("package", ["grpc", "google"])
+async def test_the_base_installation_has_help_and_version(package: str) -> None:
+    assert await without(package, "--version") == (0, f"{__version__}\n", "")
+    code, written, _ = await without(package, "--help")
+    assert code == 0
+    assert "standalone" in written
+    code, written, _ = await without(package, "standalone", "--help")
+    assert code == 0
+    assert "--retention-s" in written
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "location"),
+    [
+        ("grpc", "cluster", "{data}"),
+        ("google.protobuf", "cluster", "{data}"),
+        ("grpc_health", "cluster", "{data}"),
+        ("pulsar", "pulsar", "pulsar://127.0.0.1:1/a/b"),
+    ],
+)
+async def test_a_missing_package_is_named_before_a_file_exists(
+    package: str, extra: str, location: str, tmp_path: Path
+) -> None:
+    place = location.format(data=tmp_path / "new")
+    kv = ("--kv", str(tmp_path / "kv.sqlite3")) if extra == "pulsar" else ()
+    code, _, said = await without(package, "standalone", place, "--listen", "127.0.0.1:0", *kv)
+    assert code == 2
+    assert f"[{extra}]'" in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_wrong_tls_files_are_named_before_a_log_exists(tmp_path: Path, certificates: Path) -> None:
+    good, key = str(certificates / "server.pem"), str(certificates / "server.key")
+    noise = tmp_path / "noise.pem"
+    noise.write_text("no certificate")
+    for flags, words in (
+        (("--tls-certificate", str(tmp_path / "none.pem"), "--tls-key", key), "none.pem' cannot be read: No such file"),
+        (("--tls-certificate", str(noise), "--tls-key", key), "are no PEM certificate with its unencrypted key"),
+        (("--tls-certificate", good, "--tls-key", str(certificates / "client.key")), "KEY_VALUES_MISMATCH"),
+        (("--tls-certificate", good, "--tls-key", key, "--tls-ca", str(noise)), "holds no PEM certificate"),
+    ):
+        code, said = await run("standalone", str(tmp_path / "new"), "--listen", "127.0.0.1:0", *flags)
+        assert (code, said.count("\n")) == (2, 1), said
+        assert words in said
+        assert not (tmp_path / "new").exists()
+
+
+def test_errors_of_a_command_show_its_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (("standalone", "memory:", "--bogus"), ("standalone",), ("standalone", "memory:", "--listen")):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith("usage: wal standalone [OPTION]... LOCATION\n")
+
+
+def test_the_help_says_what_each_setting_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert MEANINGS.keys() == set(Settings.__struct_fields__)
+    with pytest.raises(SystemExit):
+        main(["standalone", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for name in MEANINGS.keys() - {"token", "pulsar_token"}:
+        assert f"--{name.replace('_', '-')} VALUE {MEANINGS[name]}" in words
+    assert "(default 64MiB)" in words
 
 
 def test_the_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal._version import __version__
+from wal.cli.standalone import add_command
 from wal.errors import InvalidArgumentError, WALError
 from wal.installation import install_hint
 
@@ -20,17 +21,14 @@ _EXIT_USAGE: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, 1 for an error of the log, 2 for a wrong argument."""
-    try:
-        from wal.cli.standalone import add_command
-    except ImportError as error:
-        sys.stderr.write(f"wal: {error.name} is not installed: {install_hint('cluster')}\n")
-        return _EXIT_USAGE
+    """Runs a command; returns its exit code: 0, 1 for an error of the log, 2 for a wrong argument, or one of the command's own."""
     parser = argparse.ArgumentParser(prog="wal", description="The write-ahead log of wal-runtime.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_command(commands)
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         code: int = parsed.run(parsed)
@@ -40,4 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WALError as error:
         sys.stderr.write(f"wal: {type(error).__name__}: {error}\n")
         return _EXIT_ERROR
+    except ImportError as error:
+        is_plain = isinstance(error, ModuleNotFoundError)  # a room of ours raises an ImportError with the remedy
+        said = f"{error.name} is not installed: {install_hint('cluster')}" if is_plain else str(error)
+        sys.stderr.write(f"wal: {said}\n")
+        return _EXIT_USAGE
     return code

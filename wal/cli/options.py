@@ -1,7 +1,7 @@
 """The options of a command that serves a log: those of the log are `Settings`, those of the server are an `Access`.
 
 Both come from a TOML file (the server's from its table `[server]`), over it from variables (`WAL_…`, the server's `WAL_SERVER_…`), and over
-both from flags. A secret has no flag, since other users of the machine see those.
+both from flags. A secret has no flag, since other users of the machine see those. The flags need no extra; an `Access` needs `cluster`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
-from wal.network import TlsFiles
-from wal.node.access import Access
 from wal.secret import Secret
-from wal.settings import SERVER_PREFIX, Settings, server_table, setting_from_text
+from wal.settings import MEANINGS, SERVER_PREFIX, Settings, server_table, setting_from_text
+
+if TYPE_CHECKING:
+    from wal.node.access import Access
 
 __all__ = ["access_from", "add_options", "settings_from"]
 
@@ -50,27 +51,48 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         else:
             server.add_argument(_flag(name), metavar="HOST:PORT" if name in _ADDRESSES else "FILE", help=text)
     log = parser.add_argument_group(
-        "log", "The settings of the log (docs/reference/settings.md). Also in the file, and as WAL_… variables."
+        "log",
+        "The settings of the log (docs/reference/settings.md). Also in the file, and\n"
+        "  as WAL_… variables. A size is a number of bytes, or has a unit: 64KiB, 8MiB,\n"
+        "  1GiB, 2TiB. A time is a number of seconds, or has a unit: 500ms, 30s, 15m,\n"
+        "  12h, 7d.",
     )
     defaults = Settings()
     for name in Settings.__struct_fields__:
         if name not in _NO_FLAGS:
             default = getattr(defaults, name)
-            shown = "none" if default is None else str(default).lower() if isinstance(default, bool) else default
-            log.add_argument(_flag(name), metavar="VALUE", dest=f"setting_{name}", help=f"default {shown}")
+            text = MEANINGS[name] if default is None else f"{MEANINGS[name]} (default {_shown(name, default)})"
+            log.add_argument(_flag(name), metavar="VALUE", dest=f"setting_{name}", help=text)
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
     """Returns the settings of the log. Raises InvalidArgumentError that names the flag, the variable or the file with a wrong value."""
+    if "WAL_TOKEN" in os.environ:
+        raise InvalidArgumentError(
+            "environment variable WAL_TOKEN is the token that a client shows: name those that this server takes in WAL_SERVER_TOKEN or "
+            "with --token-file, and take WAL_TOKEN out of its environment"
+        )
     flags: dict[str, Any] = {}
     for name in Settings.__struct_fields__:
         if (text := getattr(arguments, f"setting_{name}", None)) is not None:
             flags[name] = setting_from_text(_flag(name), name, text)
-    return Settings.load(arguments.config, **flags)
+    settings = Settings.load(arguments.config, **flags)
+    if settings.token is not None:
+        raise InvalidArgumentError(
+            f"settings file {arguments.config!r}: token is what a client shows: name the tokens that this server takes in the "
+            "table [server]"
+        )
+    return settings
 
 
 def access_from(arguments: argparse.Namespace) -> Access:
-    """Returns how clients reach the server. Raises InvalidArgumentError for unknown names and wrong values."""
+    """Returns how clients reach the server.
+
+    Raises InvalidArgumentError for unknown names and wrong values, ImportError without the extra.
+    """
+    from wal.network import TlsFiles
+    from wal.node.access import Access
+
     given: dict[str, Any] = {}
     if arguments.config is not None:
         where, table = server_table(arguments.config)
@@ -124,6 +146,13 @@ def _checked(where: str, name: str, value: object) -> object:
     if not isinstance(value, kind):
         raise InvalidArgumentError(f"{where}: {name} must be {'true or false' if kind is bool else 'a text'}")
     return value
+
+
+def _shown(name: str, default: object) -> str:
+    """Returns the default of a setting as a user would write it."""
+    if isinstance(default, int) and "bytes" in name:
+        return f"{default >> 20}MiB"
+    return str(default).lower()
 
 
 def _flag(name: str) -> str:

@@ -1,28 +1,17 @@
-"""`wal standalone LOCATION`: one process that serves a log to clients. It is the log's only writer, its coordinator and its only node."""
+"""`wal standalone LOCATION`: its flags, its help, and the start of its event loop. Its help needs no extra; `serving` does the work."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import logging
-import signal
-import sys
 from typing import Final
 
 from wal.cli.options import access_from, add_options, settings_from
 from wal.engine.factory import with_absolute_paths
-from wal.engine.local.log import LocalLog
-from wal.location import Location, parse_location
-from wal.node.access import Access
-from wal.node.node import Node
-from wal.rpc.serving import check_free
-from wal.settings import Settings
+from wal.location import parse_location
 
-__all__ = ["add_command", "serve"]
+__all__ = ["add_command"]
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_log: Final = logging.getLogger("wal.node")
 _DESCRIPTION: Final = """\
 Serves a log to clients on the network, until SIGTERM or SIGINT. Then it
 refuses new calls, finishes those under way, closes the log and exits.
@@ -62,39 +51,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("location", metavar="LOCATION", help="where the log is: a directory, memory:, or pulsar://…")
     add_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code."""
-    location, settings, access = parse_location(arguments.location), settings_from(arguments), access_from(arguments)
+    """Runs the command; returns the exit code. Raises ImportError without the extra."""
+    from wal.cli.serving import serve
+
+    location, settings = parse_location(arguments.location), with_absolute_paths(settings_from(arguments))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(location, with_absolute_paths(settings), access))
-    return 0
-
-
-async def serve(location: Location, settings: Settings, access: Access) -> None:
-    """Opens the log and serves it until a signal. Raises the error of the opening, of the port, or of the closing."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    try:
-        await check_free(access.listen)  # first, so that no log is opened or created in vain
-        log = LocalLog(location, settings)
-        await log.open()
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(log.close)
-            node = await Node.start(log, access)
-            stack.push_async_callback(node.close)
-            sys.stdout.write(f"listening on {node.address}\n")
-            sys.stdout.flush()
-            _log.info("the log at %s is served at %s", location, node.address)
-            await stopped.wait()
-            _log.info("stopping: what is under way is finished")
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+        return runner.run(serve(location, settings, lambda: access_from(arguments)))
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

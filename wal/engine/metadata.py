@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final
 from wal.engine.late_import import import_late
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
-from wal.location import EtcdLocation, PulsarLocation, parse_kv
+from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv
 from wal.secret import Secret
 from wal.settings import Settings
 
 if TYPE_CHECKING:
     from wal.pulsar import PulsarAddress
 
-__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "open_metadata", "pulsar_address"]
+__all__ = [
+    "BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "check_requirements", "open_metadata", "pulsar_address",
+]  # fmt: skip
 
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""
@@ -46,12 +48,32 @@ def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddres
     )
 
 
+async def check_requirements(location: Location, settings: Settings) -> None:
+    """Raises for a package or a file that opening this log needs and does not find: ImportError or InvalidArgumentError.
+
+    It comes before anything is created, so that no part of a log is left by an opening that cannot succeed.
+    """
+    chosen = None if settings.kv is None else parse_kv(settings.kv)
+    if isinstance(chosen, EtcdLocation):
+        await import_late("wal.kv.etcd")  # it needs grpcio, an extra
+        from wal.network import TlsFiles
+
+        if chosen.tls:
+            await TlsFiles(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key).credentials()
+        await asyncio.to_thread(_user, chosen)
+    if location.pulsar is not None:
+        await import_late("wal.pulsar")
+        from wal import pulsar
+
+        await asyncio.to_thread(pulsar.check_requirements, pulsar_address(location.pulsar, settings))
+
+
 async def open_metadata(kv: str | Secret) -> KVBase:
     """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and what the KV raises."""
     chosen = parse_kv(kv)
     if isinstance(chosen, Path):
         return await SqliteKV.open(chosen)
-    await import_late("wal.kv.etcd")  # it needs grpcio, an extra
+    await import_late("wal.kv.etcd")
     from wal.kv.etcd import EtcdKV
     from wal.kv.etcd.kv import TIMEOUT_S
     from wal.network import TlsFiles

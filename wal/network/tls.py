@@ -6,7 +6,10 @@ They are read off the loop, and no key is kept longer than it takes to pass it o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -38,11 +41,36 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     async def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials for a server's port. Raises InvalidArgumentError without a certificate, or if a file cannot be read."""
+        """Returns the credentials for a server's port.
+
+        Raises InvalidArgumentError without a certificate, for a file that cannot be read or used, and for a key of another certificate.
+        """
         if self.certificate is None:
             raise InvalidArgumentError("a server with TLS needs a certificate and its key: give both")
         ca, key, certificate = await self._read()
+        await asyncio.to_thread(self._check, ca, key, certificate)
         return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
+
+    def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
+        """Raises InvalidArgumentError for files that no server can use. gRPC would only say that it cannot listen."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            with _in_memory(certificate) as certificate_path, _in_memory(key) as key_path:
+                context.load_cert_chain(
+                    certificate_path, key_path, password=""
+                )  # an encrypted key is refused, not asked for
+        except ssl.SSLError as error:
+            raise InvalidArgumentError(
+                f"the TLS files {_shown(self.certificate)} and {_shown(self.key)} are no PEM certificate with its unencrypted key "
+                f"({error.reason or error}): give the certificate and the key that belong together"
+            ) from error
+        try:
+            if ca is not None:
+                context.load_verify_locations(cadata=ca.decode())
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(
+                f"the TLS file {_shown(self.ca)} holds no PEM certificate: give that of an authority"
+            ) from error
 
     async def _read(self) -> list[bytes | None]:
         return await asyncio.to_thread(lambda: [_read(path) for path in (self.ca, self.key, self.certificate)])
@@ -54,4 +82,17 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"the TLS file {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+        raise InvalidArgumentError(f"the TLS file {_shown(path)} cannot be read: {error.strerror}") from error
+
+
+def _shown(path: str | os.PathLike[str] | None) -> str:
+    return repr(os.fspath(path or ""))
+
+
+@contextlib.contextmanager
+def _in_memory(data: bytes | None) -> Iterator[str]:
+    """Yields the path of a file in memory with these bytes: Python's ssl reads a certificate and a key from files only."""
+    with open(os.memfd_create("wal-tls"), "wb") as file:
+        file.write(data or b"")
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"

@@ -11,7 +11,7 @@ Files:
 
 from wal.pulsar.address import PulsarAddress
 from wal.pulsar.admin import Admin
-from wal.pulsar.connection import Connection
+from wal.pulsar.connection import Connection, check_requirements
 from wal.pulsar.positions import TopicLedger
 
-__all__ = ["Admin", "Connection", "PulsarAddress", "TopicLedger"]
+__all__ = ["Admin", "Connection", "PulsarAddress", "TopicLedger", "check_requirements"]

@@ -17,6 +17,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "READ_AHEAD",
     "Connection",
+    "check_requirements",
     "close_producer",
     "failure",
     "is_one_of",
@@ -70,6 +72,23 @@ PASSING: Final = (
 _log: Final = logging.getLogger("wal.pulsar")
 
 
+def check_requirements(address: PulsarAddress) -> None:
+    """Raises InvalidArgumentError if the client is not installed, or the file of its authorities cannot be read. Blocks."""
+    try:
+        import pulsar  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}"
+        ) from error
+    if address.tls_authority is not None:
+        try:
+            Path(address.tls_authority).read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"pulsar_tls_authority={address.tls_authority!r} cannot be read: {error.strerror}"
+            ) from error
+
+
 class Connection:
     """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it.
 
@@ -94,12 +113,9 @@ class Connection:
 
     def start(self) -> None:
         """Creates the client, which connects when it is first used. Raises InvalidArgumentError for an address that it does not accept."""
-        try:
-            import pulsar
-        except ModuleNotFoundError as error:
-            raise InvalidArgumentError(
-                f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}"
-            ) from error
+        check_requirements(self.address)
+        import pulsar
+
         address = self.address
         authentication = None if address.token is None else pulsar.AuthenticationToken(address.token.reveal())
         try:

@@ -19,7 +19,7 @@ from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
 from wal.channels import load_pchannels
 from wal.engine.late_import import import_late
-from wal.engine.metadata import PULSAR_ROOT, open_metadata, pulsar_address
+from wal.engine.metadata import PULSAR_ROOT, check_requirements, open_metadata, pulsar_address
 from wal.errors import FormatError, InvalidArgumentError
 from wal.files import HeldDirectory
 from wal.kv import KVBase, MemoryKV, SqliteKV
@@ -85,6 +85,7 @@ async def open_storage(location: Location, settings: Settings, undo: Undo, *, cr
         raise InvalidArgumentError(
             f"the log at {location} is opened by its server: name the directory, memory: or the namespace on Pulsar where it lies"
         )
+    await check_requirements(location, settings)
     kv: KVBase | None = None
     if location.pulsar is not None:
         kv = await _open_kv(location, settings, undo, None, create=create)
