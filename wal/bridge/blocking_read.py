@@ -8,6 +8,7 @@ loses nothing; `close` from any thread ends a wait. It writes nothing but its cu
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -92,7 +93,7 @@ class BlockingRead:
         self._closing = threading.Event()
         self._log: ReadOnlyPChannelLog
         self._tail: LogSnapshot
-        self._looked_s = 0.0
+        self._looked_s = -math.inf  # never
         self._begun = self._over = self._ended = False
         self._error: BaseException | None = None
 

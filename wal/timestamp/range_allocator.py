@@ -8,6 +8,7 @@ a refill is any coroutine that returns a range.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Self
@@ -76,7 +77,7 @@ class RangeAllocator:
         self._requests: deque[_Request] = deque()
         self._merged: list[_Request] = []  # those of the refill in progress; all are older than `_requests`
         self._cached = _EMPTY
-        self._cached_at = 0.0
+        self._cached_at = -math.inf  # nothing is cached
         self._end = 0  # above everything that was ever fetched
         self._task: asyncio.Task[None] | None = None
         self._started = False

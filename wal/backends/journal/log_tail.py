@@ -8,6 +8,7 @@ more is written.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class LogTail:
         self._keeper = keeper
         keeper.begin(active.segment, active.index)
         self._held = held
-        self._checked_s = 0.0
+        self._checked_s = -math.inf  # never; a monotonic clock may count from the start of the machine, so 0.0 can be recent
         self._last = last
         self._newest = newest
         self._sealed = sealed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -177,13 +178,15 @@ class PulsarConsumer:
         with self._swapping:
             consumer, self._consumer = self._consumer, None
         if consumer is not None and not self._closed:
-            self._lost_since = self._lost_since or time.monotonic()
+            if self._lost_since is None:
+                self._lost_since = time.monotonic()
             _log.warning("%s: %s; subscribing again", self._subscription, cause)
             _close(consumer)
 
     def _replace(self) -> pulsar.Consumer | None:
         """Subscribes again; returns None, after a pause, while that is not possible."""
-        lost_s = time.monotonic() - (self._lost_since or 0.0)
+        # The first subscription waits for no other consumer to leave; one that was lost does.
+        lost_s = math.inf if self._lost_since is None else time.monotonic() - self._lost_since
         try:
             consumer = self._subscription.consumer()
         except LockedError:
