@@ -2,12 +2,13 @@
 
 * `SOAK=1` (set by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries 1,000 examples, and every
   async test runs on asyncio's loop and on uvloop's.
-* `CI` (set by `.ci/run`): about half of the async tests, always the same ones, run on uvloop's loop, and Hypothesis uses no example
-  database, so that a run does not depend on earlier ones. Without `SOAK` and `CI` all run on asyncio's loop, and those in the folders of
-  EACH_LOOP on both.
+* `CI` (set by `.ci/run`): about half of the async tests, always the same ones, run on uvloop's loop. Without `SOAK` and `CI` all run on
+  asyncio's loop, and those in the folders of EACH_LOOP on both.
 * `@pytest.mark.one_loop`: the subject of the test does not run on the test's loop (the bytes of files; processes that choose their own
   loop), so outside of a soak the test runs on asyncio's.
 * The processes that tests start compile the product once for all of them.
+* The default run draws no random seed: Hypothesis is derandomized, and `random` begins each test at a seed made of its name. A soak draws a
+  new seed and prints it; `WAL_TEST_SEED=N` repeats it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import sys
 import tempfile
 import zlib
@@ -55,10 +57,16 @@ SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwri
 
 EXAMPLES: Final = 40
 """Examples of a property test that names no number of its own; a soak tries 1,000."""
-hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=EXAMPLES)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, database=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=EXAMPLES)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=100 * SOAK_FACTOR)
-hypothesis.settings.load_profile("soak" if SOAK else "ci" if CI else "default")
+hypothesis.settings.load_profile("soak" if SOAK else "default")
+
+SEED: Final = os.environ.setdefault("WAL_TEST_SEED", str(random.SystemRandom().randrange(1, 1 << 32) if SOAK else 0))
+"""The seed of this run, in the environment for the processes of pytest-xdist; 0, the same in each run, unless a soak draws one."""
+
+
+def pytest_report_header() -> str:
+    return f"random tests: WAL_TEST_SEED={SEED}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,6 +129,14 @@ def compiled_once() -> Iterator[None]:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", directory)
         yield
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest) -> None:
+    """Begins `random` at a seed made of the run's seed and the name of the test."""
+    random.seed(f"{SEED} {request.node.nodeid}")
+    if SEED != "0":
+        print(f"replay with WAL_TEST_SEED={SEED} python -m pytest '{request.node.nodeid}'")
 
 
 @pytest.fixture(autouse=True)

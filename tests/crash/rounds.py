@@ -1,13 +1,12 @@
 """Rounds: takes one directory through many crashes. In each round a child loads the log and dies; then the whole log is read and judged.
 
-Owns the seed (printed, with the command that replays it; CRASH_SEED chooses it), the ledger, and the children of the next
+Owns the seed (the same in each run, or a soak's; WAL_TEST_SEED chooses it), the ledger, and the children of the next
 rounds, which are started ahead so that their imports cost no time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import deque
@@ -20,25 +19,18 @@ from tests.crash.reading import check_resuming, read_log
 from tests.crash.report import Absent, Acked, Closed, Closing, Delivered, Opened, Opening, Plan
 from wal import open_wal
 
-__all__ = ["Rounds", "choose_seed"]
+__all__ = ["Rounds"]
 
 AHEAD: Final = 2
 """The number of children that wait for their round."""
 SETTINGS: Final[dict[str, Any]] = {"pchannels": 2, "time_tick_interval_s": 0.05}
 
 
-def choose_seed(test: str) -> int:
-    """Returns CRASH_SEED or a random seed; prints how to replay the run (pytest shows it when the test fails)."""
-    seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"seed {seed}; replay: CRASH_SEED={seed} python -m pytest 'tests/crash/test_kill.py::{test}' -s")
-    return seed
-
-
 class Rounds:
     """A log in `directory` whose process is killed repeatedly. Use it with `async with`, so that no child outlives it."""
 
-    def __init__(self, directory: Path, *, test: str, settings: dict[str, Any] | None = None, **plan: Any) -> None:
-        self.seed = choose_seed(test)
+    def __init__(self, directory: Path, *, settings: dict[str, Any] | None = None, **plan: Any) -> None:
+        self.seed = random.randrange(1 << 32)
         self.rng = random.Random(self.seed)
         self.ledger = Ledger()
         self.killed_while_opening = self.killed_while_closing = 0

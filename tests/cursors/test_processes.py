@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -92,6 +93,7 @@ def test_processes_that_save_and_one_that_truncates_agree(tmp_path: Path, soak: 
     (tmp_path / "earliest").write_text("0")
     program = f"""
 import random
+random.seed({random.getrandbits(32)})
 path = Path({str(tmp_path / "earliest")!r})
 print("ready", flush=True)
 from wal.errors import TruncatedError

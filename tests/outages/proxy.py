@@ -36,7 +36,7 @@ class Proxy:
         self.accepted = 0
         """How many connections were accepted so far."""
         self._port = port
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random(random.getrandbits(32))
         self._links: set[_Link] = set()
 
     async def __aenter__(self) -> Proxy:

@@ -14,8 +14,10 @@ from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameView
 from wal.rpc.api import frames_pb2
 from wal.rpc.encoded_page import EncodedPage, frame_pieces
+from wal.rpc.positions import position_from_proto, position_to_proto
 from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
 
+LAST = 2**128 - 1
 wanted_names = st.none() | st.frozensets(st.sampled_from((*NAMES, "absent")))
 
 
@@ -58,7 +60,7 @@ def test_it_is_the_generated_message(found: list[EncodedFrame], names: frozenset
                 assert frame.view.stored(start, end) == body[start:end]
 
 
-@given(frames(), wanted_names, positions, st.data())
+@given(frames(), wanted_names, positions.filter(lambda position: position < LAST - 9), st.data())
 def test_damaged_bytes_are_typed_errors(
     frame: EncodedFrame, names: frozenset[str] | None, position: int, data: st.DataObject
 ) -> None:
@@ -71,6 +73,12 @@ def test_damaged_bytes_are_typed_errors(
     with contextlib.suppress(CorruptionError, FormatError, InvalidArgumentError):
         for found in EncodedPage(bytes(whole)).page().frames:
             found.view.check_body()
+
+
+def test_position_past_the_last_one_is_refused() -> None:
+    assert position_from_proto(position_to_proto(LAST)) == LAST
+    with pytest.raises(InvalidArgumentError, match=r"past the last one, 2\*\*128 - 1"):
+        encoded([], None, LAST - 8)
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05", b"\xff" * 11, b"\x0b", b"\x0a\x02\x22\x05"])

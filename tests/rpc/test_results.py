@@ -108,6 +108,14 @@ def test_a_range_that_contradicts_itself_is_refused() -> None:
         list(results_of(result_pb2.AppendedRange(count=1, first_id=b"\x09")))
 
 
+@pytest.mark.parametrize("first", [-1, 0, -(2**63), 2**63 - 2])
+def test_outcomes_of_any_request_ids(first: int) -> None:
+    full = NoSpaceError("full")
+    message = append_pb2.Outcomes.FromString(outcomes_to_proto([(first, full), (first + 1, full)]).SerializeToString())
+    assert [(one.first_request_id, one.count) for one in message.failed] == [(first, 2)]
+    assert [number for number, _ in outcomes_from_proto(message)] == [first, first + 1]
+
+
 def test_outcomes_are_results_and_errors_by_request() -> None:
     at = MessageID("p-1", 7, 4096, 0)
     full, broken, blocked = NoSpaceError("full"), StorageError("broken", outcome_unknown=True), WouldBlockError("wait")

@@ -20,7 +20,7 @@ def outcomes_to_proto(outcomes: Iterable[tuple[int, Outcome]]) -> proto.Outcomes
     results: list[Numbered] = []
     failed: list[proto.FailedRange] = []
     error: BaseException | None = None
-    next_failed = -1
+    next_failed: int | None = None
     for request_id, outcome in outcomes:
         if not isinstance(outcome, BaseException):
             results.append((request_id, outcome))

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import random
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -46,7 +45,7 @@ bounded. 8 to 15 MiB in all were measured in three runs."""
 ONE_ARENA: Final = {"MALLOC_ARENA_MAX": "1"}
 """The allocator has one arena for all threads of gRPC: what each of several arenas keeps free would be measured as growth."""
 OVERSIZE: Final = 9 << 20
-SEED: Final = int(os.environ.get("WAL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+SEED: Final = int(os.environ.get("WAL_TEST_SEED", "0"))
 REPLAY: Final = f"replay with WAL_TEST_SEED={SEED} python -m pytest tests/node/bad_input"
 BOUNDS: Final = (
     "--vchannels-max", "200", "--producers-max", "100", "--idempotency-window-count", "1000", "--open-txn-bytes-max", "4194304",
