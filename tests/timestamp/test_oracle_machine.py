@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
-from wal.errors import ChannelFencedError, StorageError
+from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
 from wal.kv import MemoryKV
 from wal.timestamp import COUNT_MAX, TimestampOracle, parse
 from wal.timestamp.oracle import AHEAD_STEP_MS
 
 WINDOW_S = 3.0
 WINDOW_MS = 3000
+AHEAD_MAX_MS = 60_000
+"""The default of `observe_ahead_max_s`."""
 
 counts = st.one_of(st.integers(1, 3), st.just(COUNT_MAX), st.integers(1, COUNT_MAX))
 
@@ -101,6 +104,11 @@ class OracleMachine(RuleBasedStateMachine):
         tick = self.highest + (ahead_ms << 18) if self.highest else 0
         tick = max(tick, 0)
         before = self.oracle.last
+        if tick > before and parse(tick)[0] - int(self.clock.wall() * 1000) > AHEAD_MAX_MS:
+            with pytest.raises(InvalidArgumentError, match="ahead of this clock"):
+                self.oracle.observe(tick)
+            assert self.oracle.last == before
+            return
         self.oracle.observe(tick)
         assert self.oracle.last == max(before, tick)
         self.excess_ms += max(0, ahead_ms) + AHEAD_STEP_MS
