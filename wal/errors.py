@@ -20,7 +20,7 @@ not say whether the call took effect.
     ├── StorageError                           a write or sync failed, or the directory has gone: final for this opening
     ├── NoSpaceError                           the disk is full: nothing was written, retry later
     ├── LockedError                            another process, or this one, has the log open for writing: .pid
-    ├── FormatError                            not a journal, or written by a newer version
+    ├── FormatError                            not a journal, or written by a newer version; or a server has another log now
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
     ├── UnavailableError                       a server could not be reached or did not answer; nothing was changed
@@ -297,7 +297,10 @@ class LockedError(WALError):
 
 
 class FormatError(WALError):
-    """The files are no journal, or a newer version wrote them; or there is no log yet, and the call must not create one."""
+    """The files are no journal, or a newer version wrote them; or there is no log yet, and the call must not create one.
+
+    Also the error of a client whose server has another log than the one that it opened: nothing was done, and the client has ended.
+    """
 
     code = StreamingCode.FORMAT
 

@@ -11,6 +11,7 @@ Files, from the bottom up:
 * discovery:         AssignmentDiscover: which pchannels are on which node
 * sessions:          the newest Produce stream of each session of a client
 * fence:             executes no change that its client has given up
+* log_check:         refuses the calls of a client that opened another log
 * answers:           what became known of a Produce stream's requests
 * slices:            work in slices, so that no request keeps the loop
 * requests:          the requests of a Produce stream, until the node is stopping

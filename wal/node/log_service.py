@@ -50,6 +50,7 @@ class LogService:
             pchannels=map(identity_of, log.pchannels.values()),
             frame_bytes_max=log.frame_bytes_max,
             settings=settings_to_proto(log.settings),
+            log_id=log.log_id,
         )
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:

@@ -16,6 +16,7 @@ from wal.node.access import Access
 from wal.node.draining import Draining
 from wal.node.fence import Fence
 from wal.node.hosted import Hosted
+from wal.node.log_check import LogCheck
 from wal.node.services import all_handlers
 from wal.node.states import States
 from wal.rpc.auth import TokenCheck
@@ -51,7 +52,7 @@ class Node:
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """
         draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.pchannels)
-        interceptors: Sequence[Any] = (Fence(), draining)
+        interceptors: Sequence[Any] = (LogCheck(log), Fence(), draining)
         if access.tokens:
             interceptors = (TokenCheck(access.tokens), *interceptors)
         settings = log.settings

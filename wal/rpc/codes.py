@@ -163,11 +163,15 @@ def status_of(
 
 
 async def abort(
-    context: grpc.aio.ServicerContext[Any, Any], error: BaseException, *, status: grpc.StatusCode | None = None
+    context: grpc.aio.ServicerContext[Any, Any],
+    error: BaseException,
+    *,
+    status: grpc.StatusCode | None = None,
+    trailers: Sequence[tuple[str, str]] = (),
 ) -> NoReturn:
-    """Ends a call of this side with an error. It raises in the handler of the call, as `context.abort` does."""
-    code, text, trailers = status_of(error, status=status)
-    await context.abort(code, text, trailers)
+    """Ends a call of this side with an error, and these trailers too. It raises in the handler of the call, as `context.abort` does."""
+    code, text, details = status_of(error, status=status)
+    await context.abort(code, text, (*details, *trailers))
     raise AssertionError("unreachable: abort raises")
 
 

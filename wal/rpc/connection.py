@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -30,7 +30,7 @@ from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
 from wal.rpc.answer import explain, received
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
-from wal.rpc.headers import CHANGES, Header, session_header, token_header
+from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.rpc.stream import Stream
 from wal.secret import Secret
@@ -61,6 +61,7 @@ class Connection:
         self._cause: WALError | None = None
         """What every call raises that has not been sent yet; set by `stop`."""
         self._reach = Reach(endpoints, scheme="wal")
+        self._other_log: Callable[[WALError], None] = _ignore
         self._session = uuid.uuid4().hex
         self._given_up = 0
         """How often changes were given up; the number of the calls that follow."""
@@ -89,6 +90,11 @@ class Connection:
         probe = (NODE_STATES, GetComponentStatesRequest())
         endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s)
         return cls(endpoints, timeout_s=timeout_s, token=token)
+
+    def belong_to(self, log_id: int, other_log: Callable[[WALError], None]) -> None:
+        """Names this log in all calls from now on. `other_log` is called with the error of a server that has another one."""
+        self._headers = (*self._headers, log_header(log_id))
+        self._other_log = other_log
 
     @property
     def where(self) -> str:
@@ -133,7 +139,7 @@ class Connection:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
         call = channel.stream_stream(method.path, **method.serializers())(metadata=(*self._headers, *headers))
-        return Stream(call, self._name(number, what))
+        return Stream(call, self._name(number, what), self._look)
 
     async def responses(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
@@ -150,7 +156,8 @@ class Connection:
         except grpc.aio.AioRpcError as error:
             if isinstance(error_in(error), ClosedError):
                 self._endpoints.leave(number)
-            raise explain(error, self._name(number, what), writing=False) from error
+            self._look(error, explained := explain(error, self._name(number, what), writing=False))
+            raise explained from error
         except asyncio.CancelledError:
             if not self._ended_it():
                 raise
@@ -222,7 +229,7 @@ class Connection:
                 answer: Response = received(response, self._name(number, what), writing=writing)
                 return answer
             except grpc.aio.AioRpcError as error:
-                explained = explain(error, self._name(number, what), writing=writing)
+                self._look(error, explained := explain(error, self._name(number, what), writing=writing))
                 told = error_in(error)
                 unanswered = told is None and not isinstance(explained, InvalidArgumentError)
                 lost = unanswered and not once
@@ -252,6 +259,11 @@ class Connection:
         if self._given_up or method.path in CHANGES:
             return (*self._headers, session_header(self._session, self._given_up))
         return self._headers
+
+    def _look(self, error: grpc.aio.AioRpcError, explained: WALError) -> None:
+        """Notes the end of a call: a server that has another log names it in a trailer."""
+        if any(key == LOG_ID for key, _ in error.trailing_metadata() or ()):
+            self._other_log(explained)
 
     def _give_up(self, method: Method[Request, Response], sent_as: int) -> None:
         """Notes that a call with this number has no answer: if it was a change, calls from now on overtake it."""
@@ -285,3 +297,7 @@ class Connection:
 
     def _name(self, number: int, what: str) -> str:
         return f"{self._endpoints.addresses[number]}, {what}"
+
+
+def _ignore(_error: WALError) -> None:
+    """Does nothing with the error of a server that has another log: the caller gets it."""

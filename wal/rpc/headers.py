@@ -1,8 +1,9 @@
-"""The metadata of a call: what a stream of the contract is created with, the token that identifies a client, and its session.
+"""The metadata of a call: what a stream of the contract is created with, a client's token, the log that it opened, and its session.
 
 A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
-token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`). Metadata is
-sent in the clear unless the connection has TLS.
+token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`).
+`log-id: ID`, hexadecimal, is the log that the client opened: a server that has another one refuses the call, with its own id in the trailer
+of this name. Metadata is sent in the clear unless the connection has TLS.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from wal.secret import Secret
 
 __all__ = [
     "CHANGES",
+    "LOG_ID",
     "Header",
     "Metadata",
     "consumer_header",
     "consumer_in",
+    "log_header",
+    "log_in",
     "producer_header",
     "producer_in",
     "session_header",
@@ -55,7 +59,9 @@ CREATE_CONSUMER: Final = "create-consumer"
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "Bearer "
 _CALLS_SESSION: Final = "calls-session"
+LOG_ID: Final = "log-id"
 _SESSION: Final = re.compile(r"([!-~]{1,64}) ([0-9]{1,18})")
+_HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 
 CHANGES: Final = frozenset(
     method.path
@@ -128,6 +134,23 @@ def session_in(metadata: Metadata) -> tuple[str, int] | None:
             f"the header {_CALLS_SESSION!r} is {values[0][:100]!r}: send one, of up to 64 visible characters of ASCII, a space and a number"
         )
     return found[1], int(found[2])
+
+
+def log_header(log_id: int) -> Header:
+    """Returns the metadata that names a log: in a call the one that its client opened, in a trailer the one that a server has."""
+    return LOG_ID, f"{log_id:x}"
+
+
+def log_in(metadata: Metadata) -> int | None:
+    """Returns the log that the metadata of a call name, or None. Raises InvalidArgumentError for a name that cannot be read."""
+    values = [value for key, value in metadata if key == LOG_ID]
+    if not values:
+        return None
+    if len(values) != 1 or not isinstance(values[0], str) or not _HEX.fullmatch(values[0]):
+        raise InvalidArgumentError(
+            f"the header {LOG_ID!r} is {values[0][:100]!r}: send the log_id that DescribeLog answered, hexadecimal, or none"
+        )
+    return int(values[0], 16)
 
 
 def _encoded(request: Proto) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -18,11 +19,12 @@ Response = TypeVar("Response")
 
 
 class Stream(Generic[Request, Response]):
-    """One stream. One task may write while another reads."""
+    """One stream. One task may write while another reads. `ended` is called with the status that ended it, and the error that it means."""
 
-    def __init__(self, call: Any, what: str) -> None:
+    def __init__(self, call: Any, what: str, ended: Callable[[grpc.aio.AioRpcError, WALError], None]) -> None:
         self._call = call
         self._what = what
+        self._end = ended
         self._cancelled = False
 
     async def write(self, request: Request) -> None:
@@ -30,7 +32,7 @@ class Stream(Generic[Request, Response]):
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise explain_end(error, self._what) from error
+            raise self._explained(error) from error
         except asyncio.InvalidStateError as error:  # the call has ended, or `finish` was called
             raise await self._ended() from error
         except asyncio.CancelledError:
@@ -47,7 +49,7 @@ class Stream(Generic[Request, Response]):
                     raise await self._ended()
                 return None
         except grpc.aio.AioRpcError as error:
-            raise explain_end(error, self._what) from error
+            raise self._explained(error) from error
         except asyncio.CancelledError:
             if not self._is_cancelled():
                 raise
@@ -76,7 +78,11 @@ class Stream(Generic[Request, Response]):
             return self._closed()
         metadata = await self._call.trailing_metadata()
         error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details())
-        return explain_end(error, self._what)
+        return self._explained(error)
+
+    def _explained(self, error: grpc.aio.AioRpcError) -> WALError:
+        self._end(error, explained := explain_end(error, self._what))
+        return explained
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self._what}: the stream has ended")

@@ -8,8 +8,9 @@ server that is being restarted (`PATIENCE_S`), and a read continues at the frame
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from typing import Final
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from wal.engine.remote.blocking_log import BlockingLog
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL
+from wal.network import Method
 from wal.rpc.api import cluster_pb2, frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -36,12 +38,10 @@ from wal.rpc.methods import (
 from wal.rpc.positions import (
     event_from_proto,
     event_to_proto,
-    identity_from_proto,
     position_from_proto,
     position_to_proto,
     vchannel_from_proto,
 )
-from wal.rpc.reports import tail_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.spark.frame_source import LogMoment
@@ -51,6 +51,8 @@ from wal.spark.planning import FrameWeight
 from wal.spark.viewed_vchannels import ViewedVChannels
 
 __all__ = ["ServerFrames", "ServerSource"]
+
+Answer = TypeVar("Answer")
 
 _VCHANNELS_AGE_S: Final = 0.2
 """The maximum age of cached knowledge about vchannels."""
@@ -78,11 +80,15 @@ class ServerFrames:
     """See `FrameLogs`."""
 
     def __init__(self, servers: ServerLocation, token: Secret | None) -> None:
-        self._remote = BlockingRemote(servers, Settings(token=token), wait_s=PATIENCE_S)
+        self._servers = servers
+        self._settings = Settings(token=token)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._remote = BlockingRemote(self._servers, self._settings, wait_s=PATIENCE_S)
         self._logs: dict[str, BlockingLog] = {}
         self._ends: dict[str, int] = {}
         self._cursors = BlockingCursors(self._remote, lambda: self._ends)
-        self._replaced = False
         self._view = VChannelView({}, {})
         self._view_until = 0.0
 
@@ -90,15 +96,13 @@ class ServerFrames:
         return list(self._remote.log.pchannels)
 
     def moment(self, pchannel: str) -> LogMoment:
-        log = self._log(pchannel)
         try:
-            state, last_truncated = log.reach(), log.last_truncated
-            origin = self._remote.log.pchannels[pchannel].origin()
+            state = self._log(pchannel).reach()
         except FormatError:  # another log is there now: a reader that continues sees another origin
-            self._replaced = True
-            found = self._moment(pchannel)
-            state, last_truncated = tail_from_proto(found.tail, term=found.log.pchannel.term, closed=found.closed)
-            origin = identity_from_proto(found.log)
+            self._remote.close()
+            self._connect()
+            state = self._log(pchannel).reach()
+        last_truncated, origin = self._log(pchannel).last_truncated, self._remote.log.pchannels[pchannel].origin()
         self._ends[pchannel] = state.durable_end
         return LogMoment(origin, state.earliest, state.durable_end, state.promised_tick, state.closed, last_truncated)
 
@@ -119,7 +123,7 @@ class ServerFrames:
         request = proto.FindTickRequest(
             pchannel=_named(pchannel), time_tick=tick, start=position_to_proto(start), end=position_to_proto(end)
         )
-        return event_from_proto(self._remote.ask(FIND_TICK, request, f"finding tick {tick}", pchannel=pchannel))
+        return event_from_proto(self._ask(FIND_TICK, request, f"finding tick {tick}", pchannel=pchannel))
 
     def newest_tick(self, pchannel: str) -> int:
         return self._moment(pchannel).newest_time_tick
@@ -148,7 +152,7 @@ class ServerFrames:
                 request.rows_max = rows_max - rows
             if bytes_max is not None:
                 request.bytes_max = bytes_max - size
-            answer = self._remote.ask(WEIGH_FRAMES, request, "weighing frames", pchannel=pchannel)
+            answer = self._ask(WEIGH_FRAMES, request, "weighing frames", pchannel=pchannel)
             found += (_weight(weight, end) for weight in answer.weights)
             rows += sum(weight.rows for weight in answer.weights)
             size += sum(weight.bytes for weight in answer.weights)
@@ -166,7 +170,7 @@ class ServerFrames:
         request = proto.FindEventBelowRequest(
             pchannel=_named(pchannel), since=event_to_proto(since), below=event_to_proto(below)
         )
-        answer = self._remote.ask(FIND_EVENT_BELOW, request, "finding an event", pchannel=pchannel)
+        answer = self._ask(FIND_EVENT_BELOW, request, "finding an event", pchannel=pchannel)
         return event_from_proto(answer.event) if answer.HasField("event") else None
 
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
@@ -175,7 +179,7 @@ class ServerFrames:
         request = proto.ExtentRequest(
             pchannel=_named(pchannel), start=position_to_proto(start), end=position_to_proto(end)
         )
-        return self._remote.ask(COUNT_BYTES, request, "counting bytes", pchannel=pchannel).bytes
+        return self._ask(COUNT_BYTES, request, "counting bytes", pchannel=pchannel).bytes
 
     def pages(
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
@@ -191,7 +195,8 @@ class ServerFrames:
                 expected=f"a log that is durable up to position {end}",
             )
         while start < end:
-            page = log.page(start, end, names, bytes_max)
+            with self._this_log():
+                page = log.page(start, end, names, bytes_max)
             yield page
             start = page.next_position
 
@@ -200,7 +205,7 @@ class ServerFrames:
         return self._cursors
 
     def is_current(self) -> bool:
-        return not self._replaced
+        return self._remote.log.supervision.failure is None
 
     def writer_is_gone(self) -> bool:
         return False  # a server that answers has the log open for writing
@@ -218,15 +223,31 @@ class ServerFrames:
             self._logs[pchannel] = BlockingLog(self._remote, pchannel)
         return self._logs[pchannel]
 
+    def _ask(self, method: Method[Any, Answer], request: object, what: str, *, pchannel: str) -> Answer:
+        with self._this_log():
+            return self._remote.ask(method, request, what, pchannel=pchannel)
+
+    @contextmanager
+    def _this_log(self) -> Iterator[None]:
+        """Raises ClosedError for a call that a server refused because it has another log now."""
+        try:
+            yield
+        except FormatError as error:
+            if self.is_current():
+                raise
+            raise ClosedError(
+                f"the log at {self._remote.log.place} was recreated, so begin with a new checkpoint or a new query: {error}"
+            ) from error
+
     def _moment(self, pchannel: str) -> proto.Moment:
         request = proto.PChannelRequest(pchannel=_named(pchannel))
-        return self._remote.ask(GET_MOMENT, request, "looking at the log", pchannel=pchannel)
+        return self._ask(GET_MOMENT, request, "looking at the log", pchannel=pchannel)
 
     def _look(self) -> None:
         """Asks a server for the current vchannels."""
         began = time.monotonic()
         pchannel = self.pchannels()[0]
-        answer = self._remote.ask(
+        answer = self._ask(
             LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing the vchannels", pchannel=pchannel
         )
         infos = {info.name: info for info in map(vchannel_from_proto, answer.vchannels)}

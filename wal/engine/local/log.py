@@ -99,6 +99,11 @@ class LocalLog:
         return self.backend.name
 
     @property
+    def log_id(self) -> int:
+        """What identifies this log wherever it is served: the incarnation of its first pchannel, which is drawn when the log is created."""
+        return next(iter(self.pchannels.values())).log.incarnation
+
+    @property
     def writable(self) -> LocalLog:
         """This log."""
         return self

@@ -89,6 +89,8 @@ class RemoteLog:
         self._given = settings
         self._read_only = read_only
         self._wait_s = wait_s
+        self._log_id = 0
+        """What the server calls its log; 0 if it has not said so."""
         self._connection: Connection
         self._nodes: Nodes
         self._directory: RemoteDirectory
@@ -144,7 +146,7 @@ class RemoteLog:
         self.released = True
 
     def _end(self, failure: WALError) -> None:
-        """Ends the client because of a defect: its readers, what it has in flight, and every later call get this error."""
+        """Ends the client: its readers, what it has in flight, and every later call get this error."""
         self.in_flight.fail(lambda: failure)
         for producer in self.producers.values():
             producer.end(failure)
@@ -162,6 +164,9 @@ class RemoteLog:
     async def _open(self) -> None:
         timeout_s = max(self._wait_s, self._connection.timeout_s)
         description = await self._describe(timeout_s)
+        if description.log_id:
+            self._log_id = description.log_id
+            self._connection.belong_to(self._log_id, self.supervision.end)
         self.settings = self._checked(settings_from_proto(description.settings))
         self.name = description.wal_name
         self.frame_bytes_max = description.frame_bytes_max
@@ -213,6 +218,7 @@ class RemoteLog:
                 self.seen,
                 partial(self._nodes.report, name),
                 self.supervision,
+                check=pchannel.log.check,
             )
             self.pchannels[name] = pchannel
 
@@ -221,7 +227,11 @@ class RemoteLog:
         moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
         snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
         log = RemoteReadableLog(
-            identity_from_proto(moment.log), snapshot, partial(self._node, name), partial(self._nodes.report, name)
+            identity_from_proto(moment.log),
+            snapshot,
+            partial(self._node, name),
+            partial(self._nodes.report, name),
+            self.supervision.end,
         )
         log.show(snapshot, last_truncated)
         return RemotePChannel(log, self.supervision)
@@ -253,7 +263,10 @@ class RemoteLog:
         servers, token = self._servers, self._given.token
         tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
         secret = None if token is None else Secret.of(token)
-        return await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
+        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
+        if self._log_id:
+            connection.belong_to(self._log_id, self.supervision.end)
+        return connection
 
     # -- vchannels
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from wal.engine.remote.outbox import Sending
 from wal.errors import UnavailableError, UnknownError
@@ -19,8 +20,12 @@ __all__ = ["ProduceStream", "open_stream", "request_for"]
 ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
 
 
-async def open_stream(connection: Connection, pchannel: str, session: bytes) -> tuple[ProduceStream, int]:
-    """Returns a stream that the server has answered, and the term in which it has the pchannel. Raises the error of the server.
+async def open_stream(
+    connection: Connection, pchannel: str, session: bytes, check: Callable[[pchannel_pb2.LogIdentity], None]
+) -> tuple[ProduceStream, int]:
+    """Returns a stream that the server has answered, and the term in which it has the pchannel.
+
+    Raises the error of the server, and that of `check`, which gets the identity of the server's log.
 
     Once it returns, the server executes nothing of an older stream of the same session.
     """
@@ -40,6 +45,11 @@ async def open_stream(connection: Connection, pchannel: str, session: bytes) -> 
     if response is None or not response.HasField("create"):
         stream.cancel()
         raise UnknownError(f"the server began a Produce stream of pchannel {pchannel} with {response!r}")
+    try:
+        check(response.create.log)
+    except BaseException:
+        stream.cancel()
+        raise
     return stream, response.create.log.pchannel.term
 
 

@@ -35,7 +35,7 @@ from wal.errors import (
     WALError,
 )
 from wal.pchannel import InFlight, closed_at_barrier
-from wal.rpc.api import append_pb2
+from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.outcomes import outcomes_from_proto
@@ -52,7 +52,8 @@ MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 class Producer:
     """The requests for one pchannel; `connection` returns the connection to the server that has it.
 
-    `report` is called with each error that says that a server does not take requests for the pchannel now.
+    `report` is called with each error that says that a server does not take requests for the pchannel now, `check` with the log that a
+    server has: it raises the error of another one.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Producer:
         seen: SeenTick,
         report: Callable[[WALError], None],
         supervision: Supervision,
+        *,
+        check: Callable[[pchannel_pb2.LogIdentity], None],
     ) -> None:
         self.pchannel: str = pchannel
         self.outbox: Outbox = Outbox()
@@ -74,6 +77,7 @@ class Producer:
         self._connection = connection
         self._report = report
         self._supervision = supervision
+        self._check = check
         self._in_flight = in_flight
         self._seen = seen
         self._changed = asyncio.Event()
@@ -175,7 +179,7 @@ class Producer:
         began = asyncio.get_running_loop().time()
         self._opening = True
         try:
-            stream, self.term = await open_stream(self._connection(), self.pchannel, self._session)
+            stream, self.term = await open_stream(self._connection(), self.pchannel, self._session, self._check)
         except WALError as error:
             self._pauses.waited_s += asyncio.get_running_loop().time() - began
             if self._withdrawals.closing:

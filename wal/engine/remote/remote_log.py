@@ -37,7 +37,7 @@ from wal.rpc.methods import GET_MOMENT
 from wal.rpc.positions import identity_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
 
-__all__ = ["MOVED", "NOT_HERE", "RemoteReadableLog", "check_log"]
+__all__ = ["MOVED", "NOT_HERE", "RemoteReadableLog"]
 
 MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
@@ -56,7 +56,7 @@ _Following = tuple[int, frozenset[str] | None, int, int | None]
 class RemoteReadableLog(ReadableLog):
     """`connection` returns the connection to the server that has the pchannel; `origin` identifies the log.
 
-    `report` is called with each error that says that a server does not serve the pchannel now.
+    `report` is called with each error that says that a server does not serve the pchannel now, `end` with the error of another log.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class RemoteReadableLog(ReadableLog):
         shown: LogSnapshot,
         connection: Callable[[], Connection],
         report: Callable[[WALError], None],
+        end: Callable[[WALError], None],
     ) -> None:
         self.pchannel = origin.pchannel
         self.incarnation = origin.incarnation
@@ -75,6 +76,7 @@ class RemoteReadableLog(ReadableLog):
         self._last_truncated: LogPosition | None = None
         self.connection: Callable[[], Connection] = connection
         self.report: Callable[[WALError], None] = report
+        self._end_client = end
         self._closed = False
         self._ends: OrderedDict[_Following, None] = OrderedDict()
         """Where single pages ended, the newest last."""
@@ -105,6 +107,20 @@ class RemoteReadableLog(ReadableLog):
         self.shown = snapshot
         self._last_truncated = last_truncated or self._last_truncated
 
+    def check(self, log: pchannel_pb2.LogIdentity) -> None:
+        """Ends the client, and raises FormatError, if the server has another log of this pchannel now. A server may name none."""
+        found, own = identity_from_proto(log), self.origin
+        if not found.incarnation:
+            return
+        if found.incarnation != own.incarnation or found.form != own.form:
+            error = FormatError(
+                f"the server has another log of pchannel {own.pchannel} now (incarnation {found.incarnation:x}, before it was "
+                f"{own.incarnation:x}): nothing was done. Look whether the server was started on the right directory; then open the log "
+                "again"
+            )
+            self._end_client(error)
+            raise error
+
     async def moment(self) -> tuple[LogSnapshot, LogPosition | None]:
         """Returns the log as it is now, and its last truncated event if that is known."""
         return await self._moments.join_next("moment", self._moment)
@@ -112,7 +128,7 @@ class RemoteReadableLog(ReadableLog):
     async def _moment(self) -> tuple[LogSnapshot, LogPosition | None]:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
         moment = await self.connection().read(GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
-        check_log(identity_from_proto(moment.log), self.origin)
+        self.check(moment.log)
         return tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
 
     async def read(
@@ -226,15 +242,6 @@ class RemoteReadableLog(ReadableLog):
             async for page in pages:
                 return page.page()
         raise UnknownError(f"{what}: the server sent no page")
-
-
-def check_log(found: Origin, expected: Origin) -> None:
-    """Raises FormatError if the server has another log now under the name of this pchannel."""
-    if found.incarnation != expected.incarnation or found.form != expected.form:
-        raise FormatError(
-            f"the server has another log of pchannel {expected.pchannel} now (incarnation {found.incarnation:x}, before it was "
-            f"{expected.incarnation:x}): open the log again"
-        )
 
 
 _log: Final = logging.getLogger("wal.remote")

@@ -14,7 +14,7 @@ from typing import Final
 
 from wal.backends import LogSnapshot
 from wal.engine.remote.pauses import Pauses
-from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog, check_log
+from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog
 from wal.engine.remote.supervision import Supervision
 from wal.errors import WALError
 from wal.message import LogPosition, MessageID
@@ -24,7 +24,6 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
-from wal.rpc.positions import identity_from_proto
 from wal.rpc.reports import tail_from_proto
 from wal.rpc.stream import Stream
 
@@ -138,7 +137,7 @@ class RemotePChannel(ReadablePChannel):
         while (response := await stream.read()) is not None:
             if response.HasField("create"):
                 created = response.create
-                check_log(identity_from_proto(created.log), self.log.origin)
+                self.log.check(created.log)
                 term = created.log.pchannel.term
                 if created.HasField("tail"):
                     self._show(*tail_from_proto(created.tail, term=term))

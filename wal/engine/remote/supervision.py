@@ -1,4 +1,4 @@
-"""Supervision: what becomes of a defect in one of the tasks that a client lives by.
+"""Supervision: what becomes of a defect in one of the tasks that a client lives by, and of a client whose server has another log.
 
 Every task of the client's engine that outlives a call runs here: those that follow the assignments, the vchannels and the ends of the
 pchannels, the producers, and single writes to a stream. The component that starts a task also cancels it. A defect is an exception that
@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from wal.engine.remote.pauses import Pauses
-from wal.errors import UnknownError
+from wal.errors import UnknownError, WALError
 
 __all__ = ["DEFECTS_MAX", "Supervision"]
 
@@ -30,14 +30,14 @@ DEFECTS_S: Final = 60.0
 
 
 class Supervision:
-    """The tasks of one client. `end` ends the client with an UnknownError; it is called at most once."""
+    """The tasks of one client. `end` ends the client with an error; it is called at most once."""
 
-    def __init__(self, end: Callable[[UnknownError], None]) -> None:
+    def __init__(self, end: Callable[[WALError], None]) -> None:
         self._end = end
         self._tasks: set[asyncio.Task[None]] = set()
         """The tasks that run: the loop itself holds a task weakly."""
-        self.failure: UnknownError | None = None
-        """The error that ended the client; its cause is the defect."""
+        self.failure: WALError | None = None
+        """The error that ended the client; the cause of an UnknownError is the defect."""
         self.closing: bool = False
         """Whether the log is being closed, which ends calls and the tasks that made them."""
 
@@ -60,6 +60,14 @@ class Supervision:
         if first.done():
             first.result()
         return first.done()
+
+    def end(self, failure: WALError) -> None:
+        """Ends the client with this error, and its tasks. Only the first one counts."""
+        if self.failure is None:
+            self.failure = failure
+            self._end(failure)
+            for task in self._tasks:
+                task.cancel()
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str, *, defects_max: int) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(work, name, defects_max), name=name)
@@ -88,14 +96,11 @@ class Supervision:
     def _fail(self, name: str, defect: BaseException) -> None:
         """Ends the client because of this defect."""
         _log.error("a task of the client failed, which ends the client (%s): %r", name, defect, exc_info=defect)
-        if self.failure is None:
-            self.failure = UnknownError(
-                f"the client has ended, because one of its tasks failed ({name}): {defect!r}; open the log again, and please report it"
-            )
-            self.failure.__cause__ = defect
-            self._end(self.failure)
-            for task in self._tasks - {asyncio.current_task()}:
-                task.cancel()
+        failure = UnknownError(
+            f"the client has ended, because one of its tasks failed ({name}): {defect!r}; open the log again, and please report it"
+        )
+        failure.__cause__ = defect
+        self.end(failure)
 
 
 _log: Final = logging.getLogger("wal.remote")
