@@ -280,3 +280,32 @@ async def test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log
             assert scanner.position.message_id == result.message_id
     await reader
     assert turned == [(what, b"%d" % number) for number in range(4) for what in ("read", "appended")]
+
+
+async def test_poll_shorter_than_fetch_advances(location: str) -> None:
+    """A pull that is cancelled at once leaves its fetch to the next one, whichever backend is read."""
+    payloads = [b"%d" % number for number in range(20)]
+    async with open_wal(location) as log:
+        for payload in payloads:
+            await log.raw_append(Message("orders", payload, properties={"x": "y" * 1000}))
+        if location == "memory:":
+            await polled(log, payloads)
+    if location != "memory:":
+        async with open_wal(location) as log:  # nothing is read from the frames that the writer has in memory
+            await polled(log, payloads)
+
+
+async def polled(log: WALAccesser, payloads: list[bytes]) -> None:
+    """Reads these payloads by pulls that are cancelled in the next turn of the loop unless they have a message at once."""
+    read: list[bytes] = []
+    async with asyncio.timeout(20):
+        async with log.read("orders") as scanner:
+            while len(read) < len(payloads):
+                pulling = asyncio.ensure_future(anext(scanner))
+                await asyncio.sleep(0)
+                pulling.cancel()
+                try:
+                    read.append((await pulling).payload)
+                except asyncio.CancelledError:
+                    continue
+    assert read == payloads

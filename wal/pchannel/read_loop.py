@@ -2,18 +2,23 @@
 
 Owns: the pchannel that the scanner reads, where its read begins (cursor and policy), its pages, its waiting at the tail, and how it
 ends. A `Progress`, which is pure, knows what was read and what is needed next. It advances only between two awaits, so a cancelled
-read neither loses nor redelivers a message: the next call continues after the last hand-over. The loop owns no task; the callers of `fill`
-drive it.
+read neither loses nor redelivers a message: the next call continues after the last hand-over. The callers of `fill` drive the loop.
+
+Its beginning and each fetch of a page run in a task, at most one at a time, which the end of the read cancels. A caller that is cancelled
+leaves the task running for the next caller: otherwise a caller that polls with a time-out shorter than a fetch would never get a message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Final
 
 from actors import Actor, ActorRef
+from wal.backends import FramePage
 from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID
@@ -34,8 +39,8 @@ class ReadLoop:
     """The read of one scanner. `entered` is the id of the process in which it began, or 0: a forked child's copy needs no closing."""
 
     __slots__ = (
-        "__weakref__", "_attach", "_done", "_entering", "_options", "_unbroken", "_waiter", "complete", "cursor",
-        "ended", "entered", "error", "handler_runs", "pchannel", "progress", "tick_waiters",
+        "__weakref__", "_attach", "_done", "_entering", "_options", "_unbroken", "_waiter", "_work", "complete",
+        "cursor", "ended", "entered", "error", "handler_runs", "pchannel", "progress", "tick_waiters",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions, *, attach: Attach, cursor: CursorUse | None) -> None:
@@ -54,6 +59,8 @@ class ReadLoop:
         self._done: asyncio.Future[None] | None = None
         self._entering = asyncio.Lock()
         self._waiter: asyncio.Future[None] | None = None
+        self._work: asyncio.Task[Any] | None = None
+        """The beginning, or the fetch of the page that begins at `progress.at`, until a caller takes its result."""
         self.tick_waiters: list[tuple[int, asyncio.Future[None]]] = []
         """The callers of `wait_for`, each with its tick."""
         self._unbroken = False
@@ -83,6 +90,8 @@ class ReadLoop:
             )
             return
         self.pchannel.readers.discard(self)
+        if self.entered:
+            self._end_work()  # the pchannel that it is moved from held nothing for this reader
         self.pchannel = pchannel
         pchannel.readers.add(self)
         since = None
@@ -99,17 +108,19 @@ class ReadLoop:
         async with self._entering:
             if self.entered:
                 return None
+            if not self.ended:
+                work = await self._under_way(self._begin, "beginning of a read")
             if self.ended:
                 if self.error is not None:
                     raise self.error
                 return None
+            self._work = None
             try:
-                spawn = await self._begin()
+                spawn: Spawn = work.result()
             except BaseException as error:
                 if not isinstance(error, asyncio.CancelledError):
                     self.finish(error)
                 raise
-            self.pchannel.readers.add(self)
             self.entered = os.getpid()
             return spawn
 
@@ -131,6 +142,7 @@ class ReadLoop:
                 pchannel, selection, spawn = await self._attach(self.vchannels)
             if event is None or self._begin_on(pchannel, selection, event) is not None:
                 raise await pchannel.truncated(truncated)
+        pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
         return spawn
 
     def _begin_on(
@@ -162,7 +174,7 @@ class ReadLoop:
                 if need is Need.MESSAGES:
                     return True
                 if need is Need.PAGE:
-                    if self._unbroken or not self._take_recent():
+                    if self._work is not None or self._unbroken or not self._take_recent():
                         await self._take_page()
                     continue
                 if need is Need.TAIL:
@@ -212,20 +224,43 @@ class ReadLoop:
         return True
 
     async def _take_page(self) -> None:
-        """Takes the next page, from the recent frames or else from the log, unless the scanner is moved meanwhile."""
+        """Takes the next page, from the recent frames or else from the log, unless the scanner is moved or ended meanwhile."""
         pchannel, progress = self.pchannel, self.progress
         if self._unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
             self._unbroken = False
             await asyncio.sleep(0)
-            if pchannel is not self.pchannel or self._take_recent():
+            if pchannel is not self.pchannel or (self._work is None and self._take_recent()):
                 return
-        start = progress.at
-        try:
-            page = await pchannel.log.read(start, names=progress.selection.names, bytes_max=PAGE_BYTES)
-        except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
-            raise await pchannel.overtaken(start) from error
-        if pchannel is self.pchannel:  # if it was moved, then from a pchannel that held nothing for this reader
-            progress.take(page)
+        fetch = partial(_fetch, pchannel, progress.at, progress.selection.names)
+        work = await self._under_way(fetch, "page of a scanner")
+        if work is self._work:
+            self._work = None
+            progress.take(work.result())
+
+    # -- work that outlives a cancelled caller
+
+    async def _under_way(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> asyncio.Task[Any]:
+        """Returns the task that is under way, or else the one that this starts, once it has ended. A cancelled caller leaves it running."""
+        work = self._work
+        if work is None:
+            work = self._work = asyncio.get_running_loop().create_task(start(), name=name)
+            work.add_done_callback(_retrieve)
+        if not work.done():
+            await asyncio.wait((work,))
+        return work
+
+    def _end_work(self) -> asyncio.Task[Any] | None:
+        """Cancels what is under way, and returns it."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+        return work
+
+    def abandon(self) -> None:
+        """Ends what is under way for a scanner that nobody holds any more. The garbage collector may call it in any thread."""
+        if (work := self._work) is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
+                work.get_loop().call_soon_threadsafe(work.cancel)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -297,14 +332,22 @@ class ReadLoop:
 
     # -- ending
 
+    async def close(self) -> None:
+        """Ends the read cleanly, and what is under way for it."""
+        work = self._work
+        self.finish(None)
+        if work is not None:
+            await asyncio.wait((work,))
+
     def finish(self, error: BaseException | None) -> None:
         """Ends the read, with this error or cleanly; the first reason stays."""
         if self.ended:
             return
         self.ended = True
         self.error = error
-        if self.entered:
-            self.pchannel.readers.discard(self)
+        self._end_work()
+        if (pchannel := getattr(self, "pchannel", None)) is not None:
+            pchannel.readers.discard(self)
         for _, future in self.tick_waiters:
             if not future.done():
                 if error is None:
@@ -327,3 +370,17 @@ class ReadLoop:
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._done)
+
+
+async def _fetch(pchannel: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:
+    """Returns the page of the log that begins here. It does not hold the loop, so a scanner that nobody holds can be collected."""
+    try:
+        return await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
+    except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
+        raise await pchannel.overtaken(start) from error
+
+
+def _retrieve(work: asyncio.Task[Any]) -> None:
+    """Takes note of an error that no caller may come for."""
+    if not work.cancelled():
+        work.exception()

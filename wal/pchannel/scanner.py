@@ -111,7 +111,7 @@ class Scanner(AsyncOnly):
 
         A running handler may finish its message; if it takes longer than the actor system's stop timeout it is cancelled.
         """
-        self._loop.finish(None)
+        await self._loop.close()
         self._progress.let_go()
         if self._actor is not None:
             if self._actor.inside:
@@ -121,6 +121,8 @@ class Scanner(AsyncOnly):
 
     def __del__(self) -> None:
         loop = self._loop
+        if not loop.ended:
+            loop.abandon()
         if loop.entered == os.getpid() and not loop.ended and loop.pchannel.tail.failure is None:
             warnings.warn(
                 f"the scanner of {named(self.vchannels)} was garbage-collected while it was open: read within `async with` (without "
