@@ -52,7 +52,7 @@ async def bill(log: WALAccesser, count: int) -> list[int]:
     seen: list[int] = []
     async with log.read("orders", cursor="billing", follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
-            seen += [int(message.payload) for message in page]
+            seen += [int(body.payload) for message in page for body in message.bodies()]
             await scanner.save()
             if len(seen) >= count:
                 break

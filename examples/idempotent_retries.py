@@ -55,7 +55,7 @@ async def count_orders(directory: str) -> tuple[Counter[bytes], Counter[bytes]]:
     """Counts how often each order and each invoice is in the log."""
     async with open_wal(directory) as log:
         async with log.read("orders", follow=False) as scanner:
-            orders = Counter([message.payload async for message in scanner])
+            orders = Counter([body.payload async for _, body in scanner.bodies()])
         async with log.read("invoices", follow=False) as scanner:
             invoices = Counter([body.payload async for message in scanner for body in message.bodies()])
     return orders, invoices

@@ -36,7 +36,7 @@ async def main(directory: str = "data/") -> None:
         print(f"the first writer was killed; the reader has all that it reported: {seen == list(range(len(seen)))}")
 
         async with log.read("orders", follow=False) as whole:  # no process writes now
-            durable = [int(message.payload) async for message in whole]
+            durable = [int(body.payload) async for _, body in whole.bodies()]
         print(f"without a writer the read ends after the last durable event: {durable[: len(seen)] == seen}")
 
         # The last orders of the first writer may have become durable after it reported; their keys show whose they are.

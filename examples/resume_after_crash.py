@@ -67,7 +67,7 @@ async def work(directory: str) -> None:
         log.read("numbers", resume=position, follow=False) as scanner,
     ):
         async for page in scanner.batches(size_max=PAGE):
-            total += sum(int(message.payload) for message in page)
+            total += sum(int(body.payload) for message in page for body in message.bodies())
             count += len(page)
             await asyncio.to_thread(store, state, scanner.position, total, count)
             print(count, flush=True)

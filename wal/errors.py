@@ -9,6 +9,7 @@ not say whether the call took effect.
     ├── BulkAppendError                        append_bulk failed in the middle: .results; also of the class of its cause
     ├── InvalidArgumentError (ValueError)      a wrong value: the text names the value, the limit and the remedy
     │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
+    ├── NoPayloadError (AttributeError)        a transaction has no payload and no properties: read its bodies()
     ├── ClosedError                            closed or released by you
     ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
     ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidTransactionStateError",
     "KeyNotExistError",
     "LockedError",
+    "NoPayloadError",
     "NoSpaceError",
     "NotLocalError",
     "ResourceAcquiredError",
@@ -155,6 +157,22 @@ class KeyNotExistError(InvalidArgumentError, KeyError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return KeyNotExistError, (self.key, str(self))
+
+
+class NoPayloadError(WALError, AttributeError):
+    """A transaction has no `payload` and no `properties`: its bodies have them. `hasattr` is False, and `getattr` takes its default."""
+
+    code = StreamingCode.INVAILD_ARGUMENT
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"a transaction has no {name} of its own, each of its bodies does: iterate over message.bodies(), which a plain message has as "
+            f"well, or over scanner.bodies()"
+        )
+        self.name: str = name
+
+    def __reduce__(self) -> tuple[type[NoPayloadError], tuple[str]]:
+        return type(self), (self.name,)
 
 
 class ClosedError(WALError):

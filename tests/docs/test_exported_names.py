@@ -25,9 +25,9 @@ PUBLIC = """
 ERRORS = """
     BulkAppendError
     ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError FormatError IgnoredOperationError
-    InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError NoSpaceError
-    NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError
-    UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
+    InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError NoPayloadError
+    NoSpaceError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError TruncatedError
+    UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
 """
 
 MODULES = sorted(

@@ -81,8 +81,8 @@ def state(message: ImmutableMessage) -> tuple[object, ...]:
         message._type,
         message.time_tick,
         message.vchannel,
-        message.payload,
-        message.properties,
+        getattr(message, "payload", None),
+        getattr(message, "properties", None),
         message.txn_context,
         message.broadcast,
     )

@@ -19,7 +19,7 @@ from wal.errors import ClosedError, InvalidArgumentError
 from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage
 from wal.pchannel import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
-from wal.reading import ReadPosition
+from wal.reading import BodyTurns, ReadPosition
 
 __all__ = ["BlockingHandler", "BlockingMessageHandler", "BlockingScanner", "blocking_handler"]
 
@@ -52,6 +52,7 @@ class BlockingScanner:
         self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
         self._waiting = 0
         self._closed = False
+        self._turns = BodyTurns()
         self._acking = scanner if isinstance(scanner, AckingScanner) else None
         self._owing = False  # whether a copy of a broadcast was delivered and is not acknowledged yet
 
@@ -89,6 +90,11 @@ class BlockingScanner:
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
         return iter(lambda: self._take(size_max), [])
+
+    def bodies(self) -> Iterator[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Yields each body with its message, as `Scanner.bodies` does: a message counts as handed over with its last body."""
+        while pairs := self._next(self._take_body):
+            yield from pairs
 
     @property
     def position(self) -> ReadPosition | None:
@@ -144,16 +150,35 @@ class BlockingScanner:
 
     def _take(self, size_max: int) -> list[ImmutableMessage]:
         """Waits for the next messages and returns them; an empty list at the end."""
+        return self._next(lambda: self._take_messages(size_max))
+
+    def _take_messages(self, size_max: int) -> list[ImmutableMessage]:
+        """Takes messages of the current page, under the lock."""
+        taken = self._page[self._at : self._at + size_max]
+        self._at += len(taken)
+        self._given += len(taken)
+        if self._acking is not None and any(message.broadcast is not None for message in taken):
+            self._owing = True
+        return taken
+
+    def _take_body(self) -> list[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Takes the next body of the current page, under the lock; a message is taken with its last body."""
+        while self._at < len(self._page):
+            message = self._page[self._at]
+            body, is_last = self._turns.next(message)
+            if is_last:
+                self._take_messages(1)
+            if body is not None:
+                return [(message, body)]
+        return []
+
+    def _next(self, take: Callable[[], list[_T]]) -> list[_T]:
+        """Waits for a page from which `take` takes something, and returns that; an empty list at the end."""
         if self._owing:
             self._acknowledge()
         while True:
             with self._lock:
-                if self._at < len(self._page):
-                    taken = self._page[self._at : self._at + size_max]
-                    self._at += len(taken)
-                    self._given += len(taken)
-                    if self._acking is not None and any(message.broadcast is not None for message in taken):
-                        self._owing = True
+                if taken := take():
                     break
                 fetching = self._fetching
                 if fetching is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from wal.bridge.blocking_read import BlockingRead
 from wal.message import ImmutableMessage
-from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
+from wal.reading import BodyTurns, DeliverFilter, DeliverPolicy, ReadPosition
 from wal.settings import Settings
 
 __all__ = ["Iteration", "iterate"]
@@ -62,6 +63,10 @@ class Iteration(BlockingRead):
     Errors of the read (TruncatedError, CorruptionError, ChannelNotExistError if a vchannel is dropped) end it, and `next()` raises them.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._turns = BodyTurns()
+
     def __iter__(self) -> Iterator[ImmutableMessage]:
         return self
 
@@ -73,3 +78,19 @@ class Iteration(BlockingRead):
                     return message
             if not self._fill():
                 raise StopIteration
+
+    def bodies(self) -> Iterator[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Yields each body with its message, as `Scanner.bodies` does: a message counts as handed over with its last body."""
+        progress = self._progress
+        while self._fill():
+            while True:
+                with self._lock:
+                    following = progress.following
+                    if following == len(progress.messages):
+                        break
+                    message = progress.messages[following]
+                    body, is_last = self._turns.next(message)
+                    if is_last:
+                        progress.hand_over(1)
+                if body is not None:
+                    yield message, body

@@ -109,7 +109,10 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
     begin = ImmutableMessage(
         txn._origin, txn._first_index, txn.time_tick, txn.vchannel, b"", MessageType.BEGIN_TXN, b"", context
     )
-    commit = _immutable_wire(txn, MessageType.COMMIT_TXN)
+    end = ImmutableMessage(
+        txn._origin, txn._index, txn.time_tick, txn.vchannel, b"", MessageType.COMMIT_TXN, b"", context, txn.broadcast
+    )
+    commit = _immutable_wire(end, MessageType.COMMIT_TXN)
     commit.properties[Reserved.HEADER] = to_base64(wire_pb2.CommitTxnHeader(vchannels=txn.vchannels))
     return [
         (begin.message_id, to_wire(begin)),

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, NoPayloadError
 from wal.message.append_result import TxnContext
 from wal.message.broadcast_header import BroadcastHeader
 from wal.message.message_id import FORM_JOURNAL, MessageID
@@ -138,13 +138,30 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 class ImmutableTxnMessage(ImmutableMessage, frozen=True, gc=False, eq=False, kw_only=True):
     """A committed transaction: one event at its commit's tick, with its bodies in append order within each vchannel.
 
-    `vchannels` are those of the transaction that this reader reads; `vchannel` is the name if there is only one, else `""`.
+    `vchannels` are those of the transaction that this reader reads; `vchannel` is the name if there is only one, else `""`. It has no
+    payload and no properties of its own: reading them raises NoPayloadError, so that no reader skips the bodies unawares.
     """
 
     messages: tuple[ImmutableMessage, ...]
     vchannels: tuple[str, ...]
     _first_index: int
     """The index of the first body of the whole transaction (the index of the commit if there is no body)."""
+
+    @property  # type: ignore[misc]
+    def payload(self) -> bytes:
+        """Raises NoPayloadError: each body has its own."""
+        raise NoPayloadError("payload")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Raises NoPayloadError: each body has its own."""
+        raise NoPayloadError("properties")
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(message_id={self.message_id}, time_tick={self.time_tick}, vchannels={self.vchannels!r}, "
+            f"bodies={len(self.messages)})"
+        )
 
     def estimate_size(self) -> int:
         """Returns the bytes of all bodies."""

@@ -53,6 +53,13 @@ class AckingScanner(Scanner):
             yield page
             await self.settle()
 
+    async def bodies(self) -> AsyncIterator[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Yields bodies as a `Scanner` does; a copy is acknowledged when the next body is asked for."""
+        await self.settle()
+        async for pair in super().bodies():
+            yield pair
+            await self.settle()
+
     async def page(self) -> list[ImmutableMessage]:
         await self.settle()
         return await super().page()

@@ -21,7 +21,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
 from wal.pchannel.handler import Handler, HandlerActor
 from wal.pchannel.read_loop import Attach, ReadLoop
-from wal.reading import ReadOptions, ReadPosition, named
+from wal.reading import BodyTurns, ReadOptions, ReadPosition, named
 
 __all__ = ["Scanner", "ScannerStatistics"]
 
@@ -61,6 +61,7 @@ class Scanner(AsyncOnly):
     ) -> None:
         self._loop = ReadLoop(options, attach=attach, cursor=cursor)
         self._progress = self._loop.progress
+        self._turns = BodyTurns()
         self._handler = handler
         self._actor: HandlerActor | None = None
 
@@ -156,6 +157,23 @@ class Scanner(AsyncOnly):
             page = self.hand_over(size_max)
             yield page
             del page  # not held while it waits
+
+    async def bodies(self) -> AsyncIterator[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Yields each body with its message: `async for message, body in scanner.bodies()`. A plain message is its own only body.
+
+        A message counts as handed over with its last body: `position` and `save` in the middle of a transaction are before it, so that
+        a reader that resumes there gets all its bodies again. After a cancellation, or when the loop was left, `bodies` can be called
+        again: it continues with the next body. A transaction without bodies yields nothing.
+        """
+        progress = self._progress
+        while await self._has_messages():
+            while (following := progress.following) < len(progress.messages):
+                message = progress.messages[following]
+                body, is_last = self._turns.next(message)
+                if is_last:
+                    self.hand_over(1)
+                if body is not None:
+                    yield message, body
 
     async def page(self) -> list[ImmutableMessage]:
         """Returns the next messages, at least one; none at the end.

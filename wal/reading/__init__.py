@@ -9,6 +9,7 @@ Files, in the order in which a read meets them:
 * position       the position of a reader, and the text that it resumes from
 * selection      the vchannels that a reader reads, and their incarnations
 * assembly       the messages of a frame
+* bodies         which bodies of the next message were handed over
 * shared_copies  the copies of a broadcast in a frame
 * shared_messages  the messages that readers with the same selection share
 * frame_rows     the rows of a frame, for readers that want columns instead of messages
@@ -16,6 +17,7 @@ Files, in the order in which a read meets them:
 """
 
 from wal.reading.assembly import assemble, event_indices
+from wal.reading.bodies import BodyTurns
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
 from wal.reading.options import (
@@ -45,6 +47,7 @@ __all__ = [
     "NO_TXN",
     "READ_TAKES",
     "All",
+    "BodyTurns",
     "DeliverFilter",
     "DeliverPolicy",
     "EventFilter",

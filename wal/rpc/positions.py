@@ -31,7 +31,9 @@ def position_to_proto(position: int) -> proto.Position:
     """Returns a frame's position as protobuf. Raises InvalidArgumentError past 128 bits, which no log reaches, but a request can."""
     if position > _LOW:
         if position >> 128:
-            raise InvalidArgumentError(f"position {position} is past the last one, 2**128 - 1: send one that the log gave")
+            raise InvalidArgumentError(
+                f"position {position} is past the last one, 2**128 - 1: send one that the log gave"
+            )
         return proto.Position(low=position & _LOW, high=position >> 64)
     return proto.Position(low=position)
 

@@ -56,7 +56,9 @@ class LogTail:
         self._keeper = keeper
         keeper.begin(active.segment, active.index)
         self._held = held
-        self._checked_s = -math.inf  # never; a monotonic clock may count from the start of the machine, so 0.0 can be recent
+        self._checked_s = (
+            -math.inf
+        )  # never; a monotonic clock may count from the start of the machine, so 0.0 can be recent
         self._last = last
         self._newest = newest
         self._sealed = sealed
