@@ -341,7 +341,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "allow_backlog_quota": "opens a log on Pulsar although a quota there may block its writer or delete its messages",
     "retention_bytes": "most bytes that each pchannel keeps; beyond it the oldest messages are dropped; default: no limit",
     "retention_s": "age after which messages are dropped; default: never",
-    "cursor_lag_bytes_max": "lag beyond which a cursor turns stale and holds nothing back; default: no limit",
+    "cursor_lag_bytes_max": "held bytes beyond which a cursor turns stale and holds nothing back; default: no limit",
     "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
 }
 """Says in a line what each setting means, for the help of commands."""

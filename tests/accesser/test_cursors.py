@@ -143,6 +143,52 @@ async def test_a_save_after_a_body_is_after_its_transaction(log: WALAccesser) ->
         assert await numbers(log, cursor=str(body.message_id)) == [3, 4]
 
 
+async def save_at_the_end(log: WALAccesser, name: str) -> None:
+    async with log.read(name, cursor=name, follow=False) as scanner:
+        async for _ in scanner:
+            pass
+        await scanner.save()
+
+
+async def test_lag_counts_own_vchannels(log: WALAccesser) -> None:
+    await made_on(log, "p0", "quiet", "busy")
+    await log.raw_append(Message("quiet", b"x"))
+    await save_at_the_end(log, "quiet")
+    await log.append_bulk([Message("busy", bytes(10_000))] * 100)
+    quiet = await info_of(log, "quiet")
+    assert quiet.lag_bytes == 0
+    assert 1_000_000 < quiet.held_bytes < 1_100_000
+    await log.raw_append(Message("quiet", bytes(5_000)))
+    assert 5_000 < (await info_of(log, "quiet")).lag_bytes < 6_000
+    await save_at_the_end(log, "quiet")
+    assert await info_of(log, "quiet") == CursorInfo(
+        "quiet", ("quiet",), (await info_of(log, "quiet")).position, 0, False
+    )
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_lag_is_zero_after_a_restart(data_dir: Path, read_only: bool) -> None:
+    settings: dict[str, Any] = {"segment_bytes": 1 << 20}
+    async with open_wal(data_dir, **settings) as log:
+        await made_on(log, "p0", "quiet", "busy")
+        await log.raw_append(Message("quiet", b"x"))
+        await save_at_the_end(log, "quiet")
+        await save_at_the_end(log, "busy")
+        await log.append_bulk([Message("busy", bytes(10_000))] * 300)  # three segments
+    for _ in range(2):
+        async with open_wal(data_dir, **settings):
+            pass
+    async with open_wal(data_dir, read_only=read_only, **({} if read_only else settings)) as log:
+        quiet, busy = await info_of(log, "quiet"), await info_of(log, "busy")
+        assert quiet.lag_bytes == 0
+        assert 3_000_000 < busy.lag_bytes < 3_300_000
+        await save_at_the_end(log, "quiet")
+        await save_at_the_end(log, "busy")
+        assert [(info.lag_bytes, info.stale) for info in await log.cursors()] == [(0, False)] * 2
+        if not read_only:  # which knows the newest event
+            assert [info.held_bytes for info in await log.cursors()] == [0, 0]
+
+
 async def test_an_empty_log_can_be_saved(log: WALAccesser) -> None:
     async with log.read("orders", cursor="billing", deliver_policy=Latest()) as scanner:
         await scanner.save()

@@ -128,6 +128,14 @@ class ReadableLog(abc.ABC):
         """Returns the approximate number of bytes of log in [start, end)."""
         return max(0, end - start)
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns the bytes of the frames below `end` that hold events of these vchannels at or after the event `start`, (position, index).
+
+        Computed from indexes, without a scan; an approximation by `bytes_between` where there is none. It may block, and any thread may
+        call it.
+        """
+        return self.bytes_between(start[0], end)
+
     @property
     def last_truncated(self) -> tuple[int, int] | None:
         """Returns the newest event below `earliest` if an extent begins there; None if there is none or it is not known."""

@@ -69,5 +69,8 @@ class ReadOnlyPChannelLog(Protocol):
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the approximate number of bytes of log in [start, end). Never blocks."""
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns what `ReadableLog.bytes_for` does. It may block."""
+
     def close(self) -> None:
         """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""

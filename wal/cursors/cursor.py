@@ -68,8 +68,10 @@ class Cursor(msgspec.Struct, frozen=True):
 class CursorInfo(msgspec.Struct, frozen=True):
     """A cursor as `log.cursors()` shows it.
 
-    `position` is None when the cursor was saved before any message was delivered. `lag_bytes`: the size of the log between it and the
-    durable end, which retention keeps for it. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
+    `position` is None when the cursor was saved before any message was delivered. `lag_bytes`: the bytes of the frames that hold its
+    vchannels and are still to be read, 0 for a reader that has everything; on Pulsar, which has no index, those of all vchannels.
+    `held_bytes`: the size of the log between it and the durable end, which retention keeps for it, and which `cursor_lag_bytes_max`
+    bounds. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
     """
 
     name: str
@@ -77,6 +79,7 @@ class CursorInfo(msgspec.Struct, frozen=True):
     position: ReadPosition | None
     lag_bytes: int
     stale: bool
+    held_bytes: int = 0
 
 
 def check_cursor(name: object) -> str:

@@ -83,15 +83,14 @@ class CursorService:
             await self.judge()
         cursors = await self.run(self.store.load_all)
         view = self.view()
-        infos: list[CursorInfo] = []
+        sound: list[Cursor] = []
         for cursor in cursors:
             if isinstance(cursor, DamagedCursor):
                 _log.warning("a cursor cannot be shown: %s", cursor.error)
-            elif pchannel not in (None, cursor.pchannel):
-                continue
-            elif (info := shown(cursor, view)) is not None:
-                infos.append(info)
-        return infos
+            elif pchannel in (None, cursor.pchannel):
+                sound.append(cursor)
+        infos = await self.run(lambda: [shown(cursor, view) for cursor in sound])
+        return [info for info in infos if info is not None]
 
     async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
         """Stores a reader's position; see `Cursors.save` and `CursorStore.save`."""

@@ -10,7 +10,7 @@ LIVE               it can be used, and holds back retention
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -31,23 +31,34 @@ __all__ = [
 class LogRange(msgspec.Struct, frozen=True, gc=False):
     """A pchannel's log at one moment: its incarnation, its first event that is not truncated, and its end.
 
-    `last_frame`: the position of the last frame if it is known, so that a cursor after it does not count as lagging by the frame's
-    bytes. `bytes_between` counts bytes of the log where positions do not.
+    `newest`: the newest event if it is known, so that a cursor after it lags by nothing, whatever ticks the log wrote since.
+    `bytes_between` counts bytes of the log where positions do not; `bytes_for` those of some vchannels, and may block.
     """
 
     incarnation: int
     earliest: tuple[int, int]
     durable_end: int
-    last_frame: int | None = None
+    newest: tuple[int, int] | None = None
     bytes_between: Callable[[int, int], int] | None = None
+    bytes_for: Callable[[frozenset[str], tuple[int, int], int], int] | None = None
 
-    def lag_bytes(self, start: tuple[int, int]) -> int:
-        """Returns the bytes of the log from `start` on."""
-        if self.last_frame is not None and start[0] > self.last_frame:
+    def held_bytes(self, start: tuple[int, int]) -> int:
+        """Returns the bytes of the log from `start` on, of all vchannels: what retention keeps for a cursor there."""
+        if start[0] >= self.durable_end or (self.newest is not None and start > self.newest):
             return 0
         if self.bytes_between is not None:
             return self.bytes_between(start[0], self.durable_end)
-        return max(0, self.durable_end - start[0])
+        return self.durable_end - start[0]
+
+    def lag_bytes(self, names: Iterable[str], start: tuple[int, int]) -> int:
+        """Returns the bytes of the frames from `start` on that hold these vchannels. It may block."""
+        held = self.held_bytes(start)
+        if not held or self.bytes_for is None:
+            return held
+        try:
+            return self.bytes_for(frozenset(names), max(start, self.earliest), self.durable_end)
+        except TruncatedError:  # meanwhile
+            return held
 
 
 class LogView(msgspec.Struct, frozen=True):
@@ -114,17 +125,20 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
 
 
 def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
-    """Returns the cursor as users see it; None if it counts as never saved."""
+    """Returns the cursor as users see it; None if it counts as never saved. It may block, for the index of an old part of the log."""
     status = cursor_status(cursor, view)
     if status is CursorStatus.DROPPED:
         return None
-    lag_bytes = 0
+    lag_bytes = held_bytes = 0
     if status is not CursorStatus.OTHER_INCARNATION:
-        lag_bytes = view.logs[cursor.pchannel].lag_bytes(cursor.start)
+        log = view.logs[cursor.pchannel]
+        lag_bytes = log.lag_bytes(cursor.key.vchannels, cursor.start)
+        held_bytes = log.held_bytes(cursor.start)
     return CursorInfo(
         cursor.key.name,
         cursor.key.vchannels,
         cursor.position,
         lag_bytes,
         status in (CursorStatus.STALE, CursorStatus.TRUNCATED),
+        held_bytes,
     )

@@ -119,10 +119,10 @@ def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pi
 
 def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None) -> str:
     """Returns the bound that this cursor is over; empty for none. `now_s`: see `plan`."""
-    lag_bytes = log.lag_bytes(cursor.start)
+    held_bytes = log.held_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
-    if lag_max is not None and lag_bytes > lag_max:
-        return f"{lag_bytes} bytes of log came after it, over cursor_lag_bytes_max={lag_max}"
+    if lag_max is not None and held_bytes > lag_max:
+        return f"{held_bytes} bytes of log came after it, over cursor_lag_bytes_max={lag_max}"
     age_max = bounds.cursor_age_max_s
     if age_max is not None and now_s is not None and now_s - cursor.saved_at > age_max:
         return f"it was last saved {now_s - cursor.saved_at:.3g} s before, over cursor_age_max_s={age_max:g}"

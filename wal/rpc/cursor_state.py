@@ -69,6 +69,7 @@ def info_to_proto(info: CursorInfo) -> proto.CursorState:
         time_tick=0 if at is None else at.time_tick,
         lag_bytes=info.lag_bytes,
         stale=info.stale,
+        held_bytes=info.held_bytes,
     )
 
 
@@ -77,4 +78,6 @@ def info_from_proto(state: proto.CursorState) -> CursorInfo:
     position = (
         ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
     )
-    return CursorInfo(state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale)
+    return CursorInfo(
+        state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale, state.held_bytes
+    )

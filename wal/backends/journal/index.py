@@ -133,6 +133,15 @@ class SegmentIndex:
             return list(extents[0])
         return sorted(set().union(*extents))
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns the bytes of the frames below `end` that hold one of these names, at or after the event `start`."""
+        first, stop = self.ordinal(start[0]), self.ordinal(end)
+        if first < stop and self.positions[first] == start[0] and start[1] >= self.indices[first]:
+            first += 1  # the events of this frame are all below
+        rows = [row for name in names if (row := self._names.get(name)) is not None]
+        ordinals = set().union(*(_cut(row, first, stop) for row in rows))
+        return sum(self.lengths[ordinal] for ordinal in ordinals)
+
     def same_frames(self, other: SegmentIndex, end: int) -> bool:
         """Returns whether both indices have the same frames below this position."""
         count, others = self.ordinal(end), other.ordinal(end)

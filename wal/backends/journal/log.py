@@ -162,6 +162,9 @@ class JournalLog(PChannelLog):
             return FramePage([], start, None, 0)
         return await self._in_thread(lambda: self._reader.page(start, end, names, bytes_max))
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        return self._reader.bytes_for(names, start, min(end, self._tail.durable_end))
+
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
         if position > self.durable_end:

@@ -176,6 +176,9 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
     def bytes_between(self, start: int, end: int) -> int:
         return max(0, end - start)
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        return sum(index.bytes_for(names, start, end) for index, _, _ in self.indices(start[0], end))
+
     def close(self) -> None:
         self._closed = True
         self._control.close()

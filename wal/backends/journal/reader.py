@@ -117,6 +117,10 @@ class LogReader:
                     index = self._segments.index(segment)
                 yield segment, index
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns what `ReadableLog.bytes_for` does; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
+        return sum(index.bytes_for(names, start, end) for _, index in self.indices(start[0], end))
+
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
         """Yields the wanted frames in [start, end) without their bodies."""
         for segment, index in self.indices(start, end):

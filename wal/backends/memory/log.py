@@ -59,6 +59,9 @@ class MemoryLog(PChannelLog):
         self._check_open()
         return self._channel.page(start, names, bytes_max, end)
 
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        return self._channel.bytes_for(names, start, end)
+
     async def truncate(self, position: int, index: int) -> None:
         self._check_writer()
         self._channel.truncate(position, index)

@@ -346,8 +346,9 @@ class LocalLog:
                 pchannel.log.incarnation,
                 pchannel.log.earliest,
                 pchannel.log.durable_end,
-                last_frame=pchannel.tail.durable_end - 1,
+                newest=pchannel.tail.newest,
                 bytes_between=pchannel.log.bytes_between,
+                bytes_for=pchannel.log.bytes_for,
             )
             for name, pchannel in self.pchannels.items()
         }

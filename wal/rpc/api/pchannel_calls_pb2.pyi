@@ -202,18 +202,20 @@ class Cursors(_message.Message):
     def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CursorState(_message.Message):
-    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale")
+    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale", "held_bytes")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     key: CursorKey
     event: _wire_pb2.MessageID
     time_tick: int
     lag_bytes: int
     stale: bool
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ...) -> None: ...
+    held_bytes: int
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class DeleteCursorsRequest(_message.Message):
     __slots__ = ("pchannel", "name", "vchannels")
