@@ -6,7 +6,7 @@ says whether the same call may succeed later; a class exists only if a caller wo
 not say whether the call took effect.
 
     WALError
-    ├── BulkAppendError                        append_bulk failed in the middle: .results; also of the class of its cause
+    ├── BulkAppendError                        append_bulk failed in the middle: .outcomes, .remaining; also of its cause's class
     ├── InvalidArgumentError (ValueError)      a wrong value: the text names the value, the limit and the remedy
     │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
     ├── NoPayloadError (AttributeError)        a transaction has no payload and no properties: read its bodies()
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wal.message import AppendResult
+    from wal.message import AppendResult, Message
 
 __all__ = [
     "BulkAppendError",
@@ -116,27 +116,56 @@ class WALError(Exception):
 
 
 class BulkAppendError(WALError):
-    """`append_bulk` failed in the middle. `.results` are those of the messages that are durable, in order.
+    """`append_bulk` failed in the middle. `.results` are those of the messages before the first that is not known to be durable, in order.
 
-    The error is also of the class of its `__cause__`, with its `code`, `retryable` and `outcome_unknown`: `except StorageError` catches it
-    if the cause is a StorageError.
+    Messages on another pchannel, or sent at the same time, may be durable after that one: `.outcomes` has the result or the error of each
+    message, and `.remaining` the messages that have an error, both in input order. A message that was not sent has an
+    IgnoredOperationError. `await log.append_bulk(error.remaining)` repeats what is not known to be durable. A message whose error has
+    `outcome_unknown` is among them although it may be in the log, where the repetition would write it twice: look before, or append
+    messages that must not be written twice with an idempotency key each.
+
+    The error is also of the class of its `__cause__`, the error of the first of these messages, with its `code` and `retryable`:
+    `except StorageError` catches it if the cause is a StorageError. Its `outcome_unknown` is True if that of any message is.
     """
 
     results: Sequence[AppendResult] = ()
+    outcomes: Sequence[AppendResult | WALError] = ()
+    remaining: Sequence[Message] = ()
 
     @classmethod
-    def of(cls, cause: WALError, results: Sequence[AppendResult]) -> BulkAppendError:
-        """Returns the error for a bulk that failed for this cause, with the results of its durable messages."""
+    def of(
+        cls, cause: WALError, outcomes: Sequence[AppendResult | WALError], messages: Sequence[Message] = ()
+    ) -> BulkAppendError:
+        """Returns the error for a bulk of these messages, which failed for this cause with these outcomes."""
+        paired = zip(messages, outcomes, strict=False)
+        return cls._of(
+            cause, tuple(outcomes), tuple(message for message, outcome in paired if isinstance(outcome, WALError))
+        )
+
+    @classmethod
+    def _of(
+        cls, cause: WALError, outcomes: tuple[AppendResult | WALError, ...], remaining: tuple[Message, ...]
+    ) -> BulkAppendError:
         kind = _bulk(type(cause))
         error = kind.__new__(kind)
-        error.args = (f"{cause}; {len(results)} messages of this bulk are durable: their results are in .results",)
+        results: list[AppendResult] = []
+        for outcome in outcomes:
+            if isinstance(outcome, WALError):
+                break
+            results.append(outcome)
+        error.args = (
+            f"{cause}; the first {len(results)} messages of this bulk are durable (.results); .outcomes has the outcome of each message, "
+            "and .remaining those that are not known to be durable",
+        )
         error.__dict__.update(cause.__dict__)
-        error.results = tuple(results)
+        error.results, error.outcomes, error.remaining = tuple(results), outcomes, remaining
+        if any(isinstance(outcome, WALError) and outcome.outcome_unknown for outcome in outcomes):
+            error.outcome_unknown = True
         error.__cause__ = cause
         return error
 
     def __reduce__(self) -> tuple[object, ...]:
-        return BulkAppendError.of, (self.__cause__, self.results)
+        return BulkAppendError._of, (self.__cause__, self.outcomes, self.remaining)
 
 
 class InvalidArgumentError(WALError, ValueError):

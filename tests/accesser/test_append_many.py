@@ -14,6 +14,7 @@ from wal.errors import (
     ClosedError,
     InvalidArgumentError,
     TransactionExpiredError,
+    WALError,
 )
 
 
@@ -194,6 +195,33 @@ async def test_a_vchannel_dropped_under_a_bulk(log: WALAccesser) -> None:
     assert ticks == sorted(set(ticks))
     assert (await read_all(log, "other"))[0].time_tick == ticks[0]
     assert log.statistics().bytes_in_flight == 0
+
+
+async def test_bulk_over_two_pchannels_goes_on_with_remaining(location: str) -> None:
+    """A vchannel is dropped under the bulk, and messages of the other pchannel may be durable after the first failure."""
+    async with open_wal(location, pchannels=2, in_flight_bytes_max=100_000) as log:
+        await log.create_vchannel("here", pchannel="p0")
+        await log.create_vchannel("there", pchannel="p1")
+        messages = [Message(("here", "there")[number % 2], b"%04d" % number + bytes(20_000)) for number in range(200)]
+        bulk = start(log.append_bulk(messages))
+        while not log.statistics().appends_waiting:
+            await turns(1)
+        await log.drop_vchannel("here")
+        with pytest.raises(BulkAppendError) as caught:
+            await bulk
+        error = caught.value
+        assert isinstance(error, ChannelNotExistError)
+        assert len(error.outcomes) == len(messages)
+        prefix = len(error.results)
+        assert list(error.results) == list(error.outcomes[:prefix])
+        assert error.outcomes[prefix] is error.__cause__
+        failed = [number for number, outcome in enumerate(error.outcomes) if isinstance(outcome, WALError)]
+        assert [message.payload for message in error.remaining] == [messages[number].payload for number in failed]
+        ids = [outcome.message_id for outcome in error.outcomes[1::2] if isinstance(outcome, AppendResult)]
+        assert [message.message_id for message in await read_all(log, "there")] == ids
+        await log.append_bulk(error.remaining)
+        assert await payloads(log, "there") == [message.payload for message in messages[1::2]]
+        assert await payloads(log, "here") == [messages[number].payload for number in failed if number % 2 == 0]
 
 
 async def test_a_transaction_group_is_one_message(log: WALAccesser) -> None:

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from wal import AppendResult, MessageID, errors
+from wal import AppendResult, Message, MessageID, errors
 from wal.errors import StreamingCode, WALError
 
 CODES = {
@@ -66,14 +66,19 @@ def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
 )
 def test_the_error_of_a_bulk_is_also_of_the_class_of_its_cause(cause: WALError) -> None:
     origin = MessageID("p0", 1, 0, 0, 1)
-    error = errors.BulkAppendError.of(cause, [AppendResult(origin, 5, origin)])
+    durable, late = AppendResult(origin, 5, origin), AppendResult(origin, 7, origin)
+    messages = [Message("orders", b"%d" % number) for number in range(3)]
+    error = errors.BulkAppendError.of(cause, [durable, cause, late], messages)
     for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert isinstance(same, errors.BulkAppendError)
         assert isinstance(same, type(cause))
         assert (same.code, same.retryable, same.outcome_unknown) == (cause.code, cause.retryable, cause.outcome_unknown)
         assert [result.time_tick for result in same.results] == [5]
-        assert str(same).startswith(f"{cause}; 1 message")
-        assert {**vars(cause), "results": error.results} == vars(same)
+        assert str(same).startswith(f"{cause}; the first 1 messages of this bulk are durable")
+        assert [str(outcome) for outcome in same.outcomes] == [str(durable), str(cause), str(late)]
+        assert [message.payload for message in same.remaining] == [b"1"]
+        own = {"results", "outcomes", "remaining"}
+        assert vars(cause) == {name: value for name, value in vars(same).items() if name not in own}
         assert str(same.__cause__) == str(cause)
     assert type(errors.BulkAppendError.of(cause, [])) is type(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +18,14 @@ import pytest
 from tests.bridge.logs import Writer, numbers
 from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, Txn, WALAccesser, bridge
 from wal.backends.journal.loop_path import LOOP_BYTES_MAX
-from wal.errors import ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
+from wal.errors import (
+    BulkAppendError,
+    ClosedError,
+    InvalidArgumentError,
+    InvalidTransactionStateError,
+    StorageError,
+    WALError,
+)
 
 WAIT_TIMEOUT_S = 10.0
 STARTS_NO_THREAD_AT_EXIT = (3, 12) <= sys.version_info < (3, 12, 2)
@@ -437,3 +445,22 @@ def test_the_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> No
         assert ended.stdout == "ClosedError\n"
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         assert numbers(scanner) == list(range(100))
+
+
+def test_bulk_error_names_remaining_messages(location: str) -> None:
+    messages = [Message(("here", "there")[number % 2], b"%04d" % number + bytes(20_000)) for number in range(400)]
+    with bridge.blocking(location, pchannels=2, in_flight_bytes_max=100_000) as log, ThreadPoolExecutor(1) as pool:
+        log.create_vchannel("here", pchannel="p0")
+        log.create_vchannel("there", pchannel="p1")
+        bulk = pool.submit(log.append_bulk, iter(messages))
+        while not log.statistics().appends_waiting:
+            assert not bulk.done()
+        log.drop_vchannel("here")
+        with pytest.raises(BulkAppendError) as caught:
+            bulk.result(WAIT_TIMEOUT_S)
+        arrived = pickle.loads(pickle.dumps(caught.value))
+        failed = [number for number, outcome in enumerate(arrived.outcomes) if isinstance(outcome, WALError)]
+        assert [message.payload for message in arrived.remaining] == [messages[number].payload for number in failed]
+        log.append_bulk(arrived.remaining)
+        with log.read("there", follow=False) as scanner:
+            assert [message.payload for message in scanner] == [message.payload for message in messages[1::2]]

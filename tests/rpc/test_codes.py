@@ -69,7 +69,10 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
         return st.builds(LockedError, texts, pid=st.none() | st.integers(0, 2**31))
     if kind is BulkAppendError:
         plain = st.sampled_from([one for one in CLASSES if one is not BulkAppendError])
-        return st.builds(BulkAppendError.of, plain.flatmap(made), results)
+        # No call of the protocol is a bulk: the results before the cause travel, and not the outcomes after it.
+        return st.builds(
+            lambda cause, before: BulkAppendError.of(cause, [*before, cause]), plain.flatmap(made), results
+        )
     return st.builds(kind, texts)
 
 
@@ -77,11 +80,12 @@ def alike(one: BaseException | None, other: BaseException | None) -> bool:
     """Returns whether two errors say the same to a caller: class, text, attributes, and the cause of a bulk."""
     if isinstance(one, BulkAppendError) and not alike(one.__cause__, other.__cause__ if other else None):
         return False
+    same = {"outcome_unknown": 0, "outcomes": ()}
     return (
         type(one) is type(other)
         and str(one) == str(other)
         and getattr(one, "outcome_unknown", None) == getattr(other, "outcome_unknown", None)
-        and {**vars(one), "outcome_unknown": 0} == {**vars(other), "outcome_unknown": 0}
+        and {**vars(one), **same} == {**vars(other), **same}
     )
 
 

@@ -22,7 +22,7 @@ from wal import (
     init,
     open_wal,
 )
-from wal.errors import BulkAppendError, StorageError
+from wal.errors import BulkAppendError, StorageError, WALError
 
 
 async def opening(location: str, anything: dict[str, Any], **overrides: Unpack[SettingsOverrides]) -> None:
@@ -83,6 +83,8 @@ async def bulks(log: WALAccesser) -> None:
     except BulkAppendError as error:
         assert_type([result.message_id for result in error.results], list[MessageID])
         assert_type(error.outcome_unknown, bool)
+        assert_type(error.outcomes[0], AppendResult | WALError)
+        await log.append_bulk(error.remaining)
         if isinstance(error, StorageError):
             raise
 

@@ -135,7 +135,8 @@ class WALAccesser(TxnCalls, ChannelCalls):
         """Appends any number of messages in order, without a transaction, split into frames as they come.
 
         A failure in the middle raises a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages
-        that are durable, in order.
+        before the first that is not known to be durable, `.outcomes` has the result or the error of each, and `.remaining` the messages
+        that are not known to be durable, all in order: `await log.append_bulk(error.remaining)` goes on.
         """
         return await (await self._lifecycle.ready()).appends.append_bulk(messages)
 

@@ -208,7 +208,7 @@ class Appends(Protocol):
         """
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, without a transaction; a BulkAppendError carries the results of those before the first that failed."""
+        """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
 
     async def begin_txn(
         self, names: tuple[str, ...], keepalive_s: float, key: Key | None

@@ -1,53 +1,63 @@
-"""Bulk: sends the pieces of an `append_bulk` and collects their results. Every engine cuts its own pieces."""
+"""Bulk: sends the pieces of an `append_bulk` and collects their outcomes. Every engine cuts its own pieces."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from wal.errors import BulkAppendError, WALError
-from wal.message import AppendResult
+from wal.errors import BulkAppendError, IgnoredOperationError, WALError
+from wal.message import AppendResult, Message
 
-__all__ = ["bulk_results"]
+__all__ = ["Piece", "bulk_results"]
+
+Piece = tuple[asyncio.Future[Any], int]
+"""The future of consecutive messages and their number. Its result is that of one message, or an iterable of those of several."""
 
 
-async def bulk_results(sent: AsyncGenerator[asyncio.Future[Any], None]) -> list[AppendResult]:
+async def bulk_results(messages: Sequence[Message], sent: AsyncGenerator[Piece, None]) -> list[AppendResult]:
     """Sends the pieces one after the other, and returns the results of all messages, in order.
 
-    `sent` sends the next piece and yields its future, whose result is that of one message or an iterable of several. After the first
-    failure no more pieces are sent; it is raised as a BulkAppendError, with the results of the messages that are durable. If the caller
-    is cancelled, the pieces that were sent are written all the same.
+    `sent` sends the next piece and yields it. After the first failure no more pieces are sent; it raises a BulkAppendError with the
+    outcomes of all messages. Its cause is the failure of the first message that is not known to be durable. If the caller is cancelled,
+    the pieces that were sent are written all the same.
     """
-    futures: list[asyncio.Future[Any]] = []
-    failure: BaseException | None = None
+    pieces: list[Piece] = []
+    refusal: WALError | None = None
     settled = 0
     try:
         async with contextlib.aclosing(sent):
-            async for future in sent:
-                futures.append(future)
-                while settled < len(futures) and futures[settled].done() and futures[settled].exception() is None:
+            async for piece in sent:
+                pieces.append(piece)
+                while settled < len(pieces) and (done := pieces[settled][0]).done() and done.exception() is None:
                     settled += 1
-                if settled < len(futures) and futures[settled].done():
+                if settled < len(pieces) and pieces[settled][0].done():
                     break
     except WALError as error:
-        failure = error
+        refusal = error
     except BaseException:
-        for future in futures:
+        for future, _ in pieces:
             if not future.cancel() and not future.cancelled():
                 future.exception()  # retrieved, otherwise the loop reports it
         raise
-    results: list[AppendResult] = []
-    for outcome in await asyncio.gather(*futures, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            failure = failure or outcome
-        elif isinstance(outcome, AppendResult):
-            results.append(outcome)
+    outcomes: list[AppendResult | WALError] = []
+    settlements = await asyncio.gather(*(future for future, _ in pieces), return_exceptions=True)
+    for settlement, (_, count) in zip(settlements, pieces, strict=True):
+        if isinstance(settlement, WALError):
+            outcomes += [settlement] * count
+        elif isinstance(settlement, BaseException):
+            raise settlement
+        elif isinstance(settlement, AppendResult):
+            outcomes.append(settlement)
         else:
-            results += outcome
-    if isinstance(failure, WALError):
-        raise BulkAppendError.of(failure, results)
-    if failure is not None:
-        raise failure
-    return results
+            outcomes += settlement
+    if refusal is not None:
+        outcomes.append(refusal)
+    results = [outcome for outcome in outcomes if not isinstance(outcome, WALError)]
+    if len(results) == len(messages):
+        return results
+    cause = next(outcome for outcome in outcomes if isinstance(outcome, WALError))
+    unsent = IgnoredOperationError(f"the message was not sent, because an earlier one of its bulk failed: {cause}")
+    outcomes += [unsent] * (len(messages) - len(outcomes))
+    raise BulkAppendError.of(cause, outcomes, messages)

@@ -136,7 +136,8 @@ def error_from_proto(message: proto.StreamingError) -> WALError:
     if fields.outcome_unknown and not error.outcome_unknown:
         error.outcome_unknown = True
     if fields.HasField("bulk"):
-        return BulkAppendError.of(error, [result for _, result in _results(fields.bulk)])
+        # No call of the protocol is a bulk, so the outcomes after the cause and the messages have no field.
+        return BulkAppendError.of(error, [*(result for _, result in _results(fields.bulk)), error])
     return error
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from actors import ActorError
 from wal.channels import check_vchannel
-from wal.engine.bulk import bulk_results
+from wal.engine.bulk import Piece, bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of
 from wal.engine.local.txn_appends import TxnAppends
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
@@ -175,15 +175,16 @@ class LocalAppends(TxnAppends):
         return future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, a piece at a time; the first failure carries the results of the messages before it."""
-        pieces = self._pieces(messages)
+        """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
+        listed = list(messages)
+        pieces = self._pieces(listed)
 
-        async def sent() -> AsyncGenerator[asyncio.Future[Any], None]:
+        async def sent() -> AsyncGenerator[Piece, None]:
             for vchannel, operation, future in pieces:
                 await self._tell_with_room(vchannel, operation)
-                yield future
+                yield future, len(operation.records) if isinstance(operation, Bulk) else 1
 
-        return await bulk_results(sent())
+        return await bulk_results(listed, sent())
 
     def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
         """Appends these payloads to a vchannel as plain messages, in order, and returns one future for every `BULK_RECORDS` of them.

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from wal.channels import VChannelInfo, check_vchannel, place
 from wal.engine.bodies import as_messages, bodies_of
-from wal.engine.bulk import bulk_results
+from wal.engine.bulk import Piece, bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
 from wal.engine.remote.known_producers import KnownProducers
 from wal.engine.remote.outbox import Hold, Sending
@@ -187,7 +187,7 @@ class RemoteAppends:
         return await future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order; the first failure carries the results of those that are durable."""
+        """Appends messages in order; a failure carries the outcomes of all messages."""
         listed = list(messages)
         for message in listed:
             self._checked_size(message)
@@ -195,13 +195,22 @@ class RemoteAppends:
             check_vchannel(message.vchannel)
         used: dict[str, int | None] = {}
 
-        async def sent() -> AsyncGenerator[asyncio.Future[Any], None]:
+        async def sent() -> AsyncGenerator[Piece, None]:
             for message in listed:
-                self._check_same(message.vchannel, used)
-                future = self._append(message, 0, None, 0, False)
-                yield await self._waiting(message, 0, None, 0) if future is None else future
+                size = self._checked_size(message)
+                await self._in_flight.take(size)
+                try:
+                    self._check_same(
+                        message.vchannel, used
+                    )  # after the wait for room, during which it may have been dropped
+                    future = self._append(message, 0, None, 0, True)
+                except BaseException:
+                    self._in_flight.release(size)
+                    raise
+                assert future is not None
+                yield future, 1
 
-        return await bulk_results(sent())
+        return await bulk_results(listed, sent())
 
     async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> RemoteTxn:
         """Opens a transaction on vchannels of one pchannel."""
