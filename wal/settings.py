@@ -19,9 +19,19 @@ from wal.errors import InvalidArgumentError
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
 
-__all__ = ["MEANINGS", "SERVER_PREFIX", "Settings", "SettingsOverrides", "server_table", "setting_from_text"]
+__all__ = [
+    "IDEMPOTENCY_WINDOW_BYTES",
+    "MEANINGS",
+    "SERVER_PREFIX",
+    "Settings",
+    "SettingsOverrides",
+    "server_table",
+    "setting_from_text",
+]
 
 MIB: Final = 1024 * 1024
+IDEMPOTENCY_WINDOW_BYTES: Final = 64 * MIB
+"""The memory of a pchannel's plain keys if their number is not set: 150,000 of 36 bytes that came alone, 490,000 in groups."""
 ENVIRONMENT_PREFIX: Final = "WAL_"
 TEST_PREFIX: Final = "WAL_TEST_"
 """Variables that name servers for the project's own tests; they are not settings."""
@@ -58,7 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What writes the frames of a journal: the event loop, a thread, or ("auto") the loop where it can and is faster."""
     time_tick_interval_s: float = 0.2
     """How often the promised tick of an idle pchannel advances."""
-    idempotency_window_count: int = 65_536
+    idempotency_window_count: int | None = None
+    """The plain keys that a pchannel remembers; None: all of `idempotency_window_s`, as far as IDEMPOTENCY_WINDOW_BYTES allow."""
     idempotency_window_s: float = 3600.0
     producers_max: int = 4096
     broadcast_tasks_max: int = 65_536
@@ -140,7 +151,7 @@ class SettingsOverrides(TypedDict, total=False):
     group_readable: bool | None
     write_path: Literal["auto", "loop", "thread"]
     time_tick_interval_s: float
-    idempotency_window_count: int
+    idempotency_window_count: int | None
     idempotency_window_s: float
     producers_max: int
     broadcast_tasks_max: int
@@ -327,7 +338,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "group_readable": "whether the group of a journal's files may read them; default: unchanged",
     "write_path": "what writes a journal's frames: auto, loop or thread",
     "time_tick_interval_s": "how often the promised tick of an idle pchannel advances",
-    "idempotency_window_count": "how many idempotency keys a pchannel remembers",
+    "idempotency_window_count": "how many idempotency keys a pchannel remembers; default: those of idempotency_window_s, in 64 MiB",
     "idempotency_window_s": "how long an idempotency key is remembered",
     "producers_max": "how many producers a pchannel remembers",
     "broadcast_tasks_max": "most broadcasts in progress",

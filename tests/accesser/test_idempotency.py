@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -564,6 +565,49 @@ async def test_the_window_is_bounded_by_count_and_by_age(location: str) -> None:
     await log.close()
 
 
+async def test_cut_window_is_warned_of_and_shown(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(str(data_dir), clock, idempotency_window_count=3, idempotency_window_s=100.0)
+
+    def shown() -> tuple[int, float]:
+        (pchannel,) = log.statistics().pchannels
+        return pchannel.idempotency_keys, round(pchannel.idempotency_reach_s)
+
+    for number in range(3):
+        await log.raw_append(Message("orders", b""), idempotency_key=f"{number}")
+        await clock.run(10.0)
+    assert shown() == (3, 100)
+    assert caplog.messages == []
+    await log.raw_append(Message("orders", b""), idempotency_key="3")  # forgets the first, 30 s old
+    assert shown() == (3, 30)
+    await clock.run(30.0)
+    text = "pchannel p0 remembers idempotency keys for 30 s only"
+    assert [text in message for message in caplog.messages] == [True]
+    await log.raw_append(Message("orders", b""), idempotency_key="4")
+    await clock.run(28.0)
+    assert len(caplog.messages) == 1
+    await clock.run(10.0)
+    assert len(caplog.messages) == 2
+    caplog.clear()
+    await log.close()
+
+
+async def test_window_without_a_count_follows_the_age(data_dir: Path) -> None:
+    async with open_wal(data_dir) as log:
+        messages = [Message("orders", b"") for _ in range(70_000)]  # more than the 65,536 of earlier versions
+        for start in range(0, len(messages), 10_000):
+            await asyncio.gather(
+                *(
+                    log.append_nowait(message, idempotency_key=f"{start + at}")
+                    for at, message in enumerate(messages[start : start + 10_000])
+                )
+            )
+        assert (await log.raw_append(Message("orders", b""), idempotency_key="0")).duplicate
+        assert [pchannel.idempotency_reach_s for pchannel in log.statistics().pchannels] == [3600.0]
+    async with open_wal(data_dir) as log:
+        assert (await log.raw_append(Message("orders", b""), idempotency_key="0")).duplicate
+
+
 @pytest.mark.parametrize("setting", ["idempotency_window_count", "idempotency_window_s"])
 async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
     async with open_wal("memory:", **{setting: 0}) as log:
@@ -589,7 +633,7 @@ async def test_no_room_in_flight(location: str) -> None:
 
 async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
     """The key is in each commit row: a transaction whose key would not fit is refused when it begins."""
-    async with open_wal(location, message_bytes_max=1000, txn_bytes_max=1000) as log:
+    async with open_wal(location, message_bytes_max=1000, txn_bytes_max=1000, txn_bodies_max=1 << 15) as log:
         names = [f"vchannel-{number:05d}" for number in range(22_000)]
         for name in names[:1]:
             await log.create_vchannel(name)

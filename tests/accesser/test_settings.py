@@ -22,7 +22,7 @@ DEFAULTS = {
     "in_flight_bytes_max": 64 << 20,
     "segment_bytes": 64 << 20,
     "time_tick_interval_s": 0.2,
-    "idempotency_window_count": 65_536,
+    "idempotency_window_count": None,
     "idempotency_window_s": 3600.0,
     "producers_max": 4096,
     "broadcast_tasks_max": 65_536,

@@ -11,7 +11,7 @@ from wal import Message, ProducerKey, Settings, open_wal
 from wal.errors import InvalidArgumentError, WouldBlockError
 
 DEFAULTS = {
-    "idempotency_window_count": 65_536,
+    "idempotency_window_count": None,
     "idempotency_window_s": 3600.0,
     "producers_max": 4096,
     "retention_bytes": None,

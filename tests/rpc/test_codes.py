@@ -15,6 +15,7 @@ from wal.errors import (
     InvalidArgumentError,
     KeyNotExistError,
     LockedError,
+    NoPayloadError,
     NoSpaceError,
     ResourceAcquiredError,
     StorageError,
@@ -26,11 +27,12 @@ from wal.message import AppendResult, MessageID, ResourceKey
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import DETAILS_BYTES_MAX, STATUSES, error_from_proto, error_in, error_to_proto, status_of
 
+# NoPayloadError is raised by an attribute of a message, so it is never an answer.
 CLASSES = sorted(
     (
         one
         for one in vars(errors).values()
-        if isinstance(one, type) and issubclass(one, WALError) and one is not WALError
+        if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, NoPayloadError)
     ),
     key=lambda kind: kind.__name__,
 )

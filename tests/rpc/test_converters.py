@@ -248,7 +248,10 @@ def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.Search
     return st.builds(kind, **{field.name: given_fields.get(field.name, u63) for field in msgspec.structs.fields(kind)})
 
 
-@given(counts(PChannelStatistics, name=names, durable_end=frames), counts(BroadcasterStatistics))
+@given(
+    counts(PChannelStatistics, name=names, durable_end=frames, idempotency_reach_s=st.floats(0, 1e9)),
+    counts(BroadcasterStatistics),
+)
 def test_statistics(pchannel: PChannelStatistics, broadcaster: BroadcasterStatistics) -> None:
     assert reports.statistics_from_proto(through(reports.statistics_to_proto(pchannel))) == pchannel
     assert reports.broadcaster_from_proto(through(reports.broadcaster_to_proto(broadcaster))) == broadcaster
@@ -291,7 +294,7 @@ OF_THE_PROCESS = {
 
 
 def test_every_setting_of_a_log_travels() -> None:
-    assert set(cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name) | OF_THE_PROCESS == set(Settings.__struct_fields__)
+    assert set(reports.LOG_SETTINGS) | OF_THE_PROCESS == set(Settings.__struct_fields__)
     other = Settings(
         create_vchannels=False, vchannels_max=7, message_bytes_max=1 << 16, txn_bytes_max=1 << 21, txn_bodies_max=9, txn_keepalive=3.5,
         open_txn_bytes_max=1 << 23, in_flight_bytes_max=1 << 24, time_tick_interval_s=0.5, idempotency_window_count=11,

@@ -54,6 +54,7 @@ from wal.channels.vchannels import (
 
 __all__ = [
     "CHANNELS_MAX",
+    "SHOWN_MAX",
     "VCHANNEL_NAME_BYTES_MAX",
     "Change",
     "ChannelDescription",
@@ -61,7 +62,6 @@ __all__ = [
     "MapPlace",
     "OwnerDescription",
     "PChannelMeta",
-    "SHOWN_MAX",
     "UnknownVChannels",
     "VChannelDirectory",
     "VChannelInfo",

@@ -64,7 +64,7 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
     Raises TypeError or InvalidArgumentError if it is not one, and InvalidArgumentError if the settings would forget it at once.
     """
     ext = key_ext(key)
-    if isinstance(key, str) and not (settings.idempotency_window_count and settings.idempotency_window_s):
+    if isinstance(key, str) and (settings.idempotency_window_count == 0 or settings.idempotency_window_s == 0):
         raise InvalidArgumentError(
             f"idempotency_key={key!r} would be forgotten at once: idempotency_window_count={settings.idempotency_window_count}, "
             f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"

@@ -31,7 +31,7 @@ from wal.pchannel import (
     TxnLimits,
     recover,
 )
-from wal.settings import Settings
+from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.timestamp import TimestampOracle
 
 __all__ = ["INBOX_MAX", "Hosting"]
@@ -171,6 +171,7 @@ class Hosting:
         keys = IdempotencyTable(
             window_count=self._settings.idempotency_window_count,
             window_s=self._settings.idempotency_window_s,
+            window_bytes=IDEMPOTENCY_WINDOW_BYTES if self._settings.idempotency_window_count is None else None,
             producers_max=self._settings.producers_max,
         )
         state = RecoveryState(keys, CopyTable())

@@ -29,6 +29,11 @@ RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 
 
+STATE_BYTES_AN_EVENT: Final = 200
+"""The most bytes of state that a checkpoint writes for each keyed event since the last one: a large window of keys is written less often,
+and an opening then replays more events."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """Recovery begins at `position`, with the state that was stored for position `state` (None if nothing keyed is below)."""
 
@@ -71,7 +76,7 @@ class CheckpointLedger:
             return False
         rule = self._rule
         return (
-            keyed >= rule.keyed_events
+            keyed >= max(rule.keyed_events, self.state_bytes // STATE_BYTES_AN_EVENT)
             or (keyed > 0 and keyed_bytes >= max(rule.keyed_bytes, SHARE * self.state_bytes))
             or (end - self.last.position if log_bytes is None else log_bytes) >= rule.log_bytes
             or self.pays(keyed=keyed, held_bytes=held_bytes)

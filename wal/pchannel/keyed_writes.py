@@ -8,8 +8,10 @@ happens in a turn of the group or when a frame is settled.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from wal.errors import ClosedError, IgnoredOperationError, InvalidRequestSeqError, UnknownOutcomeError
 from wal.frame import RunName
@@ -20,11 +22,16 @@ from wal.pchannel.operations import KeyedAppend, Settles, fail_future
 __all__ = ["KeyedWrites", "is_abandoned", "withdrawn"]
 
 
+WARN_PAUSE_S: Final = 60.0
+"""The pause between two warnings of one pchannel that keys are forgotten before their age."""
+_log: Final = logging.getLogger("wal.pchannel")
+
+
 class KeyedWrites:
     """The keyed appends of one pchannel.
 
     `origin` returns the frame at a position, `now_ms` the milliseconds of the newest tick, `alive` whether the pchannel still writes.
-    `withdraw` fails the operations with these claims that were not handed over yet.
+    `withdraw` fails the operations with these claims that were not handed over yet. `channel` is the pchannel, for warnings.
     """
 
     def __init__(
@@ -35,8 +42,12 @@ class KeyedWrites:
         now_ms: Callable[[], int],
         alive: Callable[[], bool],
         withdraw: Callable[[frozenset[Claim]], None],
+        channel: str = "",
     ) -> None:
         self.table = table
+        self._channel = channel
+        self._warned_cut = table.cut
+        self._warn_at_s = -math.inf
         self._origin = origin
         self.now_ms = now_ms
         self._alive = alive
@@ -56,6 +67,23 @@ class KeyedWrites:
             return False
         self.answer(found, future)
         return True
+
+    def reach_s(self) -> float:
+        """Returns how far back plain keys are remembered, in seconds."""
+        return self.table.reach_s(self.now_ms())
+
+    def warn_of_cut(self, now_s: float) -> None:
+        """Warns, once a minute at most, when keys were forgotten before their age since the last call; `now_s` is monotonic."""
+        if self.table.cut == self._warned_cut or now_s < self._warn_at_s:
+            return
+        self._warned_cut, self._warn_at_s = self.table.cut, now_s + WARN_PAUSE_S
+        _log.warning(
+            "pchannel %s remembers idempotency keys for %.0f s only, less than idempotency_window_s: %d keys are all that it keeps, and a "
+            "later retry writes again. Raise idempotency_window_count, or use a ProducerKey, which is remembered for good",
+            self._channel,
+            self.reach_s(),
+            len(self.table),
+        )
 
     def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
         """Claims the keys of these appends at once, if they are new, and no append waits for a barrier or is exclusive.

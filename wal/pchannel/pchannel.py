@@ -89,6 +89,7 @@ class PChannel(ReadablePChannel, Member):
             now_ms=lambda: oracle.last >> LOGICAL_BITS,
             alive=lambda: self.fault is None,
             withdraw=self._withdraw,
+            channel=self.channel,
         )
         self.endings = 0
         """The number of its vchannels that have ended, for any reason."""
@@ -195,6 +196,7 @@ class PChannel(ReadablePChannel, Member):
         """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
         now = self._lease.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
         self.table.expire(now)
+        self.keyed.warn_of_cut(now)
         if not self._closing:
             self.frames.write_due_tick()
         self.advance_promised()
@@ -311,6 +313,8 @@ class PChannel(ReadablePChannel, Member):
             open_transaction_bytes=self.table.size,
             expired_transactions=self.table.expired,
             barriers=len(self._barriers),
+            idempotency_keys=len(self.keyed.table),
+            idempotency_reach_s=self.keyed.reach_s(),
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
             promise=self.promised.tick,

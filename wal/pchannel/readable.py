@@ -30,7 +30,8 @@ PREPARED_BYTES_MAX: Final = 64 * 1024
 class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync.
 
-    A pchannel that is read only has 0 for all counts of writing.
+    A pchannel that is read only has 0 for all counts of writing. `idempotency_keys`: the plain keys that are remembered;
+    `idempotency_reach_s`: how far back, in seconds: `idempotency_window_s`, or less where their number or memory forgets them earlier.
     """
 
     name: str
@@ -45,6 +46,8 @@ class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     open_transaction_bytes: int = 0
     expired_transactions: int = 0
     barriers: int = 0
+    idempotency_keys: int = 0
+    idempotency_reach_s: float = 0.0
     readers: int
     durable_end: int
     promise: int

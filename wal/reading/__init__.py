@@ -9,7 +9,6 @@ Files, in the order in which a read meets them:
 * position       the position of a reader, and the text that it resumes from
 * selection      the vchannels that a reader reads, and their incarnations
 * assembly       the messages of a frame
-* bodies         which bodies of the next message were handed over
 * shared_copies  the copies of a broadcast in a frame
 * shared_messages  the messages that readers with the same selection share
 * frame_rows     the rows of a frame, for readers that want columns instead of messages
@@ -17,7 +16,6 @@ Files, in the order in which a read meets them:
 """
 
 from wal.reading.assembly import assemble, event_indices
-from wal.reading.bodies import BodyTurns
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
 from wal.reading.options import (
@@ -35,7 +33,7 @@ from wal.reading.options import (
     TimeTickGTE,
 )
 from wal.reading.position import Reached, ReadPosition
-from wal.reading.progress import Need, Progress
+from wal.reading.progress import BodyTurns, Need, Progress
 from wal.reading.selection import Selection, WholePChannel, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 from wal.reading.shared_messages import SharedMessages

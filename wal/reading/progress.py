@@ -26,7 +26,7 @@ from wal.reading.selection import Selection
 from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import ReadStart, TailView, read_start, resumed_start
 
-__all__ = ["Need", "Progress"]
+__all__ = ["BodyTurns", "Need", "Progress"]
 
 
 class Need(enum.Enum):
@@ -348,3 +348,30 @@ class Progress:
 _NO_MORE: Final[Iterator[ImmutableMessage]] = iter(())
 _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""
+
+
+class BodyTurns:
+    """The turns of the bodies of one message after the other, for reads that go body by body.
+
+    A message counts as handed over with its last body. So a position in the middle of a transaction is the one before it: a reader that
+    resumes there gets the whole transaction again, and none of its bodies is skipped. One that goes on in the same read gets the rest.
+    """
+
+    __slots__ = ("_count", "_message")
+
+    def __init__(self) -> None:
+        self._message: ImmutableMessage | None = None
+        """The message that was given in part; None between messages."""
+        self._count = 0
+
+    def next(self, message: ImmutableMessage) -> tuple[ImmutableMessage | None, bool]:
+        """Returns the next body of `message`, and whether it is the last; a transaction without bodies has None, and that is its last."""
+        if message is not self._message:
+            self._message, self._count = message, 0
+        bodies = message.bodies()
+        body = bodies[self._count] if bodies else None
+        self._count += 1
+        is_last = self._count >= len(bodies)
+        if is_last:
+            self._message = None
+        return body, is_last

@@ -20,6 +20,7 @@ from wal.rpc.positions import event_from_proto, event_to_proto, id_from_bytes, p
 from wal.settings import Settings
 
 __all__ = [
+    "LOG_SETTINGS",
     "broadcaster_from_proto",
     "broadcaster_to_proto",
     "producers_from_proto",
@@ -37,9 +38,20 @@ __all__ = [
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+LOG_SETTINGS: Final = tuple(
+    name for name in proto.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__
+)
+"""The names of the settings that belong to a log and not to a process: a client takes them from its server."""
+_NO_COUNT: Final = 1 << 32
+"""The window's count for clients that do not know a window without one: large, so that they send plain keys."""
+
+
 def settings_to_proto(settings: Settings) -> proto.LogSettings:
-    """Returns the message of the settings that concern a log, not the process that opened it."""
-    return proto.LogSettings(**{name: getattr(settings, name) for name in proto.LogSettings.DESCRIPTOR.fields_by_name})
+    """Returns the settings that concern a log, not the process that opened it, as protobuf."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in LOG_SETTINGS}
+    if settings.idempotency_window_count is None:
+        values |= {"idempotency_window_count": _NO_COUNT, "idempotency_window_by_age": True}
+    return proto.LogSettings(**values)
 
 
 def settings_from_proto(given: proto.LogSettings) -> Settings:
@@ -47,7 +59,10 @@ def settings_from_proto(given: proto.LogSettings) -> Settings:
     values: dict[str, Any] = {
         field.name: getattr(given, field.name) if not field.has_presence or given.HasField(field.name) else None
         for field in proto.LogSettings.DESCRIPTOR.fields
+        if field.name in LOG_SETTINGS
     }
+    if given.idempotency_window_by_age:
+        values["idempotency_window_count"] = None
     return Settings(**values)
 
 

@@ -61,7 +61,7 @@ class LocalAppends(TxnAppends):
         self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
     ) -> None:
         super().__init__(vchannels, pchannels, in_flight, settings)
-        self._keeps_keys = settings.idempotency_window_count > 0 < settings.idempotency_window_s
+        self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
     def append(
         self, message: Message, barrier_time_tick: int, *, taken: bool = False

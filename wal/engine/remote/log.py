@@ -48,7 +48,7 @@ from wal.rpc.methods import (
     TRUNCATE,
 )
 from wal.rpc.positions import identity_from_proto
-from wal.rpc.reports import retention_from_proto, settings_from_proto, tail_from_proto
+from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto, tail_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
 
@@ -239,7 +239,7 @@ class RemoteLog:
     def _checked(self, settings: Settings) -> Settings:
         """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""
         defaults, given = Settings(), self._given
-        for field in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name:
+        for field in LOG_SETTINGS:
             chosen, served = getattr(given, field), getattr(settings, field)
             if field not in OWN_SETTINGS and chosen != getattr(defaults, field) and chosen != served:
                 raise InvalidArgumentError(

@@ -10,6 +10,7 @@ window: with tens of thousands of keys in memory, each further lookup costs as m
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
@@ -159,18 +160,32 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
 
+KEY_BYTES: Final = 100
+"""The memory of a remembered key besides the bytes of its text: the text's object and the place in its scope's table."""
+RUN_BYTES: Final = 320
+"""The memory of a run of keys besides its keys. On CPython 3.11, 50,000 keys of 36 bytes took 440 bytes each alone in a frame, and 133
+each in runs of 256."""
+
+
 class KeyWindow:
     """The newest events with plain keys in a pchannel; every key in the window is a use of its scope.
 
-    The keys of a dropped vchannel stay until they are the oldest, so the window always holds the last `count_max` keys.
+    Keys stay until they are older than `age_max_ms`, unless there are more than `count_max`, or they take more than `bytes_max`; None is
+    no bound. The keys of a dropped vchannel stay until they are the oldest, so the window always holds the newest keys.
     """
 
-    def __init__(self, scopes: Scopes, *, count_max: int, age_max_ms: float) -> None:
+    def __init__(
+        self, scopes: Scopes, *, count_max: int | None, age_max_ms: float, bytes_max: int | None = None
+    ) -> None:
         self._scopes = scopes
-        self._count_max = count_max
+        self._count_max = math.inf if count_max is None else count_max
+        self._bytes_max = math.inf if bytes_max is None else bytes_max
         self._age_max_ms = age_max_ms
         self._runs: deque[KeyRun] = deque()
         self._count = 0
+        self._bytes = 0
+        self.cut: int = 0
+        """The tick of the newest key that was evicted for another reason than its age; 0 for none. Keys at or below it are forgotten."""
         self._gone = 0  # the number of keys of the oldest run that were evicted
 
     def __len__(self) -> int:
@@ -186,8 +201,9 @@ class KeyWindow:
         count = len(run.keys)
         self._runs.append(run)
         self._count += count
-        if self._count > self._count_max:
-            self._evict(self._count - self._count_max)
+        self._bytes += RUN_BYTES + KEY_BYTES * count + sum(map(len, run.keys))
+        if self._count > self._count_max or self._bytes > self._bytes_max:
+            self._cut()
         if not self._runs:
             return
         oldest = (run.tick >> _LOGICAL_BITS) - self._age_max_ms
@@ -203,8 +219,10 @@ class KeyWindow:
             run.scope.keys.update(dict.fromkeys(run.keys, entry))
             self._runs.append(KeyRun.known(run.scope, entry, kept))
             self._count += len(run.keys)
-        if self._count > self._count_max:
-            self._evict(self._count - self._count_max)
+            self._bytes += RUN_BYTES + KEY_BYTES * len(run.keys) + sum(map(len, run.keys))
+        self._cut()
+        if self._runs and not self.cut and self._count >= self._count_max:
+            self.cut = self._runs[0].tick - 1  # a full window has most likely evicted keys before
 
     def runs(self) -> list[KeyRun]:
         """Returns the runs, oldest first. Later changes do not change the list."""
@@ -212,6 +230,22 @@ class KeyWindow:
         if self._gone:
             runs[0] = runs[0].part(self._gone, len(runs[0].keys))
         return runs
+
+    def reach_ms(self, now_ms: int) -> float:
+        """Returns how far back keys are remembered: the age, or less after keys were evicted for their number or memory."""
+        if not self.cut:
+            return self._age_max_ms
+        return min(self._age_max_ms, max(0, now_ms - (self.cut >> _LOGICAL_BITS)))
+
+    def _cut(self) -> None:
+        """Evicts the oldest keys beyond the number and the memory."""
+        while self._runs and (self._count > self._count_max or self._bytes > self._bytes_max):
+            run = self._runs[0]
+            left = len(run.keys) - self._gone
+            over = max(self._count - self._count_max, -((self._bytes_max - self._bytes) // KEY_BYTES))
+            count = int(min(left, max(1, over)))
+            self.cut = run.tick + self._gone + count - 1
+            self._evict(count)
 
     def _evict_aged(self, oldest: float, *, most: int) -> None:
         while most > 0 and self._runs:
@@ -225,11 +259,13 @@ class KeyWindow:
     def _evict(self, count: int) -> None:
         """Removes the oldest keys."""
         self._count -= count
+        self._bytes -= KEY_BYTES * count
         while count:
             run, start = self._runs[0], self._gone
             scope, known = run.scope, run.scope.keys
             end = min(start + count, len(run.keys))
             keys = run.keys[start:end]
+            self._bytes -= sum(map(len, keys))
             found: list[Entry | None] = list(map(known.pop, keys, repeat(None)))
             entry = run.entry
             if found.count(entry) != len(keys):
@@ -239,6 +275,7 @@ class KeyWindow:
                 )
             if end == len(run.keys):
                 self._runs.popleft()
+                self._bytes -= RUN_BYTES
                 self._gone = 0
             else:
                 self._gone = end

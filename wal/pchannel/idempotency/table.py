@@ -27,15 +27,28 @@ __all__ = ["IdempotencyTable"]
 class IdempotencyTable:
     """The keys of one pchannel. `keyed_since_checkpoint` counts the keyed events applied since it was last set to 0."""
 
-    def __init__(self, *, window_count: int, window_s: float, producers_max: int) -> None:
+    def __init__(
+        self, *, window_count: int | None, window_s: float, producers_max: int, window_bytes: int | None = None
+    ) -> None:
         self.keyed_since_checkpoint: int = 0
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
-        self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000)
+        self._window = KeyWindow(
+            self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes
+        )
 
     def __len__(self) -> int:
         """Returns how many plain keys it holds."""
         return len(self._window)
+
+    @property
+    def cut(self) -> int:
+        """The tick of the newest plain key that was forgotten before its age, for the number or the memory of keys; 0 for none."""
+        return self._window.cut
+
+    def reach_s(self, now_ms: int) -> float:
+        """Returns how far back plain keys are remembered, in seconds."""
+        return self._window.reach_ms(now_ms) / 1000
 
     # -- an operation's turn, and its outcome
 

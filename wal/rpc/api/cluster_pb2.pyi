@@ -31,7 +31,7 @@ class LogDescription(_message.Message):
     def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ...) -> None: ...
 
 class LogSettings(_message.Message):
-    __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
+    __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_by_age", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
     CREATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_MAX_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class LogSettings(_message.Message):
     IN_FLIGHT_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     TIME_TICK_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_WINDOW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_WINDOW_BY_AGE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_MAX_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_TASKS_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +61,7 @@ class LogSettings(_message.Message):
     in_flight_bytes_max: int
     time_tick_interval_s: float
     idempotency_window_count: int
+    idempotency_window_by_age: bool
     idempotency_window_s: float
     producers_max: int
     broadcast_tasks_max: int
@@ -68,7 +70,7 @@ class LogSettings(_message.Message):
     retention_s: float
     cursor_lag_bytes_max: int
     cursor_age_max_s: float
-    def __init__(self, create_vchannels: bool = ..., vchannels_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., txn_bytes_max: _Optional[int] = ..., txn_bodies_max: _Optional[int] = ..., txn_keepalive: _Optional[float] = ..., open_txn_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., time_tick_interval_s: _Optional[float] = ..., idempotency_window_count: _Optional[int] = ..., idempotency_window_s: _Optional[float] = ..., producers_max: _Optional[int] = ..., broadcast_tasks_max: _Optional[int] = ..., broadcast_vchannels_max: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., cursor_lag_bytes_max: _Optional[int] = ..., cursor_age_max_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, create_vchannels: bool = ..., vchannels_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., txn_bytes_max: _Optional[int] = ..., txn_bodies_max: _Optional[int] = ..., txn_keepalive: _Optional[float] = ..., open_txn_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., time_tick_interval_s: _Optional[float] = ..., idempotency_window_count: _Optional[int] = ..., idempotency_window_by_age: bool = ..., idempotency_window_s: _Optional[float] = ..., producers_max: _Optional[int] = ..., broadcast_tasks_max: _Optional[int] = ..., broadcast_vchannels_max: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., cursor_lag_bytes_max: _Optional[int] = ..., cursor_age_max_s: _Optional[float] = ...) -> None: ...
 
 class LocateVChannelsRequest(_message.Message):
     __slots__ = ("names", "create", "together")

@@ -27,7 +27,7 @@ from wal.rpc.api import frames_pb2 as wal_dot_rpc_dot_api_dot_frames__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n wal/rpc/api/pchannel_calls.proto\x12\x07wal.rpc\x1a\x16wal/message/wire.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\"L\n\x0fVChannelRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x10\n\x08vchannel\x18\x02 \x01(\t\"!\n\x0cTickResponse\x12\x11\n\ttime_tick\x18\x01 \x01(\x04\":\n\x0fPChannelRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"a\n\x0fTruncateRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12%\n\x05up_to\x18\x02 \x01(\x0b\x32\x16.wal.message.MessageID\"\x93\x02\n\tRetention\x12\x10\n\x08pchannel\x18\x01 \x01(\t\x12\x10\n\x08\x65\x61rliest\x18\x02 \x01(\x0c\x12\x1b\n\x0eoldest_time_us\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x16\n\tbytes_max\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x16\n\tage_max_s\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12)\n\x07holders\x18\x07 \x03(\x0b\x32\x18.wal.rpc.RetentionHolder\x12\x1a\n\rclock_drift_s\x18\x08 \x01(\x01H\x03\x88\x01\x01\x42\x11\n\x0f_oldest_time_usB\x0c\n\n_bytes_maxB\x0c\n\n_age_max_sB\x10\n\x0e_clock_drift_s\"t\n\x0fRetentionHolder\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12#\n\x08position\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"\xd0\x02\n\nStatistics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x18\n\x10\x66rames_in_flight\x18\x07 \x01(\x04\x12\x17\n\x0f\x62ytes_in_flight\x18\x08 \x01(\x04\x12\x19\n\x11open_transactions\x18\t \x01(\x04\x12\x1e\n\x16open_transaction_bytes\x18\n \x01(\x04\x12\x1c\n\x14\x65xpired_transactions\x18\x0b \x01(\x04\x12\x10\n\x08\x62\x61rriers\x18\x0c \x01(\x04\x12\x0f\n\x07readers\x18\r \x01(\x04\x12&\n\x0b\x64urable_end\x18\x0e \x01(\x0b\x32\x11.wal.rpc.Position\x12\x0f\n\x07promise\x18\x0f \x01(\x04\"1\n\tProducers\x12$\n\tproducers\x18\x01 \x03(\x0b\x32\x11.wal.rpc.Producer\"B\n\x08Producer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"N\n\x15\x46orgetProducerRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0c\n\x04name\x18\x02 \x01(\t\",\n\tCursorKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\"\x80\x02\n\x06\x43ursor\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x30\n\x0cincarnations\x18\x02 \x03(\x0b\x32\x1a.wal.rpc.CursorIncarnation\x12!\n\x03log\x18\x03 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12%\n\x05start\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x65vent\x18\x05 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x11\n\ttime_tick\x18\x06 \x01(\x04\x12\x10\n\x08saved_at\x18\x07 \x01(\x01\x12\r\n\x05stale\x18\x08 \x01(\t\"=\n\x11\x43ursorIncarnation\x12\x18\n\x0bincarnation\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_incarnation\"]\n\x11LoadCursorRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.wal.rpc.CursorKey\"5\n\x12LoadCursorResponse\x12\x1f\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x0f.wal.rpc.Cursor\"\x85\x01\n\x11SaveCursorRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x1f\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.Cursor\x12\x10\n\x08waited_s\x18\x03 \x01(\x01\x12\x14\n\x0c\x66orward_only\x18\x04 \x01(\x08\"#\n\x12SaveCursorResponse\x12\r\n\x05saved\x18\x01 \x01(\x08\"0\n\x07\x43ursors\x12%\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x14.wal.rpc.CursorState\"\x9f\x01\n\x0b\x43ursorState\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12%\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x16.wal.message.MessageID\x12\x11\n\ttime_tick\x18\x03 \x01(\x04\x12\x11\n\tlag_bytes\x18\x04 \x01(\x04\x12\r\n\x05stale\x18\x05 \x01(\x08\x12\x13\n\nheld_bytes\x18\xa0\x01 \x01(\x04\"x\n\x14\x44\x65leteCursorsRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\tvchannels\x18\x03 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\"w\n\x06Moment\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\x18\n\x10newest_time_tick\x18\x04 \x01(\x04\"\xe1\x01\n\x11ReadFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x05 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x12\n\npage_bytes\x18\x06 \x01(\r\x12\x11\n\tpages_max\x18\x07 \x01(\r\"\xf0\x01\n\x12WeighFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x04 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"_\n\x0c\x46rameWeights\x12%\n\x07weights\x18\x01 \x03(\x0b\x32\x14.wal.rpc.FrameWeight\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\"\xa4\x01\n\x0b\x46rameWeight\x12#\n\x08position\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x12\n\nfirst_tick\x18\x03 \x01(\x04\x12\x15\n\rpromised_tick\x18\x04 \x01(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\"\x8f\x01\n\x0f\x46indTickRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\ttime_tick\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\"\x8e\x01\n\x15\x46indEventBelowRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12%\n\x05since\x18\x02 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x62\x65low\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"?\n\x16\x46indEventBelowResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"z\n\rExtentRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\"#\n\x12\x43ountBytesResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n wal/rpc/api/pchannel_calls.proto\x12\x07wal.rpc\x1a\x16wal/message/wire.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\"L\n\x0fVChannelRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x10\n\x08vchannel\x18\x02 \x01(\t\"!\n\x0cTickResponse\x12\x11\n\ttime_tick\x18\x01 \x01(\x04\":\n\x0fPChannelRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"a\n\x0fTruncateRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12%\n\x05up_to\x18\x02 \x01(\x0b\x32\x16.wal.message.MessageID\"\x93\x02\n\tRetention\x12\x10\n\x08pchannel\x18\x01 \x01(\t\x12\x10\n\x08\x65\x61rliest\x18\x02 \x01(\x0c\x12\x1b\n\x0eoldest_time_us\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x16\n\tbytes_max\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x16\n\tage_max_s\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12)\n\x07holders\x18\x07 \x03(\x0b\x32\x18.wal.rpc.RetentionHolder\x12\x1a\n\rclock_drift_s\x18\x08 \x01(\x01H\x03\x88\x01\x01\x42\x11\n\x0f_oldest_time_usB\x0c\n\n_bytes_maxB\x0c\n\n_age_max_sB\x10\n\x0e_clock_drift_s\"t\n\x0fRetentionHolder\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12#\n\x08position\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"\x89\x03\n\nStatistics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x18\n\x10\x66rames_in_flight\x18\x07 \x01(\x04\x12\x17\n\x0f\x62ytes_in_flight\x18\x08 \x01(\x04\x12\x19\n\x11open_transactions\x18\t \x01(\x04\x12\x1e\n\x16open_transaction_bytes\x18\n \x01(\x04\x12\x1c\n\x14\x65xpired_transactions\x18\x0b \x01(\x04\x12\x10\n\x08\x62\x61rriers\x18\x0c \x01(\x04\x12\x0f\n\x07readers\x18\r \x01(\x04\x12&\n\x0b\x64urable_end\x18\x0e \x01(\x0b\x32\x11.wal.rpc.Position\x12\x0f\n\x07promise\x18\x0f \x01(\x04\x12\x19\n\x10idempotency_keys\x18\xa0\x01 \x01(\x04\x12\x1c\n\x13idempotency_reach_s\x18\xa1\x01 \x01(\x01\"1\n\tProducers\x12$\n\tproducers\x18\x01 \x03(\x0b\x32\x11.wal.rpc.Producer\"B\n\x08Producer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"N\n\x15\x46orgetProducerRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0c\n\x04name\x18\x02 \x01(\t\",\n\tCursorKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\"\x80\x02\n\x06\x43ursor\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x30\n\x0cincarnations\x18\x02 \x03(\x0b\x32\x1a.wal.rpc.CursorIncarnation\x12!\n\x03log\x18\x03 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12%\n\x05start\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x65vent\x18\x05 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x11\n\ttime_tick\x18\x06 \x01(\x04\x12\x10\n\x08saved_at\x18\x07 \x01(\x01\x12\r\n\x05stale\x18\x08 \x01(\t\"=\n\x11\x43ursorIncarnation\x12\x18\n\x0bincarnation\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_incarnation\"]\n\x11LoadCursorRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.wal.rpc.CursorKey\"5\n\x12LoadCursorResponse\x12\x1f\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x0f.wal.rpc.Cursor\"\x85\x01\n\x11SaveCursorRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x1f\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.Cursor\x12\x10\n\x08waited_s\x18\x03 \x01(\x01\x12\x14\n\x0c\x66orward_only\x18\x04 \x01(\x08\"#\n\x12SaveCursorResponse\x12\r\n\x05saved\x18\x01 \x01(\x08\"0\n\x07\x43ursors\x12%\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x14.wal.rpc.CursorState\"\x9f\x01\n\x0b\x43ursorState\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12%\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x16.wal.message.MessageID\x12\x11\n\ttime_tick\x18\x03 \x01(\x04\x12\x11\n\tlag_bytes\x18\x04 \x01(\x04\x12\r\n\x05stale\x18\x05 \x01(\x08\x12\x13\n\nheld_bytes\x18\xa0\x01 \x01(\x04\"x\n\x14\x44\x65leteCursorsRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\tvchannels\x18\x03 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\"w\n\x06Moment\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\x18\n\x10newest_time_tick\x18\x04 \x01(\x04\"\xe1\x01\n\x11ReadFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x05 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x12\n\npage_bytes\x18\x06 \x01(\r\x12\x11\n\tpages_max\x18\x07 \x01(\r\"\xf0\x01\n\x12WeighFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x04 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"_\n\x0c\x46rameWeights\x12%\n\x07weights\x18\x01 \x03(\x0b\x32\x14.wal.rpc.FrameWeight\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\"\xa4\x01\n\x0b\x46rameWeight\x12#\n\x08position\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x12\n\nfirst_tick\x18\x03 \x01(\x04\x12\x15\n\rpromised_tick\x18\x04 \x01(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\"\x8f\x01\n\x0f\x46indTickRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\ttime_tick\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\"\x8e\x01\n\x15\x46indEventBelowRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12%\n\x05since\x18\x02 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x62\x65low\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"?\n\x16\x46indEventBelowResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"z\n\rExtentRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\"#\n\x12\x43ountBytesResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,51 +47,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETENTIONHOLDER']._serialized_start=673
   _globals['_RETENTIONHOLDER']._serialized_end=789
   _globals['_STATISTICS']._serialized_start=792
-  _globals['_STATISTICS']._serialized_end=1128
-  _globals['_PRODUCERS']._serialized_start=1130
-  _globals['_PRODUCERS']._serialized_end=1179
-  _globals['_PRODUCER']._serialized_start=1181
-  _globals['_PRODUCER']._serialized_end=1247
-  _globals['_FORGETPRODUCERREQUEST']._serialized_start=1249
-  _globals['_FORGETPRODUCERREQUEST']._serialized_end=1327
-  _globals['_CURSORKEY']._serialized_start=1329
-  _globals['_CURSORKEY']._serialized_end=1373
-  _globals['_CURSOR']._serialized_start=1376
-  _globals['_CURSOR']._serialized_end=1632
-  _globals['_CURSORINCARNATION']._serialized_start=1634
-  _globals['_CURSORINCARNATION']._serialized_end=1695
-  _globals['_LOADCURSORREQUEST']._serialized_start=1697
-  _globals['_LOADCURSORREQUEST']._serialized_end=1790
-  _globals['_LOADCURSORRESPONSE']._serialized_start=1792
-  _globals['_LOADCURSORRESPONSE']._serialized_end=1845
-  _globals['_SAVECURSORREQUEST']._serialized_start=1848
-  _globals['_SAVECURSORREQUEST']._serialized_end=1981
-  _globals['_SAVECURSORRESPONSE']._serialized_start=1983
-  _globals['_SAVECURSORRESPONSE']._serialized_end=2018
-  _globals['_CURSORS']._serialized_start=2020
-  _globals['_CURSORS']._serialized_end=2068
-  _globals['_CURSORSTATE']._serialized_start=2071
-  _globals['_CURSORSTATE']._serialized_end=2230
-  _globals['_DELETECURSORSREQUEST']._serialized_start=2232
-  _globals['_DELETECURSORSREQUEST']._serialized_end=2352
-  _globals['_MOMENT']._serialized_start=2354
-  _globals['_MOMENT']._serialized_end=2473
-  _globals['_READFRAMESREQUEST']._serialized_start=2476
-  _globals['_READFRAMESREQUEST']._serialized_end=2701
-  _globals['_WEIGHFRAMESREQUEST']._serialized_start=2704
-  _globals['_WEIGHFRAMESREQUEST']._serialized_end=2944
-  _globals['_FRAMEWEIGHTS']._serialized_start=2946
-  _globals['_FRAMEWEIGHTS']._serialized_end=3041
-  _globals['_FRAMEWEIGHT']._serialized_start=3044
-  _globals['_FRAMEWEIGHT']._serialized_end=3208
-  _globals['_FINDTICKREQUEST']._serialized_start=3211
-  _globals['_FINDTICKREQUEST']._serialized_end=3354
-  _globals['_FINDEVENTBELOWREQUEST']._serialized_start=3357
-  _globals['_FINDEVENTBELOWREQUEST']._serialized_end=3499
-  _globals['_FINDEVENTBELOWRESPONSE']._serialized_start=3501
-  _globals['_FINDEVENTBELOWRESPONSE']._serialized_end=3564
-  _globals['_EXTENTREQUEST']._serialized_start=3566
-  _globals['_EXTENTREQUEST']._serialized_end=3688
-  _globals['_COUNTBYTESRESPONSE']._serialized_start=3690
-  _globals['_COUNTBYTESRESPONSE']._serialized_end=3725
+  _globals['_STATISTICS']._serialized_end=1185
+  _globals['_PRODUCERS']._serialized_start=1187
+  _globals['_PRODUCERS']._serialized_end=1236
+  _globals['_PRODUCER']._serialized_start=1238
+  _globals['_PRODUCER']._serialized_end=1304
+  _globals['_FORGETPRODUCERREQUEST']._serialized_start=1306
+  _globals['_FORGETPRODUCERREQUEST']._serialized_end=1384
+  _globals['_CURSORKEY']._serialized_start=1386
+  _globals['_CURSORKEY']._serialized_end=1430
+  _globals['_CURSOR']._serialized_start=1433
+  _globals['_CURSOR']._serialized_end=1689
+  _globals['_CURSORINCARNATION']._serialized_start=1691
+  _globals['_CURSORINCARNATION']._serialized_end=1752
+  _globals['_LOADCURSORREQUEST']._serialized_start=1754
+  _globals['_LOADCURSORREQUEST']._serialized_end=1847
+  _globals['_LOADCURSORRESPONSE']._serialized_start=1849
+  _globals['_LOADCURSORRESPONSE']._serialized_end=1902
+  _globals['_SAVECURSORREQUEST']._serialized_start=1905
+  _globals['_SAVECURSORREQUEST']._serialized_end=2038
+  _globals['_SAVECURSORRESPONSE']._serialized_start=2040
+  _globals['_SAVECURSORRESPONSE']._serialized_end=2075
+  _globals['_CURSORS']._serialized_start=2077
+  _globals['_CURSORS']._serialized_end=2125
+  _globals['_CURSORSTATE']._serialized_start=2128
+  _globals['_CURSORSTATE']._serialized_end=2287
+  _globals['_DELETECURSORSREQUEST']._serialized_start=2289
+  _globals['_DELETECURSORSREQUEST']._serialized_end=2409
+  _globals['_MOMENT']._serialized_start=2411
+  _globals['_MOMENT']._serialized_end=2530
+  _globals['_READFRAMESREQUEST']._serialized_start=2533
+  _globals['_READFRAMESREQUEST']._serialized_end=2758
+  _globals['_WEIGHFRAMESREQUEST']._serialized_start=2761
+  _globals['_WEIGHFRAMESREQUEST']._serialized_end=3001
+  _globals['_FRAMEWEIGHTS']._serialized_start=3003
+  _globals['_FRAMEWEIGHTS']._serialized_end=3098
+  _globals['_FRAMEWEIGHT']._serialized_start=3101
+  _globals['_FRAMEWEIGHT']._serialized_end=3265
+  _globals['_FINDTICKREQUEST']._serialized_start=3268
+  _globals['_FINDTICKREQUEST']._serialized_end=3411
+  _globals['_FINDEVENTBELOWREQUEST']._serialized_start=3414
+  _globals['_FINDEVENTBELOWREQUEST']._serialized_end=3556
+  _globals['_FINDEVENTBELOWRESPONSE']._serialized_start=3558
+  _globals['_FINDEVENTBELOWRESPONSE']._serialized_end=3621
+  _globals['_EXTENTREQUEST']._serialized_start=3623
+  _globals['_EXTENTREQUEST']._serialized_end=3745
+  _globals['_COUNTBYTESRESPONSE']._serialized_start=3747
+  _globals['_COUNTBYTESRESPONSE']._serialized_end=3782
 # @@protoc_insertion_point(module_scope)

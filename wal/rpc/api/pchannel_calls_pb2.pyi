@@ -72,7 +72,7 @@ class RetentionHolder(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise")
+    __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise", "idempotency_keys", "idempotency_reach_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,8 @@ class Statistics(_message.Message):
     READERS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEYS_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_REACH_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     term: int
     frames: int
@@ -103,7 +105,9 @@ class Statistics(_message.Message):
     readers: int
     durable_end: _pchannel_pb2.Position
     promise: int
-    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., promise: _Optional[int] = ...) -> None: ...
+    idempotency_keys: int
+    idempotency_reach_s: float
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., promise: _Optional[int] = ..., idempotency_keys: _Optional[int] = ..., idempotency_reach_s: _Optional[float] = ...) -> None: ...
 
 class Producers(_message.Message):
     __slots__ = ("producers",)
