@@ -35,6 +35,18 @@ DOUBLED = "a: &a {p: 1, q: 1}\n" + "".join(
 )
 """A short text in which each name has twice as many parameters as the one before."""
 
+EMPTY_DOUBLED = "a: &a {p: {}, q: {}}\n" + "".join(
+    f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqrstuvwxyz")
+)
+"""The same with maps that end in an empty map: no parameter, but 2^27 names."""
+ITEMS_OF_A_LETTER = f"a: &a [{','.join(['x'] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(2_000))
+LISTS = f"a: &a [{','.join(['x' * 80] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(400))
+ITEMS = f"a: &a {'x' * 50_000}\nb: [" + "*a," * 400 + "]\n"
+PREFIXES = f"? {'x' * 100_000}\n:" + "".join(f"\n  {n}: 1" for n in range(200))
+EMPTY_PREFIXES = f"? {'ü' * 50_000}\n:" + "".join(f"\n  {n}: {{}}" for n in range(200))
+CHAINED = "a0: &a0 {p: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{p: *a{n}}}\n" for n in range(100))
+"""Each name has one map more around its parameter than the one before."""
+
 
 def all_of(table: GlobalParamsTable) -> dict[str, str]:
     names, values = table.load_range("", "\U0010ffff")
@@ -154,8 +166,17 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
         ("a: " + "{a: " * 5_000, "nests maps and lists too deeply"),
         ("\x01", "is not YAML"),
         (DOUBLED, "more than 65536 parameters"),
+        (EMPTY_DOUBLED, r"have \d+ bytes or more, but at most 16777216 are read: shorten"),
+        (ITEMS_OF_A_LETTER, "line .*: its aliases make more than 1048576 names, values and items: write out"),
+        (LISTS, "at most 16777216 are read"),
+        (ITEMS, "at most 16777216 are read"),
+        (PREFIXES, "at most 16777216 are read"),
+        (EMPTY_PREFIXES, "at most 16777216 are read"),
+        (CHAINED, "has more than 100 maps around it: write flat names"),
+        (f"{'x' * 1_000}: 1\n" * 2, "parameter 'x{120}…' is set twice"),
         ("a: " + "x" * (1 << 20), "has more than 1048576 bytes: split it"),
     ],
+    ids=lambda text: text[:40],
 )  # fmt: skip
 def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
     table = GlobalParamsTable()

@@ -65,7 +65,9 @@ class GlobalParamsTable:
 
         Nested maps are flattened: `etcd: {port: 12379}` sets `etcd.port`. Scalars keep the text that is written, without quotes: `0x10`
         stays `0x10`. A missing value is an empty text, and the items of a list are joined by `,`. Raises InvalidArgumentError, with the
-        line where there is one, for a file that is missing, is not YAML, sets a parameter twice, or holds anything but parameters.
+        line where there is one, for a file that is missing, is not YAML, sets a parameter twice, holds anything but parameters, or has
+        more than 1 MiB, 65,536 parameters, 16 MiB of flattened names and values, 1,048,576 names, values and items, or 100 maps around
+        a parameter (aliases make large parameters of a short text).
         """
         from wal.params.yaml_file import parameters_in  # PyYAML is an extra
 
