@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wal.errors import InvalidArgumentError
 
-__all__ = ["check_tick", "check_wait"]
+__all__ = ["SECONDS_MAX", "check_seconds", "check_tick", "check_wait", "number_text"]
+
+SECONDS_MAX: Final = 1_000_000_000
+"""The longest time of a timer, 31 years: uvloop's timers cannot be infinite."""
 
 
 def check_tick(name: str, tick: object) -> int:
@@ -25,3 +30,21 @@ def check_wait(wait_s: object) -> float:
     if not wait_s >= 0:
         raise InvalidArgumentError(f"wait_s={wait_s} is out of range: 0 or more, or float('inf') to wait for ever")
     return float(wait_s)
+
+
+def check_seconds(name: str, value: object) -> float:
+    """Returns the seconds of a timer, more than 0 and at most 1e9; raises TypeError or InvalidArgumentError for any other value."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
+    if not 0 < value <= SECONDS_MAX:
+        raise InvalidArgumentError(
+            f"{name}={number_text(value)} is out of range: it must be more than 0 seconds and at most {SECONDS_MAX}"
+        )
+    return float(value)
+
+
+def number_text(value: float) -> str:
+    """Returns the number for an error's text. Python refuses to write ints of more than 4,300 digits, so large ones are only measured."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"{'' if value > 0 else '-'}2**{value.bit_length() - 1}…"
+    return repr(value)

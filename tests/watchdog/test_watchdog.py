@@ -35,8 +35,9 @@ class Component:
         self.told = status
         self.done: list[str] = []
         self.cleaned: asyncio.Event | None = None
-        self.failure: Exception | None = None
-        self.status_failure: Exception | None = None
+        self.failure: BaseException | None = None
+        self.restart_failure: BaseException | None = None
+        self.status_failure: BaseException | None = None
 
     @property
     def status(self) -> Status:
@@ -54,6 +55,8 @@ class Component:
 
     async def restart(self) -> Status:
         self.done.append("restart")
+        if self.restart_failure is not None:
+            raise self.restart_failure
         return Status.HEALTHY
 
 
@@ -168,6 +171,133 @@ async def test_a_status_that_raises_counts_as_abnormal(
     assert "does not tell its status" in caplog.text
 
 
+@pytest.mark.parametrize("step", ["status", "clean", "restart"])
+async def test_component_that_raises_cancelled_stays_watched(
+    dog: Watchdog, clock: VirtualClock, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = Component("importer")
+    dog.register(component)
+    for _ in range(2):
+        match step:
+            case "status":
+                component.status_failure = asyncio.CancelledError()
+            case "clean":
+                component.failure = asyncio.CancelledError()
+            case "restart":
+                component.restart_failure = asyncio.CancelledError()
+        await clock.run(6.0)
+        dog.put_heartbeat(Beat("importer"))
+    attempt = ["clean"] if step == "clean" else ["clean", "restart"]
+    assert component.done == attempt * 2
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+    component.status_failure = component.failure = component.restart_failure = None
+    dog.put_heartbeat(Beat("importer"))
+    await clock.run(6.0)
+    assert component.done == [*attempt * 2, "clean", "restart"]
+
+
+class Stubborn(Component):
+    """Ignores the cancellations of `clean` until `cleaned` is set, and counts them."""
+
+    def __init__(self, id_: str) -> None:
+        super().__init__(id_)
+        self.cleaned = asyncio.Event()
+        self.cancellations = 0
+
+    async def clean(self) -> Status:
+        self.done.append("clean")
+        assert self.cleaned is not None
+        while not self.cleaned.is_set():
+            try:
+                await self.cleaned.wait()
+            except asyncio.CancelledError:
+                self.cancellations += 1
+        return Status.INITIALIZING
+
+
+async def test_component_that_ignores_its_cancellation(
+    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    stubborn, other = Stubborn("stubborn"), Component("other")
+    dog.register(stubborn)
+    dog.register(other)
+    await clock.run(1_000.0)
+    assert stubborn.cancellations == 1  # a loop that cancels again in each turn is never idle
+    assert (stubborn.done, other.done) == (["clean"], ["clean", "restart"])
+    (error,) = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert "not cleaned and restarted within 60.0 s" in error
+    dog.put_heartbeat(Beat("stubborn"))
+    await clock.run(1_000.0)
+    assert stubborn.done == ["clean"]  # two attempts never overlap
+    stubborn.cleaned.set()
+    await clock.run(0.0)
+    dog.put_heartbeat(Beat("stubborn"))
+    await clock.run(6.0)
+    assert stubborn.done == ["clean", "restart", "clean", "restart"]
+
+
+async def test_block_ends_beside_stubborn_components(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+    stubborn = [Stubborn(f"stubborn {n}") for n in range(20)]
+    dog = Watchdog(timeout_s=5.0, clock=clock)
+    await dog.__aenter__()
+    for component in stubborn:
+        dog.register(component)
+    await clock.run(6.0)
+    leaving = asyncio.ensure_future(dog.__aexit__(None, None, None))
+    await clock.run(9.9)
+    assert not leaving.done()
+    await clock.run(0.2)
+    assert leaving.done()
+    await leaving
+    assert [component.cancellations for component in stubborn] == [1] * 20
+    assert "'stubborn 19' is left while it is cleaned and restarted" in caplog.text
+    for component in stubborn:
+        component.cleaned.set()
+    await clock.run(0.0)
+    assert clock.timers == 0
+
+
+async def test_status_of_another_type_counts_as_failure(
+    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = Component("importer")
+    dog.register(component)
+    component.told = 7  # type: ignore[assignment]
+    for _ in range(2):
+        await clock.run(6.0)
+        dog.put_heartbeat(Beat("importer"))
+    assert component.done == ["clean", "restart"] * 2
+    assert "is 7: it must be a wal.watchdog.Status" in caplog.text
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no text"), asyncio.CancelledError()], ids=["error", "cancelled"])
+async def test_heartbeat_that_cannot_be_serialized_counts(
+    dog: Watchdog, clock: VirtualClock, failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mute(Beat):
+        def serialize(self) -> str:
+            raise failure
+
+    component = Component("a")
+    dog.register(component)
+    for beat in (Mute("a"), Beat("a", text="\ud800")):
+        await clock.run(4.0)
+        dog.put_heartbeat(beat)
+    await clock.run(4.0)
+    assert (component.done, dog.statistics()[0].heartbeats) == ([], 2)
+    assert caplog.text.count("counts, but cannot be written") == 2
+
+
+@pytest.mark.parametrize("wall_s", [-1e12, 1e12, 1e20])
+async def test_heartbeat_outside_of_all_years(wall_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "wal.watchdog")
+    async with Watchdog(timeout_s=5.0, clock=VirtualClock(start_wall=wall_s)) as dog:
+        dog.register(Component("a"))
+        dog.put_heartbeat(Beat("a", text="alive"))
+    (line,) = [json.loads(record.message) for record in caplog.records]
+    assert (float(line["time"]), line["heartbeat"]) == (pytest.approx(wall_s), "alive")
+
+
 async def test_heartbeats_are_lines_of_json_in_order(
     dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,9 +323,11 @@ async def test_what_a_caller_does_wrong(dog: Watchdog, clock: VirtualClock) -> N
         dog.register(Component("a"))
     with pytest.raises(TypeError, match=r"is 7: it must be a wal\.watchdog\.Status"):
         dog.put_heartbeat(Beat("a", 7))  # type: ignore[arg-type]
-    for wrong in (0, -1.0, float("nan")):
-        with pytest.raises(InvalidArgumentError, match="more than 0 seconds"):
+    for wrong in (0, -1.0, float("nan"), float("inf"), 10**400, 10**5_000, -(10**400)):
+        with pytest.raises(InvalidArgumentError, match="more than 0 seconds and at most 1000000000"):
             dog.register(Component("c"), timeout_s=wrong)
+        with pytest.raises(InvalidArgumentError, match=r"action_timeout_s=.* is out of range"):
+            Watchdog(timeout_s=1.0, action_timeout_s=wrong)
     await dog.unregister("a")
     with pytest.raises(InvalidArgumentError, match=r"'a' is not registered \(none is\)"):
         await dog.unregister("a")

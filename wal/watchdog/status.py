@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Status"]
+__all__ = ["Status", "checked_status"]
 
 
 class Status(IntEnum):
@@ -16,3 +16,10 @@ class Status(IntEnum):
     STAND_BY = 3
     STOPPING = 4
     """The component is shutting down, so it may stop sending heartbeats."""
+
+
+def checked_status(status: object, what: str) -> Status:
+    """Returns the status; raises TypeError, which begins with `what`, for anything that is not one."""
+    if not isinstance(status, Status):
+        raise TypeError(f"{what} is {status!r}: it must be a wal.watchdog.Status")
+    return status
