@@ -8,14 +8,16 @@ import socket
 import sys
 from pathlib import Path
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.node.servers import Child, child, connected
 from wal import Message, open_wal
 from wal._version import __version__
 from wal.cli.main import main
 from wal.cli.options import access_from, add_options, settings_from
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, StorageError
 from wal.network import TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.methods import NODE_STATES
@@ -309,3 +311,25 @@ async def states(server: Child, token: Secret) -> None:
     async with connected(server.address, token=token) as connection:
         answer = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")
         assert answer.state.state_code == Healthy
+
+
+async def test_a_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
+    aside = data_dir.with_name("aside")
+    async with child(data_dir) as server, grpc.aio.insecure_channel(server.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        async with open_wal(f"wal://{server.address}") as log:
+            await asyncio.to_thread(data_dir.rename, aside)
+            durable = 0
+            with pytest.raises(StorageError) as raised:
+                while True:  # the log looks at its directory every now and then
+                    await log.raw_append(Message("orders", b"x"), idempotency_key=str(durable))
+                    durable += 1
+            assert "renamed" in str(raised.value) or "removed" in str(raised.value)
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert await server.process.wait() == 3
+            await asyncio.to_thread(aside.rename, data_dir)
+            async with child(data_dir, listen=server.address):
+                await log.raw_append(Message("orders", b"x"), idempotency_key=str(durable))
+                async with log.read("orders", follow=False) as scanner:
+                    assert len([message async for message in scanner]) == durable + 1

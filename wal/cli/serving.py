@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wal.engine.local.log import LocalLog
+from wal.errors import WALError
 from wal.location import Location
 from wal.node.access import Access
 from wal.node.node import Node
@@ -24,16 +25,20 @@ from wal.settings import Settings
 __all__ = ["serve"]
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+EXIT_FAILED: Final = 3
+"""The exit code of a server whose storage has failed while it served: started again, it recovers the log."""
 _log: Final = logging.getLogger("wal.node")
 
 
 async def serve(location: Location, settings: Settings, access_now: Callable[[], Access]) -> int:
-    """Opens the log and serves it until a signal; returns the exit code. `access_now` reads how clients reach the server.
+    """Opens the log and serves it until a signal, or until its storage fails; returns the exit code.
 
-    Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
+    `access_now` reads how clients reach the server. Raises the error of the options, of a file of TLS, of the port, of the opening, or
+    of the closing.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    failure: WALError | None = None
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     try:
@@ -50,9 +55,24 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
             sys.stdout.write(f"listening on {node.address}\n")
             sys.stdout.flush()
             _log.info("the log at %s is served at %s", location, node.address)
-            await stopped.wait()
-            _log.info("stopping: what is under way is finished")
+            if (failure := await _end_of(node, stopped)) is None:
+                _log.info("stopping: what is under way is finished")
+            else:
+                _log.error("the log cannot be written any more, and the server ends: start it again (%s)", failure)
+    except WALError:
+        if failure is None:  # otherwise the closing fails for the same reason
+            raise
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-    return 0
+    return 0 if failure is None else EXIT_FAILED
+
+
+async def _end_of(node: Node, stopped: asyncio.Event) -> WALError | None:
+    """Returns None after a signal, or the reason why the log cannot be written any more."""
+    waiter = asyncio.ensure_future(stopped.wait())
+    try:
+        await asyncio.wait((waiter, node.failure), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+    return node.failure.result() if node.failure.done() else None

@@ -29,7 +29,8 @@ token for Pulsar.
 exit status:
   0  a signal stopped it, and the log is closed
   1  it cannot open or write the log, or cannot listen at the address
-  2  an argument, a variable or the file is wrong, or the extra is missing
+  2  an argument, a variable or a file is wrong, or a package is missing
+  3  the storage failed while it was serving: start it again
 
 examples:
   wal standalone data/

@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc.aio
 
 from wal.engine.local.log import LocalLog
+from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.node.access import Access
 from wal.node.draining import Draining
 from wal.node.fence import Fence
@@ -41,9 +42,14 @@ class Node:
 
     def __init__(self, server: grpc.aio.Server, address: str, draining: Draining, states: States) -> None:
         self.address: str = address
+        self.failure: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
+        """The reason why a pchannel takes nothing any more until the log is opened again, once there is one. The node is NOT_SERVING then.
+
+        A pchannel that another server has taken over is no such reason: opening the log again would take it back."""
         self._server = server
         self._draining = draining
         self._states = states
+        self._failing: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, log: LocalLog, access: Access) -> Node:
@@ -69,11 +75,18 @@ class Node:
         except BaseException:
             await server.stop(None)
             raise
-        return cls(server, access.address(port), draining, states)
+        node = cls(server, access.address(port), draining, states)
+        for pchannel in log.pchannels.values():
+            pchannel.tail.on_failure = node._look_at
+            if pchannel.tail.failure is not None:
+                node._look_at(pchannel.tail.failure)
+        return node
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the node stops at once."""
         try:
+            if self._failing is not None:
+                await self._failing
             await self._states.stopping()
             used = self._draining.calls > 0
             self._draining.begin()
@@ -83,3 +96,11 @@ class Node:
                 await self._server.stop(SENT_S)
         finally:
             await self._server.stop(None)
+
+    def _look_at(self, cause: BaseException) -> None:
+        """Notes why a pchannel has ended, if that is a failure of this process."""
+        if isinstance(cause, ClosedError | ChannelFencedError) or self.failure.done():
+            return
+        if isinstance(cause, WALError):
+            self.failure.set_result(cause)
+            self._failing = asyncio.get_running_loop().create_task(self._states.failed(), name="node failed")

@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from wal.network import Method
 from wal.rpc.api.component_pb2 import (
+    Abnormal,
     ComponentInfo,
     ComponentStates,
     ComponentStatus,
@@ -46,9 +47,15 @@ class States:
         for service in ("", *{method.path.split("/")[1] for method in handlers}):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
+    async def failed(self) -> None:
+        """Tells everybody who asks that the process cannot serve the log any more, and has to be started again."""
+        self._code = Abnormal
+        await self._health.enter_graceful_shutdown()
+
     async def stopping(self) -> None:
         """Tells everybody who asks that the process is stopping."""
-        self._code = Stopping
+        if self._code is not Abnormal:
+            self._code = Stopping
         await self._health.enter_graceful_shutdown()
 
     def _answering(self, role: str) -> Handler:

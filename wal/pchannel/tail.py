@@ -7,6 +7,7 @@ It has one version and two lists of waiters: for data, and for data or ticks. A 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from wal.message import LogPosition
@@ -22,7 +23,7 @@ class Tail:
     `newest` is the newest durable event known, None before any.
     """
 
-    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promised_tick")
+    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "on_failure", "promised_tick")
 
     def __init__(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
         self.durable_end: int = durable_end
@@ -30,6 +31,8 @@ class Tail:
         self.newest = newest
         self.failure: BaseException | None = None
         """The reason why nothing follows: the log was closed, or it failed."""
+        self.on_failure: Callable[[BaseException], object] | None = None
+        """Is called once, with the reason why nothing follows."""
         self._data: list[asyncio.Future[None]] = []
         self._ticks: list[asyncio.Future[None]] = []
         self._sweep_at = _SWEEP_MIN
@@ -57,6 +60,8 @@ class Tail:
         """Ends the log for its readers: all that wait are woken and raise the cause. The first cause stays."""
         if self.failure is None:
             self.failure = cause
+            if self.on_failure is not None:
+                self.on_failure(cause)
         _wake(self._data)
         _wake(self._ticks)
 
