@@ -36,6 +36,7 @@ QUICK: Final = (
     "tests/message",
     "tests/packaging/test_import.py",
     "tests/pchannel/test_tick_frames.py",
+    "tests/remote/test_exit.py",
     "tests/timestamp/test_oracle.py",
 )
 """Tests that depend on the interpreter: the loop, threads, files, bytes, processes, imports. They take half a minute on two idle cores."""

@@ -166,18 +166,33 @@ class _Running:
 
 
 def _run(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
+    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="wal-loop")
+    use_uvloop = importlib.util.find_spec("uvloop") is not None
     try:
-        anyio.run(_serve, started, backend_options={"use_uvloop": importlib.util.find_spec("uvloop") is not None})
+        anyio.run(_serve, started, pool, backend_options={"use_uvloop": use_uvloop})
     except BaseException as error:
         if started.done():
             raise
         started.set_exception(error)
+    finally:
+        pool.shutdown()
 
 
-async def _serve(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
+async def _serve(
+    started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]],
+    pool: concurrent.futures.ThreadPoolExecutor,
+) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(pool)
+    # A loop starts a thread to end its pool, which Python 3.12.0 and 3.12.1 refuse during the exit (cpython issue 113964). `_run` ends it.
+    loop.shutdown_default_executor = _leave_pool  # type: ignore[method-assign]
     async with BlockingPortal() as portal:
-        started.set_result((portal, asyncio.get_running_loop()))
+        started.set_result((portal, loop))
         await portal.sleep_until_stopped()
+
+
+async def _leave_pool(_timeout: float | None = None) -> None:
+    """Does what a loop is asked to do with its pool when it ends: nothing, the pool ends after the loop."""
 
 
 _all: Final[set[_Running]] = set()
