@@ -15,13 +15,19 @@ from wal.errors import StorageError
 WAIT_S = 10.0
 
 
-@pytest.mark.parametrize(("suffix", "segment"), [(".zeros", 64 << 10), (".idx", 1 << 20), (".tmp", 64 << 10)])
+@pytest.mark.parametrize(
+    ("suffix", "segment", "vchannels"), [(".zeros", 64 << 10, 1), (".idx", 1 << 20, 2048), (".tmp", 64 << 10, 1)]
+)
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), MemoryError("no memory")], ids=["defect", "memory"])
 async def test_a_defect_in_the_preparers_thread_ends_the_writing(
-    tmp_path: Path, suffix: str, segment: int, defect: Exception
+    tmp_path: Path, suffix: str, segment: int, vchannels: int, defect: Exception
 ) -> None:
-    """The three cases are the next segment while it is filled, a part of an index, and the index of a full segment."""
+    """The three cases are the next segment while it is filled, a part of an index, and the index of a full segment.
+
+    A part of an index is due after so many runs, or after a thousand frames, whose syncs take longer the more others use the disk.
+    """
     disk = BrokenDisk(suffix)
+    appends = [(f"v{number}", bytes(20)) for number in range(vchannels)]
     maker = FrameMaker(1)
     acknowledged: list[int] = []
     async with asyncio.timeout(WAIT_S), journal(tmp_path, segment=segment, disk=disk) as log:
@@ -29,7 +35,7 @@ async def test_a_defect_in_the_preparers_thread_ends_the_writing(
         disk.error = defect
         with pytest.raises(StorageError) as caught:
             while True:
-                acknowledged.append(await append(log, maker.data(("v", bytes(20)))))
+                acknowledged.append(await append(log, maker.data(*appends)))
         assert disk.raised.is_set()
         assert caught.value.__cause__ is defect
         assert not caught.value.outcome_unknown
