@@ -17,6 +17,7 @@ not say whether the call took effect.
     ├── ResourceAcquiredError                  a resource key is held: .keys, .holder
     ├── UnknownOutcomeError                    sent, but not answered: retry with the same idempotency key
     ├── TruncatedError                         the position is gone: .earliest
+    ├── LogWentBackError                       an older copy of the log is there now: .last_common
     ├── CorruptionError                        damage at or below the durable position: .path, .offset
     ├── StorageError                           a write or sync failed, or the directory has gone: final for this opening
     ├── NoSpaceError                           the disk is full: nothing was written, retry later
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidTransactionStateError",
     "KeyNotExistError",
     "LockedError",
+    "LogWentBackError",
     "NoPayloadError",
     "NoSpaceError",
     "NotLocalError",
@@ -103,6 +105,7 @@ class StreamingCode(enum.IntEnum):
     NOT_LOCAL = 23
     UNAVAILABLE = 24
     SESSION_LOST = 25
+    LOG_WENT_BACK = 28
     UNKNOWN = 999
 
 
@@ -292,6 +295,20 @@ class TruncatedError(WALError):
     def __init__(self, message: str, *, earliest: object | None = None) -> None:
         super().__init__(message)
         self.earliest = earliest
+
+
+class LogWentBackError(WALError):
+    """The log no longer has what its reader or writer has seen: an older copy of it was restored.
+
+    `.last_common` is the id of the newest event that is certainly the same in both, or None if there is none, or none is known. Events that
+    were seen after it are gone, and others may be in their places: look what became of them before you go on after `.last_common`.
+    """
+
+    code = StreamingCode.LOG_WENT_BACK
+
+    def __init__(self, message: str, *, last_common: object | None = None) -> None:
+        super().__init__(message)
+        self.last_common = last_common
 
 
 class CorruptionError(WALError):

@@ -15,6 +15,7 @@ from wal.errors import (
     InvalidArgumentError,
     KeyNotExistError,
     LockedError,
+    LogWentBackError,
     NoPayloadError,
     NoSpaceError,
     ResourceAcquiredError,
@@ -63,6 +64,8 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
         )
     if kind is TruncatedError:
         return st.builds(TruncatedError, texts, earliest=st.none() | ids)
+    if kind is LogWentBackError:
+        return st.builds(LogWentBackError, texts, last_common=st.none() | ids)
     if kind is CorruptionError:
         return st.builds(CorruptionError, texts, path=texts, offset=st.integers(-1, 2**62), expected=texts)
     if kind is StorageError:

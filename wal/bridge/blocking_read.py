@@ -158,6 +158,9 @@ class BlockingRead:
             cursor = self._load_cursor()
             if cursor is not None:
                 self._progress.go_on(cursor.start, cursor.position)
+            seen = self._options.resume if cursor is None else cursor.position
+            if seen is not None:
+                core.check_seen(self._log, seen)
             if (truncated := self._start(selection)) is not None:
                 by_id = self._options.resume is None and cursor is None
                 whole = core.event_of(self._log, truncated) if by_id else None
@@ -283,6 +286,11 @@ class BlockingRead:
     def _look(self) -> bool:
         """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""
         before, tail = self._tail, self._log.refresh()
+        if tail.durable_end < before.durable_end or tail.term < before.term:
+            what = (
+                f"it ends at {tail.durable_end} in term {tail.term}, after {before.durable_end} in term {before.term}"
+            )
+            raise self._core.went_back(self._log, what, self._reached().tick, tail)
         self._tail = tail
         now = time.monotonic()
         if now - self._looked_s >= LOOK_S:

@@ -125,14 +125,21 @@ class ReadLoop:
             return spawn
 
     async def _begin(self) -> Spawn:
-        """Finds the pchannel and begins the progress there. Raises TruncatedError if the event to begin at is gone."""
+        """Finds the pchannel and begins the progress there. Raises TruncatedError if the event to begin at is gone.
+
+        Raises LogWentBackError if the log has another event at the position to resume from.
+        """
         pchannel, selection, spawn = await self._attach(self.vchannels)
         saved = None
         if self.cursor is not None:
             saved = await self._load(self.cursor, pchannel)
+        seen = self._options.resume if saved is None else saved.position
+        if seen is not None and pchannel.tail.failure is None:
+            await pchannel.check_seen(seen)
+        if self.cursor is not None or seen is not None:
             pchannel, selection, spawn = await self._attach(self.vchannels)
-            if saved is not None and saved.pchannel == pchannel.channel:
-                self.progress.go_on(saved.start, saved.position)
+        if saved is not None and saved.pchannel == pchannel.channel:
+            self.progress.go_on(saved.start, saved.position)
         if pchannel.tail.failure is not None:
             raise pchannel.tail.failure
         if (truncated := self._begin_on(pchannel, selection)) is not None:

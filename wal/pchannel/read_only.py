@@ -20,6 +20,7 @@ from wal.errors import ClosedError, UnknownError, WALError
 from wal.message import MessageID
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.tail import Tail
+from wal.reading import log_went_back
 
 __all__ = ["ReadOnlyPChannel", "ThreadedLog"]
 
@@ -229,9 +230,13 @@ class ThreadedLog(ReadableLog):
         self.shown = snapshot
 
     async def refresh(self) -> LogSnapshot:
-        """Returns the log as it is now; `newest` may be older than its end. Raises ClosedError if another log was created in its place."""
-        self.known = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
-        return self.known
+        """Returns the log as it is now; `newest` may be older than its end.
+
+        Raises ClosedError if another log was created in its place, LogWentBackError if an older copy of it was.
+        """
+        before = self.known
+        found = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
+        return self._known(before, found)
 
     async def renew(self) -> None:
         """Makes sure that the next `refresh` finds everything that is durable now: a server's answer may be reused for a while."""
@@ -240,8 +245,19 @@ class ThreadedLog(ReadableLog):
 
     async def reach(self) -> LogSnapshot:
         """Returns the log as it is now, with certainly the newest event."""
-        self.known = await self._in_thread(self._log.reach)
-        return self.known
+        before = self.known
+        return self._known(before, await self._in_thread(self._log.reach))
+
+    def _known(self, before: LogSnapshot, found: LogSnapshot) -> LogSnapshot:
+        """Takes an answer to a question that was asked when `before` was known."""
+        if found.durable_end < before.durable_end or found.term < before.term:
+            raise log_went_back(
+                self.pchannel,
+                f"it ends at {found.durable_end} in term {found.term}, after {before.durable_end} in term {before.term}",
+                None,
+            )
+        self.known = found
+        return found
 
     async def read(
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None

@@ -13,13 +13,24 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wal.backends import ReadableLog
-from wal.errors import InvalidArgumentError, TruncatedError, WALError
+from wal.backends import FramePage, ReadableLog
+from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import LogPosition, MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
-from wal.reading import Reached, ReadPosition, event_named, first_event_in, overtaken, start_truncated
+from wal.reading import (
+    PageRequest,
+    Reached,
+    ReadPosition,
+    event_named,
+    first_event_in,
+    is_there,
+    log_went_back,
+    newest_up_to,
+    overtaken,
+    start_truncated,
+)
 
 __all__ = ["PChannelStatistics", "ReadablePChannel", "Reader"]
 
@@ -161,6 +172,42 @@ class ReadablePChannel(abc.ABC):
                 "save the position of a message that was read"
             )
         return Reached((event.position, event.index), position.time_tick, (event.position, event.index + 1))
+
+    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
+        """Raises LogWentBackError unless the log, which ends at `end` or at the end of the tail, has what was seen at this position.
+
+        A position of another log, a truncated one and one with tick 0 are not judged.
+        """
+        message_id, tick = seen.message_id, seen.time_tick
+        event, end = (message_id.position, message_id.index), self.tail.durable_end if end is None else end
+        if not message_id.same_log(self.log_id) or not tick:
+            return
+        if event[0] >= end:
+            raise await self.went_back(f"message id {message_id} is above its end {end}", tick, end=end)
+        try:
+            page = await self._look_at(PageRequest(event[0], end))
+        except TruncatedError:
+            return
+        if not is_there(page, *event, tick):
+            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
+            raise await self.went_back(what, tick, end=end)
+
+    async def went_back(self, what: str, time_tick: int, *, end: int) -> LogWentBackError:
+        """Returns the error for a log that ends at `end` and no longer has `what`, which was seen by this tick."""
+        try:
+            search = newest_up_to(time_tick, self.log.earliest, end)
+            request = next(search)
+            while True:
+                request = search.send(await self._look_at(request))
+        except StopIteration as found:
+            event = found.value
+        except TruncatedError:
+            event = None
+        return log_went_back(self.channel, what, None if event is None else self.origin(event[0]).message_id(event[1]))
+
+    async def _look_at(self, request: PageRequest) -> FramePage:
+        """Returns a page for `check_seen` or `went_back`."""
+        return await self.log.read(request.start, names=request.names, bytes_max=request.bytes_max, end=request.end)
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
         """Returns the error for a read that should begin at this id, which is gone."""

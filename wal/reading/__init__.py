@@ -4,6 +4,7 @@ Files, in the order in which a read meets them:
 
 * options        the options of a read, checked: deliver policies and deliver filters
 * start          where a read begins
+* went_back      whether a log still has what its reader has seen, and up to where
 * truncated      the first event of a log, and the errors of readers that truncation has overtaken
 * progress       what a read needs next, what it has handed over, and where it ends
 * position       the position of a reader, and the text that it resumes from
@@ -39,6 +40,7 @@ from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import TailView
 from wal.reading.truncated import event_named, first_event_in, overtaken, start_truncated
+from wal.reading.went_back import PageRequest, is_there, log_went_back, newest_up_to
 
 __all__ = [
     "COLUMNS",
@@ -53,6 +55,7 @@ __all__ = [
     "Latest",
     "MessageTypes",
     "Need",
+    "PageRequest",
     "Progress",
     "Reached",
     "ReadOptions",
@@ -73,7 +76,10 @@ __all__ = [
     "first_event_in",
     "frame_rows",
     "in_parts",
+    "is_there",
+    "log_went_back",
     "named",
+    "newest_up_to",
     "overtaken",
     "shared_by",
     "shared_copies",

@@ -32,6 +32,7 @@ from wal.errors import (
     InvalidTransactionStateError,
     KeyNotExistError,
     LockedError,
+    LogWentBackError,
     NoSpaceError,
     NotLocalError,
     ResourceAcquiredError,
@@ -82,6 +83,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     ResourceAcquiredError: _Status.FAILED_PRECONDITION,
     UnknownOutcomeError: _Status.UNKNOWN,
     TruncatedError: _Status.OUT_OF_RANGE,
+    LogWentBackError: _Status.DATA_LOSS,
     CorruptionError: _Status.DATA_LOSS,
     StorageError: _Status.INTERNAL,
     WouldBlockError: _Status.RESOURCE_EXHAUSTED,
@@ -215,6 +217,9 @@ def _fields(error: WALError) -> proto.ErrorFields:
         case TruncatedError():
             earliest = error.earliest
             return proto.ErrorFields(earliest=bytes(earliest) if isinstance(earliest, MessageID) else b"")
+        case LogWentBackError():
+            common = error.last_common
+            return proto.ErrorFields(last_common=bytes(common) if isinstance(common, MessageID) else b"")
         case CorruptionError():
             offset = None if error.offset == _NO_OFFSET else error.offset
             return proto.ErrorFields(path=error.path, offset=offset, expected=error.expected)
@@ -232,6 +237,9 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
         return ResourceAcquiredError(text, keys=keys, holder=fields.holder)
     if kind is TruncatedError:
         return TruncatedError(text, earliest=id_from_bytes("earliest", fields.earliest) if fields.earliest else None)
+    if kind is LogWentBackError:
+        common = fields.last_common
+        return LogWentBackError(text, last_common=id_from_bytes("last_common", common) if common else None)
     if kind is CorruptionError:
         offset = fields.offset if fields.HasField("offset") else _NO_OFFSET
         return CorruptionError(text, path=fields.path, offset=offset, expected=fields.expected)

@@ -11,8 +11,11 @@ import time
 import warnings
 from typing import Final
 
+import msgspec
+
 from wal.channels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
+from wal.reading import log_went_back
 from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
 from wal.spark.offsets import LogPosition, PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
@@ -22,6 +25,7 @@ __all__ = [
     "DataLossWarning",
     "at_edge",
     "at_start",
+    "check_back",
     "check_named",
     "is_lost",
     "start_of",
@@ -44,7 +48,35 @@ def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PCha
         tick = max(options.starting_tick - 1, 0)
         place = logs.log_position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
-    return at_edge(moment, options.starting)
+    edge = at_edge(moment, options.starting)
+    check_back(logs, moment, edge)
+    return edge
+
+
+def check_back(logs: FrameLogs, moment: LogMoment, offset: PChannelOffset) -> None:
+    """Raises LogWentBackError if the log is an older copy of the one in which this offset was reached.
+
+    Everything up to the offset's tick is below the offset: a later event below it was written in the place of one that is lost.
+    """
+    pchannel, place, tick = offset.pchannel, offset.log_position, offset.time_tick
+    if not tick:
+        return
+    end = min(place[0] + (1 if place[1] else 0), moment.durable_end)
+    found = (end, 0)
+    if moment.earliest[0] < end:
+        found = logs.log_position_after(pchannel, tick, moment.earliest[0], end)
+    replaced = moment.earliest <= found < min(place, (end, 0) if not place[1] else place)
+    shorter = place[0] > moment.durable_end and moment.promised_tick < tick
+    if replaced or shorter:
+        what = f"an event below {offset.message_id} is later" if replaced else f"it ends below {offset.message_id}"
+        common = logs.event_below(pchannel, moment.earliest, found)
+        raise log_went_back(
+            pchannel,
+            f"{what} than tick {tick}, up to which it was read",
+            None
+            if common is None
+            else msgspec.structs.replace(moment.origin, position=common[0]).message_id(common[1]),
+        )
 
 
 def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:

@@ -25,7 +25,16 @@ from pyspark.sql.streaming.datasource import (
 
 from wal.errors import ChannelNotExistError, ClosedError
 from wal.spark.batch_reader import share
-from wal.spark.edges import DataLossWarning, at_edge, at_start, check_named, start_of, warn_of_unknown, was_dropped
+from wal.spark.edges import (
+    DataLossWarning,
+    at_edge,
+    at_start,
+    check_back,
+    check_named,
+    start_of,
+    warn_of_unknown,
+    was_dropped,
+)
 from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
 from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
@@ -57,6 +66,8 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: StreamOffset | None = None
         self._empty: dict[str, tuple[PChannelOffset, LogPosition]] = {}
         """For each pchannel, an offset and the log position up to which the log after it has nothing for this query."""
+        self._judged: dict[str, tuple[PChannelOffset, int]] = {}
+        """For each pchannel, the offset that it was last compared with, and where its log ended then."""
 
     # -- how far a trigger goes
 
@@ -135,7 +146,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue  # created after the target was fixed
                 end = self._target[name]
             start = begin.pchannels.get(name) or end.moved((0, 0), 0)
-            self._check_log(start, moment)
+            self._check_log(logs, start, moment)
             place = min(self._begin_at(start, moment), end.log_position)
             if start.log_position >= end.log_position:
                 continue
@@ -225,7 +236,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first.log_position >= last.log_position:
                 continue
             moment = logs.moment(name)
-            self._check_log(last, moment)
+            self._check_log(logs, last, moment)
             pieces.append(Piece(name, self._begin_at(first, moment), last.log_position))
         if not any(piece.start < piece.end for piece in pieces):
             return []
@@ -278,10 +289,14 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: this is another log"
             )
 
-    @staticmethod
-    def _check_log(offset: PChannelOffset, moment: LogMoment) -> None:
+    def _check_log(self, logs: FrameLogs, offset: PChannelOffset, moment: LogMoment) -> None:
+        """Raises ClosedError if another log is there now, LogWentBackError if an older copy of this one is."""
         if not offset.same_log(at_edge(moment, "earliest")):
             raise ClosedError(
                 f"the log of pchannel {offset.pchannel!r} is not the one that this query has read so far: it was recreated, so begin "
                 "with a new checkpoint"
             )
+        judged = (offset, moment.durable_end)
+        if self._judged.get(offset.pchannel) != judged:
+            check_back(logs, moment, offset)
+            self._judged[offset.pchannel] = judged

@@ -28,7 +28,7 @@ import msgspec
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.fence import Fence
 from wal.backends.journal.layout import SECTOR_BYTES
-from wal.errors import ChannelFencedError, CorruptionError, FormatError
+from wal.errors import ChannelFencedError, CorruptionError, FormatError, LogWentBackError
 from wal.files import FileLock
 
 __all__ = [
@@ -269,8 +269,11 @@ class ControlView:
         self._said: tuple[bytes, int, ControlRecord] | None = None
 
     def load(self) -> ControlRecord:
-        """Returns the newest record, never an older one than before. Raises CorruptionError when no slot is valid."""
-        said = self._said
+        """Returns the newest record, never an older one than before.
+
+        Raises CorruptionError when no slot is valid, and LogWentBackError when both are older than before: the file was overwritten.
+        """
+        said, older = self._said, 0
         for _ in range(_LOAD_TRIES):
             page = self._map[: 2 * SECTOR_BYTES]
             if said is not None and page == said[0]:
@@ -281,6 +284,11 @@ class ControlView:
             if newest is not None and (said is None or newest[0] >= said[1]):
                 self._said = page, *newest
                 return newest[1]
+            older += newest is not None
+        if older == _LOAD_TRIES:  # a store in progress is over by then
+            raise LogWentBackError(
+                f"{self._path} has older contents than before, so an older copy of the log was restored"
+            )
         if said is not None:
             return said[2]
         raise self._damaged("neither slot holds", "a control page; opening the log for writing makes it again")

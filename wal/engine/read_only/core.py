@@ -14,9 +14,17 @@ from wal.backends import LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import UnknownVChannels, VChannelInfo, VChannelView, common_place
 from wal.cursors import LogRange, LogView
 from wal.engine.read_only.source import ReadOnlySource
-from wal.errors import ChannelNotExistError, ClosedError, TruncatedError
+from wal.errors import ChannelNotExistError, ClosedError, LogWentBackError, TruncatedError
 from wal.message import MessageID, Origin
-from wal.reading import Selection, event_named, first_event_in
+from wal.reading import (
+    ReadPosition,
+    Selection,
+    event_named,
+    first_event_in,
+    is_there,
+    log_went_back,
+    newest_up_to,
+)
 
 __all__ = ["ReadOnlyCore"]
 
@@ -148,6 +156,40 @@ class ReadOnlyCore:
             except TruncatedError:
                 if log.refresh().earliest == snapshot.earliest:
                     raise  # otherwise it was truncated during the read, and another event is first now
+
+    def check_seen(self, log: ReadOnlyPChannelLog, seen: ReadPosition) -> None:
+        """Raises LogWentBackError unless the log has what was seen at this position.
+
+        A position of another log, a truncated one and one with tick 0 are not judged.
+        """
+        message_id, tick, snapshot = seen.message_id, seen.time_tick, log.reach()
+        position, end = message_id.position, snapshot.durable_end
+        if not message_id.same_log(self.origin(log).message_id(0)) or not tick:
+            return
+        if position >= end:
+            raise self.went_back(log, f"message id {message_id} is above its end {end}", tick, snapshot)
+        try:
+            page = log.page(position, end, None, 1)
+        except TruncatedError:
+            return
+        if not is_there(page, position, message_id.index, tick):
+            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
+            raise self.went_back(log, what, tick, snapshot)
+
+    def went_back(self, log: ReadOnlyPChannelLog, what: str, time_tick: int, snapshot: LogSnapshot) -> LogWentBackError:
+        """Returns the error for a log that is at this snapshot and no longer has `what`, which was seen by this tick."""
+        try:
+            search = newest_up_to(time_tick, snapshot.earliest, snapshot.durable_end)
+            request = next(search)
+            while True:
+                page = log.page(request.start, request.end, request.names, request.bytes_max)
+                request = search.send(page)
+        except StopIteration as found:
+            event = found.value
+        except TruncatedError:
+            event = None
+        common = None if event is None else self.origin(log, event[0]).message_id(event[1])
+        return log_went_back(log.pchannel, what, common)
 
     def end_waits(self) -> None:
         """Closes the logs that ask a server, so that calls waiting for it raise ClosedError. From any thread, before `close`."""

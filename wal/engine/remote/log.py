@@ -218,7 +218,7 @@ class RemoteLog:
                 self.seen,
                 partial(self._nodes.report, name),
                 self.supervision,
-                check=pchannel.log.check,
+                pchannel,
             )
             self.pchannels[name] = pchannel
 
@@ -234,6 +234,8 @@ class RemoteLog:
             self.supervision.end,
         )
         log.show(snapshot, last_truncated)
+        if snapshot.newest is not None and moment.newest_time_tick:
+            log.saw(*snapshot.newest, moment.newest_time_tick)
         return RemotePChannel(log, self.supervision)
 
     def _checked(self, settings: Settings) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from wal.engine.remote.outbox import Sending
 from wal.errors import UnavailableError, UnknownError
@@ -21,11 +21,14 @@ ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
 
 
 async def open_stream(
-    connection: Connection, pchannel: str, session: bytes, check: Callable[[pchannel_pb2.LogIdentity], None]
+    connection: Connection,
+    pchannel: str,
+    session: bytes,
+    check: Callable[[proto.CreateProducerResponse], Awaitable[None]],
 ) -> tuple[ProduceStream, int]:
     """Returns a stream that the server has answered, and the term in which it has the pchannel.
 
-    Raises the error of the server, and that of `check`, which gets the identity of the server's log.
+    Raises the error of the server, and that of `check`, which gets what the server says of its log.
 
     Once it returns, the server executes nothing of an older stream of the same session.
     """
@@ -46,7 +49,7 @@ async def open_stream(
         stream.cancel()
         raise UnknownError(f"the server began a Produce stream of pchannel {pchannel} with {response!r}")
     try:
-        check(response.create.log)
+        await check(response.create)
     except BaseException:
         stream.cancel()
         raise

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from wal.engine.remote.outbox import Hold, Outbox, Sending
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.produce_stream import ProduceStream, open_stream, request_for
+from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.seen import OpenTxns, SeenTick, Written
 from wal.engine.remote.supervision import Supervision
 from wal.engine.remote.unknown import UnknownOutcomes
@@ -34,8 +35,9 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
+from wal.message import MessageID
 from wal.pchannel import InFlight, closed_at_barrier
-from wal.rpc.api import append_pb2, pchannel_pb2
+from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.outcomes import outcomes_from_proto
@@ -52,8 +54,8 @@ MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 class Producer:
     """The requests for one pchannel; `connection` returns the connection to the server that has it.
 
-    `report` is called with each error that says that a server does not take requests for the pchannel now, `check` with the log that a
-    server has: it raises the error of another one.
+    `report` is called with each error that says that a server does not take requests for the pchannel now. `log` checks what each server
+    has, and notes what was written.
     """
 
     def __init__(
@@ -64,8 +66,7 @@ class Producer:
         seen: SeenTick,
         report: Callable[[WALError], None],
         supervision: Supervision,
-        *,
-        check: Callable[[pchannel_pb2.LogIdentity], None],
+        log: RemotePChannel,
     ) -> None:
         self.pchannel: str = pchannel
         self.outbox: Outbox = Outbox()
@@ -77,7 +78,7 @@ class Producer:
         self._connection = connection
         self._report = report
         self._supervision = supervision
-        self._check = check
+        self._log = log
         self._in_flight = in_flight
         self._seen = seen
         self._changed = asyncio.Event()
@@ -179,7 +180,9 @@ class Producer:
         began = asyncio.get_running_loop().time()
         self._opening = True
         try:
-            stream, self.term = await open_stream(self._connection(), self.pchannel, self._session, self._check)
+            stream, self.term = await open_stream(
+                self._connection(), self.pchannel, self._session, self._log.begin_stream()
+            )
         except WALError as error:
             self._pauses.waited_s += asyncio.get_running_loop().time() - began
             if self._withdrawals.closing:
@@ -192,6 +195,7 @@ class Producer:
         try:
             cause = await self._use(stream)
         finally:
+            self._log.log.losses += 1
             stream.cancel()
         refusal = self.outbox.refusing or (ClosedError("the server is stopping") if self._closed_there else cause)
         self._lost(cause)
@@ -262,6 +266,7 @@ class Producer:
 
     def _take(self, outcomes: append_pb2.Outcomes) -> None:
         released = newest = 0
+        event: MessageID | None = None
         outbox = self.outbox
         self.written.count(outcomes.appended)
         for number, outcome in outcomes_from_proto(outcomes):
@@ -278,9 +283,12 @@ class Producer:
             released += sending.size
             if outcome.time_tick is not None and outcome.time_tick > newest:
                 newest = outcome.time_tick
+                event = outcome.message_id
             if not (future := sending.future).done():
                 future.set_result(outcome)
         self._seen.saw(newest)
+        if event is not None:
+            self._log.log.saw(event.position, event.index, newest)
         for begun in outcomes.begun:
             if (sending := outbox.answered(begun.request_id)) is not None:
                 released += sending.size

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -29,7 +29,8 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.message import FORM_JOURNAL, LogPosition, Origin
+from wal.message import FORM_JOURNAL, LogPosition, MessageID, Origin
+from wal.reading import PageRequest, ReadPosition
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.encoded_page import READ_PAGES
@@ -74,6 +75,14 @@ class RemoteReadableLog(ReadableLog):
         self.shown: LogSnapshot = shown
         """The log as its readers see it."""
         self._last_truncated: LogPosition | None = None
+        self.seen: ReadPosition | None = None
+        """The newest event that this client has read or written, with its tick: what the log must still have after every reconnect."""
+        self.losses: int = 0
+        """How often a stream or a call was lost: after each an older copy of the log may be there …"""
+        self.checked: int = 0
+        """… and the losses after which it was checked that the log still has `seen`."""
+        self.check_again: Callable[[], Awaitable[None]]
+        """Checks that; raises LogWentBackError if the log went back. Set by the owner of the log."""
         self.connection: Callable[[], Connection] = connection
         self.report: Callable[[WALError], None] = report
         self._end_client = end
@@ -134,8 +143,24 @@ class RemoteReadableLog(ReadableLog):
     async def read(
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
     ) -> FramePage:
+        page = await self._page_from(start, names, bytes_max, end)
+        frame = next((frame for frame in reversed(page.frames) if frame.view.header.indices), None)
+        if frame is not None:
+            header = frame.view.header
+            self.saw(frame.position, header.indices - 1, header.first_tick + header.indices - 1)
+        return page
+
+    def saw(self, position: int, index: int, time_tick: int) -> None:
+        """Notes an event that this client has read or written."""
+        seen = self.seen
+        if seen is None or (position, index) > (seen.message_id.position, seen.message_id.index):
+            self.seen = ReadPosition(MessageID(self.pchannel, self.incarnation, position, index, self.form), time_tick)
+
+    async def _page_from(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
         following = (start, names, min(bytes_max, PAGE_BYTES), end)
-        if self.earliest[0] <= start < self._end(end):
+        if (
+            self.earliest[0] <= start < self._end(end) and bytes_max > 1
+        ):  # a page of one frame is no reader that goes forward
             return await self._reads.join(following, lambda: self._forward(following))
         # What was truncated meanwhile is refused, as without pages ahead.
         if (ahead := self._ahead.pop(following, None)) is not None:
@@ -186,6 +211,7 @@ class RemoteReadableLog(ReadableLog):
             self._keep(following, ahead)
             raise
         except NOT_HERE:
+            self.losses += 1
             return None
         if page is not None and page.next_position < ahead.end:
             self._keep((page.next_position, *following[1:]), ahead)
@@ -220,14 +246,22 @@ class RemoteReadableLog(ReadableLog):
             if self._closed:
                 raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
             try:
+                if self.checked < self.losses:
+                    await self.check_again()
                 return await self._page(request)
             except NOT_HERE as error:
                 if self._closed:
                     raise
+                self.losses += 1
                 self.report(error)
                 if pauses.to_tell():
                     _log.warning("reading pchannel %s has to wait: %s", self.pchannel, error)
             await asyncio.sleep(pauses.next())
+
+    async def look_at(self, request: PageRequest) -> FramePage:
+        """Returns a page of what a server has, without waiting for one, and without a check whether the log went back."""
+        start, end = request.start, request.end
+        return await self._page(self._request(start, request.names, request.bytes_max, end, pages_max=1))
 
     async def close(self) -> None:
         self._closed = True

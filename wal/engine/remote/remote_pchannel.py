@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from wal.backends import LogSnapshot
+from wal.backends import FramePage, LogSnapshot
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog
 from wal.engine.remote.supervision import Supervision
-from wal.errors import WALError
+from wal.errors import LogWentBackError, WALError
 from wal.message import LogPosition, MessageID
 from wal.pchannel import PChannelStatistics, ReadablePChannel
+from wal.reading import PageRequest
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection
@@ -30,6 +32,7 @@ from wal.rpc.stream import Stream
 __all__ = ["RemotePChannel"]
 
 ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
+Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
 _NONE: Final = (-1, -1)
 
 
@@ -47,10 +50,53 @@ class RemotePChannel(ReadablePChannel):
         self._awaited_tick = 0
         self._pauses = Pauses()
         self._asking: set[asyncio.Task[None]] = set()
+        self._checking = asyncio.Lock()
+        log.check_again = self.look
 
     async def look(self) -> None:
-        """Shows readers everything that is durable now."""
-        self._show(*await self.log.moment())
+        """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
+        before, losses = self.log.shown, self.log.losses
+        snapshot, last_truncated = await self.log.moment()
+        await self._check_back(before, snapshot, losses)
+        self._show(snapshot, last_truncated)
+
+    def begin_stream(self) -> Callable[[Created], Awaitable[None]]:
+        """Returns the check of a stream that is about to be opened: to be called with what the server answers, before the stream is used.
+
+        It raises FormatError if the server has another log, and LogWentBackError if it has an older copy of this one. Either ends the
+        client.
+        """
+        before, losses = self.log.shown, self.log.losses
+
+        async def check(created: Created) -> None:
+            self.log.check(created.log)
+            if created.HasField("tail"):
+                snapshot, _ = tail_from_proto(created.tail, term=created.log.pchannel.term)
+                await self._check_back(before, snapshot, losses)
+
+        return check
+
+    async def _check_back(self, before: LogSnapshot, snapshot: LogSnapshot, losses: int) -> None:
+        """Ends the client, with LogWentBackError, unless the log of this snapshot still has what the client has seen.
+
+        The snapshot was asked for when `before` was shown, after so many losses.
+        """
+        log, seen, end = self.log, self.log.seen, snapshot.durable_end
+        try:
+            if end < before.durable_end or snapshot.term < before.term:
+                what = f"it ends at {end} in term {snapshot.term}, after {before.durable_end} in term {before.term}"
+                raise await self.went_back(what, before.promised_tick if seen is None else seen.time_tick, end=end)
+            if log.checked < losses or snapshot.term != before.term:
+                async with self._checking:
+                    if seen is not None and (log.checked < losses or snapshot.term != before.term):
+                        await self.check_seen(seen, end=end)
+                    log.checked = max(log.checked, losses)
+        except LogWentBackError as error:
+            self._supervision.end(error)
+            raise
+
+    async def _look_at(self, request: PageRequest) -> FramePage:
+        return await self.log.look_at(request)
 
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now, and follows the log from now on."""
@@ -108,10 +154,12 @@ class RemotePChannel(ReadablePChannel):
         try:
             while True:
                 try:
+                    check = self.begin_stream()
                     stream = await self._open()
                     try:
-                        await self._take(stream)
+                        await self._take(stream, check)
                     finally:
+                        self.log.losses += 1
                         self._stream = None
                         stream.cancel()
                 except NOT_HERE as error:
@@ -132,12 +180,12 @@ class RemotePChannel(ReadablePChannel):
             CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)]
         )
 
-    async def _take(self, stream: ConsumeStream) -> None:
+    async def _take(self, stream: ConsumeStream, check: Callable[[Created], Awaitable[None]]) -> None:
         term = self.log.shown.term
         while (response := await stream.read()) is not None:
             if response.HasField("create"):
                 created = response.create
-                self.log.check(created.log)
+                await check(created)
                 term = created.log.pchannel.term
                 if created.HasField("tail"):
                     self._show(*tail_from_proto(created.tail, term=term))

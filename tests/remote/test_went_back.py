@@ -1,0 +1,169 @@
+"""A client whose server comes back with an older copy of the log: nothing is skipped silently, and nothing is written on top of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.node.servers import Serving, serving
+from tests.remote.test_supervision import engine
+from wal import Message, ReadPosition, WALAccesser, bridge, open_wal
+from wal.errors import LogWentBackError
+from wal.message import AppendResult, MessageID
+from wal.node.access import Access
+
+OLD, LOST, NEW = 20, 40, 60
+"""How many messages the copy has, how many more were lost with it, and how many the restored log gets."""
+
+
+class Restored:
+    """A server of a directory of which there is an older copy. `restore` starts it anew on the copy."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._serving: AsyncExitStack
+        self.served: Serving
+        self.results: list[AppendResult] = []
+
+    async def start(self, listen: str = "127.0.0.1:0") -> None:
+        self._serving = AsyncExitStack()
+        self.served = await self._serving.enter_async_context(serving(self._place, access=Access(listen=listen)))
+
+    async def stop(self) -> None:
+        await self._serving.aclose()
+
+    async def begin(self) -> None:
+        """Serves the log with `OLD` messages, of which a copy is made."""
+        await self.start()
+        async with open_wal(f"wal://{self.served.address}") as log:
+            await self.append(log, OLD)
+        await self.stop()
+        await asyncio.to_thread(shutil.copytree, self._place, self._place.with_name("copy"))
+        await self.start(self.served.address)
+
+    async def append(self, log: WALAccesser, count: int) -> None:
+        for number in range(count):
+            self.results.append(await log.raw_append(Message("orders", b"%d" % number)))
+
+    async def restore(self, *, new: int) -> None:
+        """Puts the copy in the place of the log, and lets another client write to it before the first one comes back."""
+        address = self.served.address
+        await self.stop()
+        await asyncio.to_thread(shutil.rmtree, self._place)
+        await asyncio.to_thread(shutil.copytree, self._place.with_name("copy"), self._place)
+        if new:
+            async with open_wal(self._place) as log:
+                for number in range(new):
+                    await log.raw_append(Message("orders", b"new %d" % number))
+        await self.start(address)
+
+    @property
+    def last_common(self) -> MessageID:
+        return self.results[OLD - 1].message_id
+
+    @property
+    def location(self) -> str:
+        return f"wal://{self.served.address}"
+
+
+@pytest.fixture
+async def restored(data_dir: Path) -> AsyncIterator[Restored]:
+    one = Restored(data_dir / "log")
+    await one.begin()
+    yield one
+    await one.stop()
+
+
+@pytest.mark.parametrize("new", [0, 1, NEW])
+async def test_follower_learns_it(restored: Restored, new: int) -> None:
+    async with asyncio.timeout(30), open_wal(restored.location) as log:
+        await restored.append(log, LOST)
+        async with log.read("orders") as scanner:
+            for _ in range(OLD + LOST):
+                await anext(scanner)
+            waiting = asyncio.ensure_future(anext(scanner))
+            await restored.restore(new=new)
+            with pytest.raises(LogWentBackError) as raised:
+                await waiting
+        assert raised.value.last_common == restored.last_common
+        assert str(restored.last_common) in str(raised.value)
+        with pytest.raises(LogWentBackError):
+            await log.raw_append(Message("orders", b"x"))
+        with pytest.raises(LogWentBackError):
+            await log.vchannels()
+
+
+@pytest.mark.parametrize("new", [0, 1, NEW])
+async def test_producer_learns_it(restored: Restored, new: int) -> None:
+    """A keyed append is sent again by itself; on the older copy it would be written, and all that came before it be missing."""
+    async with asyncio.timeout(30), open_wal(restored.location) as log:
+        await restored.append(log, LOST)
+        await log.raw_append(Message("orders", b"x"), idempotency_key="k")
+        await restored.restore(new=new)
+        with pytest.raises(LogWentBackError) as raised:
+            await log.raw_append(Message("orders", b"y"), idempotency_key="k2")
+        assert raised.value.last_common == restored.last_common
+        assert restored.served.log.statistics().pchannels[0].events == 0
+
+
+async def test_restart_is_no_restore(restored: Restored) -> None:
+    async with asyncio.timeout(30), open_wal(restored.location) as log:
+        await restored.append(log, LOST)
+        async with log.read("orders") as scanner:
+            for _ in range(OLD + LOST):
+                await anext(scanner)
+            waiting = asyncio.ensure_future(anext(scanner))
+            await restored.stop()
+            await restored.start(restored.served.address)
+            await log.raw_append(Message("orders", b"after"))
+            assert (await waiting).payload == b"after"
+        assert engine(log).supervision.failure is None
+
+
+@pytest.mark.parametrize("new", [0, NEW])
+async def test_position_is_refused(restored: Restored, new: int) -> None:
+    """A reader that stored its position elsewhere resumes with another client, after the restore."""
+    async with open_wal(restored.location) as log:
+        await restored.append(log, LOST)
+    await restored.restore(new=new)
+    positions = [ReadPosition(result.message_id, result.time_tick) for result in restored.results]
+    async with asyncio.timeout(30), open_wal(restored.location) as log:
+        for position in (positions[OLD], positions[OLD + 1], positions[-1]):
+            with pytest.raises(LogWentBackError) as raised:
+                async with log.read("orders", resume=position, follow=False):
+                    pass
+            assert raised.value.last_common == restored.last_common
+        async with log.read("orders", resume=positions[OLD - 1], follow=False) as scanner:
+            assert len([message async for message in scanner]) == new
+
+
+async def test_iteration_learns_it(restored: Restored) -> None:
+    async with open_wal(restored.location) as log:
+        await restored.append(log, LOST)
+    loop, followed, back = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def iterate() -> None:
+        with bridge.iterate(restored.location, "orders", timeout_s=20) as messages:
+            for _ in range(OLD + LOST):
+                next(messages)
+            position = messages.position
+            loop.call_soon_threadsafe(followed.set)
+            asyncio.run_coroutine_threadsafe(back.wait(), loop).result()
+            with pytest.raises(LogWentBackError) as raised:
+                next(messages)
+            assert raised.value.last_common == restored.last_common
+        with pytest.raises(LogWentBackError) as raised, bridge.iterate(restored.location, "orders", resume=position):
+            pass
+        assert raised.value.last_common == restored.last_common
+
+    async with asyncio.timeout(40):
+        iterating = asyncio.ensure_future(asyncio.to_thread(iterate))
+        await followed.wait()
+        await restored.restore(new=NEW)
+        back.set()
+        await iterating
