@@ -22,7 +22,9 @@ from wal.secret import Secret, shown
 __all__ = [
     "IDEMPOTENCY_WINDOW_BYTES",
     "MEANINGS",
+    "SERVER_BOUNDS",
     "SERVER_PREFIX",
+    "ServerBounds",
     "Settings",
     "SettingsOverrides",
     "server_table",
@@ -133,6 +135,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if unknown:
             raise InvalidArgumentError(_unknown(unknown[0]))
         return msgspec.structs.replace(self, **overrides)
+
+
+class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clients of a server may have under way, together and (`client_…`) each. Sizes are in bytes, times in seconds.
+
+    They are given like the other options of a server; `SERVER_BOUNDS` says what each means.
+    """
+
+    connections_max: int = 8_192
+    idle_connection_s: float = 300.0
+    handshake_s: float = 10.0
+    calls_max: int = 16_384
+    client_calls_max: int = 1_024
+    answer_bytes_max: int = 512 * MIB
+    client_answer_bytes_max: int = 128 * MIB
+    upload_bytes_max: int = 1024 * MIB
+    client_upload_bytes_max: int = 128 * MIB
+
+    @classmethod
+    def of(cls, values: Mapping[str, tuple[str, Any]]) -> ServerBounds:
+        """Returns the bounds of these values: by name, where each comes from and the value, perhaps as a text with a unit.
+
+        Raises InvalidArgumentError that begins with where a wrong value comes from.
+        """
+        return cls(**{name: cls._checked(where, name, value) for name, (where, value) in values.items()})
+
+    @staticmethod
+    def _checked(where: str, name: str, value: Any) -> Any:
+        is_time, is_size = name.endswith("_s"), "bytes" in name
+        given = value
+        try:
+            if isinstance(value, str):
+                value = _seconds(value) if is_time else _size(value) if is_size else int(value)
+            if isinstance(value, bool) or not isinstance(value, int | float if is_time else int):
+                raise ValueError(value)
+        except ValueError:
+            accepted = "a time, such as 30s" if is_time else "a size, such as 64MiB" if is_size else "a whole number"
+            raise InvalidArgumentError(f"{where}: {name}={given!r} is not {accepted}") from None
+        least, most = (0.001, 1e6) if is_time else (1, 1 << (50 if is_size else 30))
+        if not least <= value <= most:
+            raise InvalidArgumentError(f"{where}: {name}={given!r} is out of range: {least} to {most:.0f}")
+        return value
 
 
 class SettingsOverrides(TypedDict, total=False):
@@ -356,3 +400,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
 }
 """Says in a line what each setting means, for the help of commands."""
+SERVER_BOUNDS: Final[Mapping[str, str]] = {
+    "connections_max": "most connections; a new one above it is closed",
+    "idle_connection_s": "time after which a connection without a call is closed",
+    "handshake_s": "time that a new connection has to begin with HTTP/2, and with TLS",
+    "calls_max": "most calls and streams under way",
+    "client_calls_max": "the same, of one connection",
+    "answer_bytes_max": "most bytes of answers that clients have not read",
+    "client_answer_bytes_max": "the same, of one connection",
+    "upload_bytes_max": "most bytes of requests that may be arriving, each counted as the largest",
+    "client_upload_bytes_max": "the same, of one connection",
+}
+"""What each bound of a server means, in a line."""

@@ -7,11 +7,13 @@ import inspect
 import re
 from typing import Final
 
+import msgspec
 import pytest
 
 import wal
 from tests.docs.snippets import ROOT
 from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, errors
+from wal.settings import ServerBounds
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over", "use_cursor_of"}
@@ -29,7 +31,7 @@ PUBLIC_MODULES: Final = (
     ),
     *("wal.msgstream", "wal.params", "wal.rocksmq", "wal.spark", "wal.timestamp", "wal.watchdog"),
 )
-UNITS: Final = {"": 1, " MiB": 1 << 20}
+UNITS: Final = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
 
 
 def page(name: str) -> str:
@@ -44,14 +46,14 @@ def test_every_setting_with_its_default() -> None:
     text = page("settings.md")
     stated = {}
     for name, default in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE):
-        number = re.fullmatch(r"([\d,.]+)( MiB)?", default.strip())
+        number = re.fullmatch(r"([\d,.]+)( MiB| GiB)?", default.strip())
         stated[name] = float(number[1].replace(",", "")) * UNITS[number[2] or ""] if number else None
     later = set(re.findall(r"`(\w+)`", text.partition("without effect in this release:")[2].partition(".")[0]))
-    assert set(stated) | later == set(Settings.__struct_fields__)
+    assert set(stated) | later == {*Settings.__struct_fields__, *ServerBounds.__struct_fields__}
     assert set(stated) & later == set()
-    defaults = Settings()
+    defaults = msgspec.structs.asdict(Settings()) | msgspec.structs.asdict(ServerBounds())
     for name, value in stated.items():
-        default = getattr(defaults, name)
+        default = defaults[name]
         if not isinstance(default, bool | None | str):
             assert value == default, name
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
 from wal.secret import Secret
-from wal.settings import MEANINGS, SERVER_PREFIX, Settings, server_table, setting_from_text
+from wal.settings import MEANINGS, SERVER_BOUNDS, SERVER_PREFIX, ServerBounds, Settings, server_table, setting_from_text
 
 if TYPE_CHECKING:
     from wal.node.access import Access
@@ -50,6 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             server.add_argument("--insecure", action="store_const", const=True, help=text)
         else:
             server.add_argument(_flag(name), metavar="HOST:PORT" if name in _ADDRESSES else "FILE", help=text)
+    bounds = ServerBounds()
+    for name, text in SERVER_BOUNDS.items():
+        shown = _shown(name, getattr(bounds, name))
+        server.add_argument(_flag(name), metavar="VALUE", help=f"{text} (default {shown})")
     log = parser.add_argument_group(
         "log",
         "The settings of the log (docs/reference/settings.md). Also in the file, and\n"
@@ -94,10 +98,11 @@ def access_from(arguments: argparse.Namespace) -> Access:
     from wal.node.access import Access
 
     given: dict[str, Any] = {}
+    bounds: dict[str, tuple[str, Any]] = {}
     if arguments.config is not None:
         where, table = server_table(arguments.config)
         for name, value in table.items():
-            given[_known(where, name)] = _checked(where, name, value)
+            _take(given, bounds, where, name, value)
     for variable, text in os.environ.items():
         if variable.startswith(SERVER_PREFIX):
             where, name = f"environment variable {variable}", variable.removeprefix(SERVER_PREFIX).lower()
@@ -106,7 +111,10 @@ def access_from(arguments: argparse.Namespace) -> Access:
                 if name == "insecure"
                 else text
             )
-            given[_known(where, name)] = _checked(where, name, value)
+            _take(given, bounds, where, name, value)
+    for name in SERVER_BOUNDS:
+        if (value := getattr(arguments, name)) is not None:
+            bounds[name] = _flag(name), value
     given |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
     certificate, key, ca = (given.get(name) for name in _FILES)
     if ca is not None and certificate is None:
@@ -117,7 +125,7 @@ def access_from(arguments: argparse.Namespace) -> Access:
     tokens = _tokens(given.get("token_file"), given.get(_SECRET))
     insecure = bool(given.get("insecure", False))
     addresses = {name: given[name] for name in _ADDRESSES if name in given}
-    return Access(tls=tls, tokens=tokens, insecure=insecure, **addresses)
+    return Access(tls=tls, tokens=tokens, insecure=insecure, bounds=ServerBounds.of(bounds), **addresses)
 
 
 def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
@@ -133,12 +141,15 @@ def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
     return tuple(map(Secret, texts))
 
 
-def _known(where: str, name: str) -> str:
-    if name not in _SERVER and name != _SECRET:
-        raise InvalidArgumentError(
-            f"{where}: there is no setting {name!r} of the server; accepted are: {', '.join(sorted((*_SERVER, _SECRET)))}"
-        )
-    return name
+def _take(given: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:
+    """Takes an option of the server from a file or a variable."""
+    if name in SERVER_BOUNDS:
+        bounds[name] = where, value
+    elif name in _SERVER or name == _SECRET:
+        given[name] = _checked(where, name, value)
+    else:
+        known = ", ".join(sorted((*_SERVER, _SECRET, *SERVER_BOUNDS)))
+        raise InvalidArgumentError(f"{where}: there is no setting {name!r} of the server; accepted are: {known}")
 
 
 def _checked(where: str, name: str, value: object) -> object:

@@ -19,6 +19,7 @@ from wal.errors import WALError
 from wal.location import Location
 from wal.node.access import Access
 from wal.node.node import Node
+from wal.node.process import raise_limit
 from wal.rpc.serving import check_free
 from wal.settings import Settings
 
@@ -36,6 +37,7 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
     `access_now` reads how clients reach the server. Raises the error of the options, of a file of TLS, of the port, of the opening, or
     of the closing.
     """
+    raise_limit()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     failure: WALError | None = None

@@ -31,6 +31,8 @@ Files, from the bottom up:
 * vchannel_calls:    creates, ends, finds, lists and watches vchannels and channels
 * broadcast_calls:   the calls of the broadcaster
 * log_service:       LogService: the calls that belong to the log as a whole
+* bounds:             what the clients of a node may have under way, accounted in one place
+* process:             how many connections a node may have, so that the log can open its files; freed memory
 * access:            who may reach the node: its address, TLS, tokens
 * services:          all services of a node: a new one is added there
 * node:              a node: its port, from start to close

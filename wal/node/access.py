@@ -16,6 +16,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.network import TlsFiles
 from wal.secret import Secret
+from wal.settings import ServerBounds
 
 __all__ = ["Access"]
 
@@ -34,6 +35,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Allows other interfaces than loopback without TLS and a token."""
     advertise: str = ""
     """The address that AssignmentDiscover tells to clients; empty for `listen`."""
+    bounds: ServerBounds = ServerBounds()
+    """What clients may have under way."""
 
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError for an address that is none, or that must not be served with so little protection."""

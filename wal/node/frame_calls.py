@@ -68,7 +68,7 @@ class FrameCalls:
         moment.newest_time_tick = await self._newest_tick(pchannel)
         return moment
 
-    async def _read(self, request: proto.ReadFramesRequest, _context: object) -> AsyncIterator[EncodedPage]:
+    async def _read(self, request: proto.ReadFramesRequest, context: Any) -> AsyncIterator[EncodedPage]:
         pchannel = self._hosted.find(request.pchannel)
         log = pchannel.log
         if request.incarnation not in (0, log.incarnation):
@@ -84,17 +84,20 @@ class FrameCalls:
         end = position_from_proto(request.end) if request.HasField("end") else pchannel.tail.durable_end
         _check_extent(pchannel, start, end)
         names = await _names(request.names) if request.HasField("names") else None
-        sent = 0
+        sent, page_bytes = 0, request.page_bytes or PAGE_BYTES
         with contextlib.nullcontext() if request.pages_max == 1 else self._draining.ending():
             while start < end and (not request.pages_max or sent < request.pages_max):
-                page = await log.read(start, names=names, bytes_max=request.page_bytes or PAGE_BYTES, end=end)
-                pieces: list[bytes] = []
-                for number, frame in enumerate(page.frames, 1):
-                    pieces += frame_pieces(frame, names)
-                    if number % _FRAMES_A_TURN == 0:
-                        await asyncio.sleep(0)
-                yield EncodedPage.of(page, start=start, pieces=pieces)
-                start, sent = page.next_position, sent + 1
+                async with context.room(page_bytes):  # before it is read, until the client has it
+                    page = await log.read(start, names=names, bytes_max=page_bytes, end=end)
+                    pieces: list[bytes] = []
+                    for number, frame in enumerate(page.frames, 1):
+                        pieces += frame_pieces(frame, names)
+                        if number % _FRAMES_A_TURN == 0:
+                            await asyncio.sleep(0)
+                    encoded, following = EncodedPage.of(page, start=start, pieces=pieces), page.next_position
+                    del page, pieces  # the client may take its time
+                    yield encoded
+                start, sent = following, sent + 1
 
     async def _weigh(self, request: proto.WeighFramesRequest, _context: object) -> proto.FrameWeights:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)

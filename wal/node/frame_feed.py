@@ -143,11 +143,12 @@ class FrameFeed:
             state, end = tail_of(pchannel), tail.durable_end
             update = frames_pb2.FrameUpdate()
             while not self._selection.tail_only and self._at < end:
-                page = await self._page(end)
-                if self._at >= end:
-                    update.page.CopyFrom(page)
-                else:
-                    await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(page=page)))
+                async with self._context.room(self._selection.page_bytes or PAGE_BYTES):
+                    page = await self._page(end)
+                    if self._at >= end:
+                        update.page.CopyFrom(page)
+                    else:
+                        await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(page=page)))
                 if reader.done():
                     return
             changed, self._changed = self._changed, set()

@@ -6,6 +6,7 @@ The log stays its owner's: it is opened before the node starts, and closed after
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,14 +15,16 @@ import grpc.aio
 from wal.engine.local.log import LocalLog
 from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.node.access import Access
+from wal.node.bounds import Bounded
 from wal.node.draining import Draining
 from wal.node.fence import Fence
 from wal.node.hosted import Hosted
 from wal.node.log_check import LogCheck
+from wal.node.process import ProcessWatch, connections_within
 from wal.node.services import all_handlers
 from wal.node.states import States
 from wal.rpc.auth import TokenCheck
-from wal.rpc.serving import add_handlers, listen, server_options
+from wal.rpc.serving import MESSAGE_BYTES_MAX, add_handlers, listen, server_options
 
 __all__ = ["Node"]
 
@@ -40,7 +43,15 @@ _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
 class Node:
     """A node that serves clients. `start` creates it; `address` is where it listens."""
 
-    def __init__(self, server: grpc.aio.Server, address: str, draining: Draining, states: States) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        address: str,
+        draining: Draining,
+        states: States,
+        watch: ProcessWatch,
+        bounded: Bounded,
+    ) -> None:
         self.address: str = address
         self.failure: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
         """The reason why a pchannel takes nothing any more until the log is opened again, once there is one. The node is NOT_SERVING then.
@@ -50,6 +61,9 @@ class Node:
         self._draining = draining
         self._states = states
         self._failing: asyncio.Task[None] | None = None
+        self._watch = watch
+        self.bounded: Bounded = bounded
+        """What clients have under way."""
 
     @classmethod
     async def start(cls, log: LocalLog, access: Access) -> Node:
@@ -63,19 +77,29 @@ class Node:
             interceptors = (TokenCheck(access.tokens), *interceptors)
         settings = log.settings
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
-        server = grpc.aio.server(
-            interceptors=interceptors, options=server_options(message_bytes_max=max(request_bytes, 8 << 20))
+        request_bytes, bounds = max(request_bytes, MESSAGE_BYTES_MAX), access.bounds
+        bounded = Bounded(bounds, request_bytes=request_bytes)
+        connections = await asyncio.to_thread(connections_within, bounds.connections_max)
+        watch = ProcessWatch(connections, monotonic=time.monotonic)
+        options = server_options(
+            message_bytes_max=request_bytes,
+            connections_max=connections,
+            idle_connection_s=bounds.idle_connection_s,
+            handshake_s=bounds.handshake_s,
+            client_calls_max=bounds.client_calls_max,
         )
+        server = grpc.aio.server(interceptors=(bounded, *interceptors), options=options)
         try:
             port = await listen(server, access.listen, tls=access.tls)
             handlers = all_handlers(log, hosted, draining, states, address=access.advertised(port))
             add_handlers(server, handlers)
             await states.serve_health(server, handlers)
             await server.start()
+            await watch.start()
         except BaseException:
             await server.stop(None)
             raise
-        node = cls(server, access.address(port), draining, states)
+        node = cls(server, access.address(port), draining, states, watch, bounded)
         for pchannel in log.pchannels.values():
             pchannel.tail.on_failure = node._look_at
             if pchannel.tail.failure is not None:
@@ -85,6 +109,7 @@ class Node:
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the node stops at once."""
         try:
+            await self._watch.close()
             if self._failing is not None:
                 await self._failing
             await self._states.stopping()

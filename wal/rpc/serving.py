@@ -41,12 +41,27 @@ Handler = (
 a method that also takes many requests `(context) -> None`, where the context is a `Conversation`."""
 
 
-def server_options(*, message_bytes_max: int = MESSAGE_BYTES_MAX, ping_s: float = PING_S) -> list[tuple[str, Any]]:
+def server_options(
+    *,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    ping_s: float = PING_S,
+    connections_max: int = 8_192,
+    idle_connection_s: float = 300.0,
+    handshake_s: float = 10.0,
+    client_calls_max: int = 1_024,
+) -> list[tuple[str, Any]]:
     """Returns the options of a server, which refuses a request above `message_bytes_max` before it has room for it.
 
-    A client that is gone without a word is found after `ping_s` and half of it, and its streams end.
+    A client that is gone without a word is found after `ping_s` and half of it, and its streams end. A connection without a call is closed
+    after `idle_connection_s`, and one that does not begin with HTTP/2 after `handshake_s`; above `connections_max` new ones are closed at
+    once. A client that has twice `client_calls_max` calls waits with more.
     """
     return [
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.max_connection_idle_ms", round(idle_connection_s * 1000)),
+        ("grpc.server_handshake_timeout_ms", round(handshake_s * 1000)),
+        # Above the bound of calls, so that a call over that one is refused with the reason.
+        ("grpc.max_concurrent_streams", 2 * client_calls_max),
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # a second server at the same port is an error, not a partner
@@ -142,11 +157,17 @@ class Conversation:
     def __init__(self, context: Any, parse: Callable[[bytes], Awaitable[Any]]) -> None:
         self.invocation_metadata = context.invocation_metadata
         self.write = context.write
+        self._context = context
         self._read = context.read
         self._parse = parse
         self._reader: asyncio.Task[Any] | None = None
         """The task whose read is under way."""
         self._ended = False
+
+    def room(self, size: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """A block in which the call has room for so many bytes of answers, once there is some. Raises WouldBlockError if there is none."""
+        block: contextlib.AbstractAsyncContextManager[None] = self._context.room(size)
+        return block
 
     async def read(self) -> Any:
         """Returns the next request, or EOF, also when a reader was ended. Raises InvalidArgumentError for one that cannot be parsed.

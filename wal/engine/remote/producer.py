@@ -34,6 +34,7 @@ from wal.errors import (
     UnknownOutcomeError,
     UnmatchedChannelTermError,
     WALError,
+    WouldBlockError,
 )
 from wal.message import MessageID
 from wal.pchannel import InFlight, closed_at_barrier
@@ -207,7 +208,7 @@ class Producer:
     async def _refused(self, refusal: WALError) -> None:
         """Pauses before the next stream, because no server takes the requests for this reason, or fails them."""
         self._report(refusal)
-        if not isinstance(refusal, MOVED):
+        if not isinstance(refusal, (*MOVED, WouldBlockError)):
             self._give_up(refusal)
         elif self._pauses.waited_s >= UNREACHABLE_S:
             error = UnavailableError(

@@ -28,6 +28,7 @@ from wal.errors import (
     UnknownError,
     UnmatchedChannelTermError,
     WALError,
+    WouldBlockError,
 )
 from wal.message import FORM_JOURNAL, LogPosition, MessageID, Origin
 from wal.reading import PageRequest, ReadPosition
@@ -38,12 +39,14 @@ from wal.rpc.methods import GET_MOMENT
 from wal.rpc.positions import identity_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
 
-__all__ = ["MOVED", "NOT_HERE", "RemoteReadableLog"]
+__all__ = ["LATER", "MOVED", "NOT_HERE", "RemoteReadableLog"]
 
 MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
 NOT_HERE: Final = (*MOVED, ChannelNotExistError)
 """The same, for calls that need no vchannel: what does not exist is the pchannel, on that server."""
+LATER: Final = (*NOT_HERE, WouldBlockError)
+"""The same, and with a server that has reached one of its bounds: a reader asks again, with pauses."""
 PAGE_BYTES: Final = 1 << 20
 """The largest page that is asked for: gRPC copies a message several times, which takes longer once it is not in the processor's cache."""
 READERS_MAX: Final = 8
@@ -210,7 +213,7 @@ class RemoteReadableLog(ReadableLog):
         except asyncio.CancelledError:
             self._keep(following, ahead)
             raise
-        except NOT_HERE:
+        except LATER:
             self.losses += 1
             return None
         if page is not None and page.next_position < ahead.end:
@@ -249,7 +252,7 @@ class RemoteReadableLog(ReadableLog):
                 if self.checked < self.losses:
                     await self.check_again()
                 return await self._page(request)
-            except NOT_HERE as error:
+            except LATER as error:
                 if self._closed:
                     raise
                 self.losses += 1

@@ -15,7 +15,7 @@ from typing import Final
 
 from wal.backends import FramePage, LogSnapshot
 from wal.engine.remote.pauses import Pauses
-from wal.engine.remote.remote_log import NOT_HERE, RemoteReadableLog
+from wal.engine.remote.remote_log import LATER, RemoteReadableLog
 from wal.engine.remote.supervision import Supervision
 from wal.errors import LogWentBackError, WALError
 from wal.message import LogPosition, MessageID
@@ -162,7 +162,7 @@ class RemotePChannel(ReadablePChannel):
                         self.log.losses += 1
                         self._stream = None
                         stream.cancel()
-                except NOT_HERE as error:
+                except LATER as error:
                     self.log.report(error)
                     if self._pauses.to_tell():
                         _log.warning("readers of pchannel %s wait for a server: %s", self.channel, error)
