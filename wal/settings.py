@@ -7,6 +7,7 @@ and names the file or the variable that it comes from. Secrets are kept as `Secr
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -365,7 +366,10 @@ def _seconds(text: str) -> float:
 
 
 def _unknown(name: str) -> str:
-    return f"there is no setting {name!r}; accepted are: {', '.join(sorted(Settings.__struct_fields__))}"
+    accepted = sorted(Settings.__struct_fields__)
+    close = difflib.get_close_matches(name.lower(), accepted, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"there is no setting {name!r}{meant}; accepted are: {', '.join(accepted)}"
 
 
 MEANINGS: Final[Mapping[str, str]] = {

@@ -1,14 +1,17 @@
-"""A read of a vchannel that does not exist gets an empty log, and one warning that lists the existing vchannels."""
+"""A read of a vchannel that does not exist gets an empty log, and one warning that lists the existing vchannels, unless it is created."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
+from actors import VirtualClock
 from tests.accesser.probes import payloads, read_all
-from wal import Message, WALAccesser, bridge, open_wal
+from tests.accesser.virtual import open_virtual
+from wal import Message, bridge, open_wal
 from wal.channels.vchannels import NOTED_MAX, UnknownVChannels, existing_vchannels
 from wal.errors import ChannelNotExistError
 
@@ -19,27 +22,41 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def test_a_read_of_an_unknown_vchannel_warns_once_and_lists_the_existing_ones(
-    log: WALAccesser, warnings: pytest.LogCaptureFixture
-) -> None:
-    for name in ("payments", "orders", "orders-eu"):
-        await log.raw_append(Message(name, b""))
-    assert await read_all(log, "orders") != []
-    assert warnings.messages == []
-    for _ in range(3):
-        assert await read_all(log, "oders") == []
-    (told,) = warnings.messages
-    assert told.startswith("vchannel 'oders' does not exist in ")
-    assert told.endswith("there are 'orders', 'orders-eu', 'payments'")
-    assert await read_all(log, "other") == []
-    assert len(warnings.messages) == 2
-    await log.raw_append(Message("oders", b"meant"))
-    assert await payloads(log, "oders") == [b"meant"]
-    assert len(warnings.messages) == 2
+async def test_read_of_a_misspelt_name_warns_once(location: str, warnings: pytest.LogCaptureFixture) -> None:
+    async with open_wal(location) as log:
+        for name in ("payments", "orders", "orders-eu"):
+            await log.raw_append(Message(name, b""))
+        assert await read_all(log, "orders") != []
+        for _ in range(3):
+            assert await read_all(log, "oders") == []
+        assert await read_all(log, "other") == []
+        await log.raw_append(Message("other", b"meant"))
+        assert await payloads(log, "other") == [b"meant"]
+        assert warnings.messages == []
+    (message,) = warnings.messages
+    assert message.startswith("vchannel 'oders' does not exist in ")
+    assert message.partition("; ")[2].startswith("there are 'orders', ")
 
 
-async def test_a_log_without_vchannels_says_so(log: WALAccesser, warnings: pytest.LogCaptureFixture) -> None:
-    assert await read_all(log, "orders") == []
+async def test_follower_warns_after_five_seconds(data_dir: Path, warnings: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(str(data_dir), clock)
+    async with log.read("orders"), log.read("stock"):
+        await clock.run(4.9)
+        assert warnings.messages == []
+        await log.raw_append(Message("stock", b""))
+        await clock.run(0.3)
+        assert [message.partition(": ")[2] for message in warnings.messages] == [
+            "it is read as an empty log until it is created; there are 'stock'"
+        ]
+        await clock.run(60.0)
+    await log.close()
+    assert len(warnings.messages) == 1
+
+
+async def test_log_without_vchannels_says_so(location: str, warnings: pytest.LogCaptureFixture) -> None:
+    async with open_wal(location) as log:
+        assert await read_all(log, "orders") == []
     assert [message.partition(": ")[2] for message in warnings.messages] == [
         "it is read as an empty log until it is created; there are no vchannels yet"
     ]
@@ -85,7 +102,11 @@ def test_listing_takes_no_time_that_a_loop_would_notice() -> None:
 
 def test_names_that_were_warned_of_are_bounded(warnings: pytest.LogCaptureFixture) -> None:
     unknown = UnknownVChannels("memory:")
-    unknown.note((f"v{number}" for number in range(2 * NOTED_MAX)), ())
+    assert unknown.note((f"v{number}" for number in range(2 * NOTED_MAX)), ())
+    assert not unknown.note(["one more"], ())
+    assert warnings.messages == []
+    unknown.warn((), at_close=True)
+    unknown.warn((), at_close=True)
     assert len(warnings.messages) == NOTED_MAX
 
 

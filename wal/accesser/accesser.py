@@ -45,6 +45,13 @@ __all__ = ["LogStatistics", "WALAccesser"]
 class WALAccesser(TxnCalls, ChannelCalls):
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
 
+    if not TYPE_CHECKING:  # a type checker knows the names
+
+        def __getattr__(self, name: str) -> object:
+            from wal.accesser.guesses import missing_call  # needed once, by somebody who is new
+
+            raise AttributeError(missing_call(type(self), name), name=name, obj=self)
+
     def __init__(
         self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False
     ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Generator
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from wal.accesser.accesser import WALAccesser
 from wal.async_only import AsyncOnly
@@ -18,6 +19,8 @@ from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
 __all__ = ["WAL", "init", "open_wal", "release"]
+
+_log: Final = logging.getLogger("wal")
 
 
 def open_wal(
@@ -151,6 +154,11 @@ def _maker(
             f"wait_s={wait_s} waits for the first writer of a log that is only read: give read_only=True with it, or leave it out"
         )
     parsed = parse_location(location)
+    if location == "memory":
+        _log.warning(
+            "location 'memory' is the directory %s: write 'memory:' for a log in memory, or './memory' for a directory that is called so",
+            parsed.path,
+        )
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
         check_readable(parsed)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
 from wal.accesser.opening import LogOpening, open_wal
@@ -102,6 +102,13 @@ class BlockingOpening:
 
 class BlockingWAL(BlockingTxnCalls):
     """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls guarantee."""
+
+    if not TYPE_CHECKING:  # a type checker knows the names
+
+        def __getattr__(self, name: str) -> object:
+            from wal.accesser.guesses import missing_call
+
+            raise AttributeError(missing_call(type(self), name), name=name, obj=self)
 
     def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
         super().__init__(log, thread)

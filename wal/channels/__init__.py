@@ -42,6 +42,7 @@ from wal.channels.service import (
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, VChannelView, read_map
 from wal.channels.vchannels import (
     SHOWN_MAX,
+    UNKNOWN_S,
     VCHANNEL_NAME_BYTES_MAX,
     UnknownVChannels,
     VChannelInfo,
@@ -55,6 +56,7 @@ from wal.channels.vchannels import (
 __all__ = [
     "CHANNELS_MAX",
     "SHOWN_MAX",
+    "UNKNOWN_S",
     "VCHANNEL_NAME_BYTES_MAX",
     "Change",
     "ChannelDescription",

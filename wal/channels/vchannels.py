@@ -1,15 +1,18 @@
 """Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
 
-A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So its first
-read logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded number of names is compared for that list.
+A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read
+of a name that nothing creates within seconds logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded
+number of names is compared for that list.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
+import math
+import time
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -20,6 +23,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 __all__ = [
     "SHOWN_MAX",
+    "UNKNOWN_S",
     "VCHANNEL_NAME_BYTES_MAX",
     "UnknownVChannels",
     "VChannelInfo",
@@ -34,6 +38,8 @@ VCHANNEL_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a vchannel's name."""
 NOTED_MAX: Final = 1024
 """The most names of which one log warns: a caller that reads more unknown names has been warned enough."""
+UNKNOWN_S: Final = 5.0
+"""The seconds that a reader may come before the first append to its vchannel without a warning."""
 SHOWN_MAX: Final = 10
 """The most vchannels that an error or a warning lists."""
 COMPARED_MAX: Final = 128
@@ -123,24 +129,40 @@ def common_place(
 
 
 class UnknownVChannels:
-    """The unknown names that were read in one log, called `location` in the warning."""
+    """The unknown names that were read in one log, called `location` in the warnings.
 
-    def __init__(self, location: str) -> None:
+    A name that was misspelt stays unknown; one that is read before its first append does not. So a name is noted when it is read, and
+    warned of if nothing has created it UNKNOWN_S later, or when the log closes before that.
+    """
+
+    def __init__(self, location: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._location = location
-        self._noted: set[str] = set()
+        self._monotonic = monotonic
+        self._noted: dict[str, float] = {}
+        """When each name was noted; infinity once that led to a warning, or turned out to be needless."""
 
-    def note(self, names: Iterable[str], known: Collection[str]) -> None:
-        """Logs a warning for each of these names that is not among the known ones, once for each name."""
+    def note(self, names: Iterable[str], known: Collection[str]) -> bool:
+        """Notes each of these names that is not among the known ones, once; returns whether there was a new one."""
+        before = len(self._noted)
         for name in names:
-            if name in known or name in self._noted or len(self._noted) >= NOTED_MAX:
+            if name not in known and len(self._noted) < NOTED_MAX:
+                self._noted.setdefault(name, self._monotonic())
+        return len(self._noted) > before
+
+    def warn(self, known: Collection[str], *, at_close: bool = False) -> None:
+        """Logs a warning for each noted name that is still not among the known ones after UNKNOWN_S, or now at the close."""
+        due = math.inf if at_close else self._monotonic() - UNKNOWN_S
+        for name, noted in self._noted.items():
+            if noted == math.inf or (noted > due and name not in known):
                 continue
-            self._noted.add(name)
-            _log.warning(
-                "vchannel %r does not exist in %s: it is read as an empty log until it is created; %s",
-                name,
-                self._location,
-                existing_vchannels(name, known),
-            )
+            self._noted[name] = math.inf
+            if name not in known:
+                _log.warning(
+                    "vchannel %r does not exist in %s: it is read as an empty log until it is created; %s",
+                    name,
+                    self._location,
+                    existing_vchannels(name, known),
+                )
 
 
 def existing_vchannels(name: str, known: Collection[str]) -> str:

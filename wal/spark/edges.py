@@ -118,7 +118,9 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
 
 def warn_of_unknown(options: SourceOptions, known: KnownVChannels) -> None:
     """Warns of vchannels that the read names but that do not exist: they are empty until they are created."""
-    UnknownVChannels(options.location.value).note(options.channels.names or (), known.names())
+    unknown = UnknownVChannels(options.location.value)
+    unknown.note(options.channels.names or (), known.names())
+    unknown.warn(known.names(), at_close=True)  # a batch ends with what there is
 
 
 def was_dropped(name: str) -> str:

@@ -134,6 +134,7 @@ class LocalLog:
     async def close(self) -> None:
         """Drains what is in flight, gives all pchannels one closing tick, and releases everything."""
         self._hosting.disarm()
+        self.vchannels.end_warnings()
         await self.broadcasts.close()
         self.in_flight.fail(closed_log)
         await self.retention.close()
@@ -159,7 +160,9 @@ class LocalLog:
         directory = VChannelDirectory(self.kv)
         await directory.load()
         saver = self.system.spawn(directory, name="directory", inbox_max=INBOX_MAX)
-        self.vchannels = VChannelRoutes(directory, saver, self.pchannels, settings, location=str(self._location))
+        self.vchannels = VChannelRoutes(
+            directory, saver, self.pchannels, settings, location=str(self._location), clock=self.clock
+        )
         self.appends = LocalAppends(self.vchannels, self.pchannels, self.in_flight, settings)
         self._hosting = Hosting(
             self.backend,

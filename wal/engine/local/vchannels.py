@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from actors import ActorError, ActorRef, InboxFullError
+from actors import ActorError, ActorRef, Clock, InboxFullError, Timer
 from wal.channels import (
+    UNKNOWN_S,
     Change,
     UnknownVChannels,
     VChannelDirectory,
@@ -53,6 +54,7 @@ class VChannelRoutes:
         settings: Settings,
         *,
         location: str,
+        clock: Clock,
     ) -> None:
         self.directory: VChannelDirectory = directory
         self.routes: dict[str, VChannel] = {}
@@ -66,7 +68,9 @@ class VChannelRoutes:
         self._saver = saver
         self._pchannels = pchannels
         self._settings = settings
-        self._unknown = UnknownVChannels(location)
+        self._unknown = UnknownVChannels(location, monotonic=clock.monotonic)
+        self._clock = clock
+        self._warning: Timer | None = None
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]:
@@ -113,9 +117,16 @@ class VChannelRoutes:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
         records = self.directory.records
         channel = common_place(names, records, list(self._pchannels), create_vchannels=self._settings.create_vchannels)
-        self._unknown.note(names, records)
+        if self._unknown.note(names, records):
+            self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.records))
         bound = {name: records[name].incarnation if name in records else None for name in names}
         return self._pchannels[channel], Selection(bound, floor=self.directory.next_incarnation)
+
+    def end_warnings(self) -> None:
+        """Warns now of names that were read and do not exist: the log closes."""
+        if self._warning is not None:
+            self._warning.cancel()
+        self._unknown.warn(self.records, at_close=True)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""

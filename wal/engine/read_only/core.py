@@ -67,6 +67,7 @@ class ReadOnlyCore:
                 if name not in self.logs:
                     self.logs = {**self.logs, name: self.source.open_log(name)}
             self.view = self.source.vchannels()
+            self._unknown.warn(self.view.records)
             return self.view
 
     def forget(self, pchannel: str) -> None:
@@ -96,7 +97,7 @@ class ReadOnlyCore:
         return common_place(names, self.view.records, list(self.logs), create_vchannels=self._create_vchannels)
 
     def selection(self, pchannel: str, names: tuple[str, ...]) -> Selection:
-        """Returns these vchannels of a pchannel with their incarnations of the last look. Warns once about a name that does not exist."""
+        """Returns these vchannels of a pchannel with their incarnations of the last look. Notes a name that does not exist."""
         view = self.view
         self._unknown.note(names, view.records)
         return Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
@@ -201,6 +202,7 @@ class ReadOnlyCore:
         """Closes the logs and the source. Idempotent; no other call may be under way."""
         with self._looking:
             self._closed = True
+            self._unknown.warn(self.view.records, at_close=True)
             for log in self.logs.values():
                 log.close()
             self.source.close()

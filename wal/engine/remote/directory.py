@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import aclosing, contextmanager
 from typing import Final
 
-from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
+from wal.channels import UNKNOWN_S, ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.shared_calls import SharedCalls
@@ -65,6 +65,7 @@ class RemoteDirectory:
         self._use = use
         self._located: SharedCalls[Sequence[_State]] = SharedCalls()
         self._unknown = UnknownVChannels(place)
+        self._warning: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the vchannels are known; it has the error if the first watch failed."""
@@ -78,7 +79,10 @@ class RemoteDirectory:
             )
 
     async def close(self) -> None:
-        """Ends the task. Idempotent."""
+        """Ends the task, and warns of names that were read and do not exist. Idempotent."""
+        if self._warning is not None:
+            self._warning.cancel()
+        self._unknown.warn(self.known.records, at_close=True)
         watching, self._watching = (
             self._watching,
             None,
@@ -104,7 +108,10 @@ class RemoteDirectory:
         if expected is None:
             expected = list(map(_mark, await self._locate_to_read(names)))
         while True:
-            self._unknown.note(names, self.known.records)
+            if self._unknown.note(names, self.known.records):
+                self._warning = asyncio.get_running_loop().call_later(
+                    UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records)
+                )
             pchannel = self._pchannels[expected[0][0]]
             await pchannel.catch_up()
             # The pchannel may now show a vchannel that was created since: the selection must bind it.
