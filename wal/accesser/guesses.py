@@ -1,4 +1,4 @@
-"""The text of the AttributeError for a call that an open log does not have: what it is called here, for people who know another name. Pure."""
+"""The text of the error for a call that an open log does not have: what it is called here, for people who know another name. Pure."""
 
 from __future__ import annotations
 
