@@ -22,6 +22,8 @@ import msgspec
 __all__ = ["Line", "Other", "eventually"]
 
 WAIT_TIMEOUT_S: Final = 15.0
+START_TIMEOUT_S: Final = 60.0
+"""The maximum time until a process runs its job: the first one waits for the imports of the process that it is forked from."""
 
 context: Final = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
@@ -41,11 +43,15 @@ context.set_forkserver_preload(
 class Other:
     """Starts a process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
 
-    def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False) -> None:
-        """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests."""
+    def __init__(
+        self, job: Callable[..., Any], *args: Any, fresh: bool = False, prepare: Callable[[], None] | None = None
+    ) -> None:
+        """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests. It calls `prepare` before the
+        job."""
         self._line, theirs = context.Pipe()
+        self._has_started = False
         chosen = multiprocessing.get_context("spawn") if fresh else context
-        self._process = chosen.Process(target=_run, args=(job, theirs, args), daemon=True)
+        self._process = chosen.Process(target=_run, args=(job, theirs, args, prepare), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -69,8 +75,18 @@ class Other:
 
     def hear_now(self) -> Any:
         """`hear` for a test without a loop."""
-        if not self._line.poll(WAIT_TIMEOUT_S):
-            raise AssertionError(f"the other process said nothing for {WAIT_TIMEOUT_S} s")
+        self._wait_for_start()
+        return self._next(WAIT_TIMEOUT_S)
+
+    def _wait_for_start(self) -> None:
+        if not self._has_started:
+            started = self._next(START_TIMEOUT_S)
+            assert isinstance(started, _Started), f"the process sent {started!r} before its job began"
+            self._has_started = True
+
+    def _next(self, timeout_s: float) -> Any:
+        if not self._line.poll(timeout_s):
+            raise AssertionError(f"the other process said nothing for {timeout_s} s")
         try:
             word = self._line.recv()
         except EOFError:
@@ -95,7 +111,7 @@ class Other:
             while self._line.poll():
                 words.append(self._line.recv())
         self._line.close()
-        return words
+        return [word for word in words if not isinstance(word, _Started)]
 
     def kill_now(self) -> None:
         """`kill` for a test without a loop."""
@@ -114,6 +130,7 @@ class Other:
 
     async def end(self) -> None:
         """Waits until the process has ended by itself, without a further message."""
+        await asyncio.to_thread(self._wait_for_start)
         await asyncio.to_thread(self._process.join, WAIT_TIMEOUT_S)
         assert self._process.exitcode == 0, f"exit code {self._process.exitcode}"
         self._line.close()
@@ -151,8 +168,15 @@ class _Failure(msgspec.Struct):
     text: str
 
 
-def _run(job: Callable[..., Any], line: Connection, args: tuple[Any, ...]) -> None:
+class _Started(msgspec.Struct):
+    """The first message of a process: its job begins."""
+
+
+def _run(job: Callable[..., Any], line: Connection, args: tuple[Any, ...], prepare: Callable[[], None] | None) -> None:
     try:
+        if prepare is not None:
+            prepare()
+        line.send(_Started())
         if asyncio.iscoroutinefunction(job):
             asyncio.run(job(Line(line), *args))
         else:

@@ -41,7 +41,7 @@ class OtherUser(Other):
     def __init__(
         self, job: Callable[..., Any], *args: Any, uid: int = STRANGER, gid: int = READERS, uses_log: bool = True
     ) -> None:
-        super().__init__(_drop_and_run, job, uid, gid, uses_log, *args)
+        super().__init__(_drop_and_run, job, uid, gid, *args, prepare=_use_everything_once if uses_log else None)
 
 
 @pytest.fixture
@@ -67,9 +67,7 @@ def modes(directory: Path) -> dict[str, int]:
     return found
 
 
-def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, uses_log: bool, *args: Any) -> Any:
-    if uses_log:
-        _use_everything_once()
+def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, *args: Any) -> Any:
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
