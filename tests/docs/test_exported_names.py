@@ -23,11 +23,11 @@ PUBLIC = """
 """
 
 ERRORS = """
-    BulkAppendError
-    ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError FormatError IgnoredOperationError
-    InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
-    NoSpaceError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError TruncatedError
-    UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
+    BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError
+    FormatError IgnoredOperationError InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError
+    KeyNotExistError LockedError LogWentBackError NoPayloadError NoSpaceError NotLocalError ResourceAcquiredError SessionLostError
+    StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError UnknownError UnknownOutcomeError
+    UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
 """
 
 MODULES = sorted(

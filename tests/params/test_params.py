@@ -190,3 +190,14 @@ def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be read: No such file"):
         GlobalParamsTable().load_yaml(tmp_path / "none.yaml")
+
+
+def test_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="embedded null byte"):
+        GlobalParamsTable().load_yaml("a\0b")
+
+
+@pytest.mark.parametrize("limit", [1.5, "1", None, True])
+def test_limit_that_is_no_int_is_refused(limit: object) -> None:
+    with pytest.raises(TypeError, match="limit must be an int"):
+        GlobalParamsTable().load_range("a", "b", limit)  # type: ignore[arg-type]

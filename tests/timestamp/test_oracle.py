@@ -380,3 +380,12 @@ async def test_on_sqlite_with_the_real_clock_over_restarts(tmp_path: Path) -> No
             else:  # a crash, as far as the KV can tell: nothing more is saved
                 await kv.close()
                 await oracle.close()
+
+
+async def test_wall_clock_that_python_cannot_tell_is_refused() -> None:
+    class FarClock(FakeClock):
+        def wall(self) -> float:
+            raise OverflowError("timestamp too large to convert to C _PyTime_t")
+
+    with pytest.raises(InvalidArgumentError, match=r"past the year 2262.*set the clock"):
+        await TimestampOracle(MemoryKV(), clock=FarClock()).start()

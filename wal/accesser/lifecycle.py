@@ -14,6 +14,7 @@ garbage-collected with the last of these objects, and then releases an engine th
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import warnings
@@ -22,12 +23,22 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wal.accesser.releases import Release, released
-from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
 
 if TYPE_CHECKING:
     from wal.engine.base import ReadableEngine, WritableEngine
 
-__all__ = ["Lifecycle"]
+__all__ = ["Lifecycle", "opening_failed"]
+
+
+def opening_failed(location: object, error: OSError) -> Exception:
+    """Returns the error for an opening that this one ended: a typed one if there was no free file descriptor."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return error
+    return UnavailableError(
+        f"the log at {location} cannot be opened without a free file descriptor ({error.strerror}): close some files, or raise the limit of "
+        "the process (ulimit -n), and open it again"
+    )
 
 
 class Lifecycle:
@@ -129,10 +140,15 @@ class Lifecycle:
         await asyncio.shield(self._closing)
 
     async def _open(self) -> ReadableEngine:
-        engine = await self._make()
-        await released(engine.place)
-        self._made = engine
-        await engine.open()
+        try:
+            engine = await self._make()
+            await released(engine.place)
+            self._made = engine
+            await engine.open()
+        except OSError as error:
+            if (failure := opening_failed(self.location, error)) is error:
+                raise
+            raise failure from error
         return engine
 
     def _opened(self, opening: asyncio.Task[ReadableEngine]) -> None:
@@ -160,17 +176,24 @@ class Lifecycle:
             raise self._failure
 
     def _check_place(self) -> None:
-        loop = asyncio.get_running_loop()
         if self.forked:
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened before this process was forked: open it in the child instead"
             )
-        if self.loop is not None and loop is not self.loop and self.loop.is_closed():
+        loop = asyncio._get_running_loop()
+        if loop is self.loop and loop is not None:
+            return
+        if self.loop is not None and self.loop.is_closed():
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened in an event loop that has ended: await its close(), which can be done here, and "
                 "open it again in this one"
             )
-        if self.loop is not None and loop is not self.loop:
+        if loop is None:
+            raise InvalidArgumentError(
+                f"the log at {self.location} is used in an event loop, and this thread runs none: call it there "
+                "(loop.call_soon_threadsafe), or use bridge.blocking"
+            )
+        if self.loop is not None:
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened in another event loop: use it there, or close it and open it in this one"
             )

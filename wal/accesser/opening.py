@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Unpack
 
 from wal.accesser.accesser import WALAccesser
+from wal.accesser.lifecycle import opening_failed
 from wal.async_only import AsyncOnly
 from wal.engine.factory import check_readable, make_engine, with_absolute_paths
 from wal.errors import ClosedError, InvalidArgumentError
@@ -161,7 +162,12 @@ def _maker(
         )
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
-        check_readable(parsed)
+        try:
+            check_readable(parsed)
+        except OSError as error:  # of an import
+            if (failure := opening_failed(parsed, error)) is error:
+                raise
+            raise failure from error
     elif not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"

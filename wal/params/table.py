@@ -47,6 +47,8 @@ class GlobalParamsTable:
 
         At most `limit` of them are returned; 0 or less means all.
         """
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise TypeError(f"limit must be an int, not {limit!r}")
         first, end = _name(key), _name(end_key)
         with self._lock:
             start, stop = bisect_left(self._names, first), bisect_left(self._names, end)

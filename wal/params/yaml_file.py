@@ -53,8 +53,9 @@ def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise InvalidArgumentError(f"the file of parameters {path!r} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or a lone surrogate
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgumentError(f"the file of parameters {path!r} cannot be read: {reason}") from error
     if len(text) > FILE_BYTES_MAX:
         raise InvalidArgumentError(f"the file of parameters {path!r} has more than {FILE_BYTES_MAX} bytes: split it")
     return text

@@ -229,6 +229,12 @@ class TimestampOracle:
         return max(self._now_ms() + self._window_ms, (self._table.last >> LOGICAL_BITS) + AHEAD_STEP_MS)
 
     async def _start(self) -> None:
+        try:
+            self._wall()
+        except OverflowError as error:  # Python counts the nanoseconds since 1970 in 64 bits
+            raise InvalidArgumentError(
+                f"the wall clock is past the year 2262, which Python cannot tell ({error}): set the clock"
+            ) from error
         limit_ms = await self._saved.take_over(self._first_limit_ms)
         self._saves += 1
         if self._end is None:
