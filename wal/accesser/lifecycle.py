@@ -36,8 +36,8 @@ def opening_failed(location: object, error: OSError) -> Exception:
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     return UnavailableError(
-        f"the log at {location} cannot be opened without a free file descriptor ({error.strerror}): close some files, or raise the limit of "
-        "the process (ulimit -n), and open it again"
+        f"the log at {location} cannot be opened without a free file descriptor ({error.strerror}): close some files, or raise the limit "
+        "of the process (ulimit -n), and open it again"
     )
 
 
