@@ -267,6 +267,17 @@ async def test_wrong_tls_files_are_named_before_a_log_exists(tmp_path: Path, cer
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("token", ["", "\xe4", "two\nlines", " open"])
+def test_a_wrong_token_is_named_before_a_log_exists(
+    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WAL_SERVER_TOKEN", token)
+    assert main(["standalone", str(tmp_path / "new"), "--listen", "127.0.0.1:0"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("wal: WAL_SERVER_TOKEN, or token in [server]: a token must have 1 or more printable ASCII")
+    assert not (tmp_path / "new").exists()
+
+
 def test_errors_of_a_command_show_its_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (("standalone", "memory:", "--bogus"), ("standalone",), ("standalone", "memory:", "--listen")):
         with pytest.raises(SystemExit) as ended:

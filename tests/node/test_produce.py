@@ -460,3 +460,14 @@ async def test_withdrawing_is_answered_and_changes_nothing_but_what_waits(connec
     assert isinstance(answered[1], AppendResult)
     await stream.write(proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=3, withdrawn_ids=[1])))
     assert list((await stream.read()).outcomes.done) == [3]
+
+
+async def test_an_append_request_without_messages_is_answered(served: Serving, connection: Connection) -> None:
+    stream = await opened(connection)
+    await stream.write(append(7))
+    await stream.write(append(8, Message("orders", b"x")))
+    answers = await outcomes(stream, 2)
+    assert isinstance(answers[7], InvalidArgumentError)
+    assert "has no message" in str(answers[7])
+    assert isinstance(answers[8], AppendResult)
+    stream.cancel()

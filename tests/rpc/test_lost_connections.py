@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,7 +19,7 @@ from wal.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from wal.rpc.api import cluster_pb2
+from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.methods import CREATE_VCHANNEL, LIST_VCHANNELS, PRODUCE
 from wal.rpc.serving import listen, server_options
@@ -171,3 +173,35 @@ async def test_an_address_in_use_is_named() -> None:
     async with serving(Server()) as port:
         with pytest.raises(StorageError, match=rf"nothing can listen at '127.0.0.1:{port}'"):
             await listen(grpc.aio.server(options=server_options()), f"127.0.0.1:{port}")
+
+
+class Stubborn(Server):
+    """A server whose stream writes on after its client has gone."""
+
+    async def produce(self, context: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await super().produce(context)
+            await asyncio.Event().wait()
+        await context.write(streaming_pb2.ProduceResponse())
+
+
+async def test_a_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving(Stubborn()) as port:
+        async with connected(port) as connection:
+            stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+            await stream.read()
+            stream.cancel()
+        await until(lambda: any("is gone before the end" in record.getMessage() for record in caplog.records))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_metadata_has_one_bound() -> None:
+    call = LIST_VCHANNELS.path, LIST_VCHANNELS.serializers()
+    async with serving(Server()) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for _ in range(100):
+            metadata = (("x", "y" * 15_000),)
+            assert (await channel.unary_unary(call[0], **call[1])(LISTING, metadata=metadata)).vchannels
+        with pytest.raises(grpc.aio.AioRpcError, match="16384") as refused:
+            await channel.unary_unary(call[0], **call[1])(LISTING, metadata=(("x", "y" * 16_384),))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

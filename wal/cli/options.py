@@ -129,6 +129,8 @@ def access_from(arguments: argparse.Namespace) -> Access:
 
 
 def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
+    from wal.rpc.headers import token_header
+
     texts = [] if token is None else [token]
     if file is not None:
         try:
@@ -138,7 +140,16 @@ def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
             raise InvalidArgumentError(f"token_file={file!r} cannot be read: {reason}") from None
         if not texts:
             raise InvalidArgumentError(f"token_file={file!r} holds no token: write one a line")
-    return tuple(map(Secret, texts))
+    tokens = tuple(map(Secret, texts))
+    for number, secret in enumerate(tokens):
+        try:
+            token_header(secret)
+        except InvalidArgumentError as error:
+            where = (
+                "WAL_SERVER_TOKEN, or token in [server]" if token is not None and not number else f"token_file={file!r}"
+            )
+            raise InvalidArgumentError(f"{where}: {error}") from None
+    return tokens
 
 
 def _take(given: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:

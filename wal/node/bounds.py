@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -142,6 +141,8 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
             counted = _Context(context, client, self.answers, handler, method)
             try:
                 await serve(handler, requests, counted)
+            except grpc.aio.InternalError as lost:  # the client is gone, and gRPC would log an error
+                raise asyncio.CancelledError from lost
             finally:
                 counted.end()
                 self.calls.release(client, 1)
@@ -160,13 +161,7 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
         if handler.unary_unary is not None:
             await context.answer(await handler.unary_unary(request, context))
             return
-        answers = handler.unary_stream(request, context)
-        if inspect.isawaitable(answers):  # that of gRPC's health service, which writes its answers
-            await answers
-            return
-        async with contextlib.aclosing(answers) as responses:
-            async for response in responses:
-                await context.answer(response)
+        await handler.unary_stream(request, context)
 
     async def _read(self, context: _Context) -> bytes | None:
         """Returns the request of a call, or None if its client has gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import grpc
@@ -100,18 +100,12 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
 
             return call
 
-        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
-            with self._under_way():
-                async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
-                    async for response in responses:
-                        yield response
-
         serializers = (handler.request_deserializer, handler.response_serializer)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(counted(handler.unary_unary), *serializers)
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(counted(handler.stream_stream), *serializers)
-        return grpc.unary_stream_rpc_method_handler(answers, *serializers)
+        return grpc.unary_stream_rpc_method_handler(counted(handler.unary_stream), *serializers)
 
     @contextlib.contextmanager
     def _under_way(self) -> Iterator[None]:

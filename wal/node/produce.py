@@ -208,6 +208,12 @@ class ProduceStream:
             raise InvalidArgumentError(
                 f"an AppendRequest has {count} messages, at most {UNANSWERED_MAX} are accepted: send several"
             )
+        if not count:
+            self._unanswered += 1
+            self._told(
+                request.first_request_id, InvalidArgumentError("an AppendRequest has no message: send one or more")
+            )
+            return
         if self._append_together(request):
             return
         appends = appends_of(request)

@@ -28,6 +28,9 @@ __all__ = ["ENTRIES_MAX", "MESSAGE_BYTES_MAX", "add_handlers", "check_free", "li
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
 
+METADATA_BYTES_MAX: Final = 16 * 1024
+"""The most metadata of a call, with gRPC's own of about 500 bytes."""
+
 COUNTED_BYTES: Final = 256 * 1024
 """The size above which the fields of a request are counted before it is parsed."""
 ENTRIES_MAX: Final = 262_144
@@ -64,6 +67,9 @@ def server_options(
         ("grpc.max_concurrent_streams", 2 * client_calls_max),
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_send_message_length", -1),
+        # Without these gRPC refuses some of the calls with more than 8 KiB, by chance, and all above 16 KiB.
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.so_reuseport", 0),  # a second server at the same port is an error, not a partner
         # Clients ping while a call is under way (wal/network/endpoints.py), which gRPC takes for an attack by default.
         ("grpc.http2.min_ping_interval_without_data_ms", round(ping_s * 500)),
@@ -130,11 +136,12 @@ def _handler(
         except Exception as error:
             await _end(method, context, error)
 
-    async def answers(request: bytes, context: Any) -> AsyncIterator[Any]:
+    async def answers(request: bytes, context: Any) -> None:
+        # Responses are written here, because gRPC logs an error for each call whose client has gone while it writes.
         try:
             async with contextlib.aclosing(handler(await parse(request), context)) as responses:
                 async for response in responses:
-                    yield response
+                    await context.write(response)
         except Exception as error:
             await _end(method, context, error)
 
@@ -249,12 +256,18 @@ def _serializer(method: Method[Any, Any]) -> Callable[[Any], bytes]:
 
 
 async def _end(method: Method[Any, Any], context: Any, error: Exception) -> None:
-    """Ends a call whose handler raised this."""
-    if isinstance(error, grpc.aio.AbortError):
-        raise error  # the handler has ended the call itself
-    if not isinstance(error, WALError):
-        _log.error("a handler of %s failed; please report it", method.path, exc_info=error)
-    await abort(context, error)
+    """Ends a call whose handler raised this. Raises CancelledError if the client is gone: killed, for example, or disconnected."""
+    try:
+        if isinstance(error, grpc.aio.AbortError | grpc.aio.InternalError):
+            raise error  # the handler has ended the call itself, or gRPC could not read or write
+        if not isinstance(error, WALError):
+            _log.error("a handler of %s failed; please report it", method.path, exc_info=error)
+        await abort(context, error)
+    except grpc.aio.InternalError as lost:
+        _log.debug("a client of %s is gone before the end of its call (%s)", method.path, lost)
+        raise asyncio.CancelledError from lost
+    finally:
+        del error  # its traceback leads to this frame, and to the answers of the handler: they are freed at once
 
 
 _ARITIES: Final[Mapping[tuple[str, str], tuple[bool, bool]]] = {

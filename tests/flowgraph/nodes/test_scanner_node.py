@@ -213,3 +213,21 @@ async def test_wrong_arguments_are_refused(log: WALAccesser) -> None:
     for seconds in (None, "1", True):
         with pytest.raises(TypeError, match="tick_interval_s of node 'source' must be a number of seconds"):
             ScannerNode("source", log, "orders", cursor="graph", tick_interval_s=seconds)  # type: ignore[arg-type]
+
+
+async def test_two_nodes_on_one_cursor_are_refused(log: WALAccesser) -> None:
+    await numbered(log, 4)
+    async with source(log) as node:
+        assert await full_ticks(node, 4)
+        second, elsewhere = (ScannerNode("second", log, "orders", cursor=cursor) for cursor in ("graph", "another"))
+        with pytest.raises(
+            InvalidArgumentError, match="node 'source' reads with cursor 'graph' already, and node 'second'"
+        ):
+            await next_tick(second)
+        assert await full_ticks(elsewhere, 4)
+        await second.close()  # does not end the claim of the first
+        with pytest.raises(InvalidArgumentError, match="node 'source'"):
+            await next_tick(ScannerNode("third", log, "orders", cursor="graph"))
+        await elsewhere.close()
+    async with source(log) as later:
+        assert await full_ticks(later, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from wal.accesser.accesser import WALAccesser
 from wal.cursors import check_cursor
@@ -29,7 +30,8 @@ class ScannerNode(BaseNode):
 
     A tick is a frame of the log or, with `tick_interval_s`, what has time ticks in one multiple of it; a large one is divided. Its number
     is the last time tick that may be in it. Ticks without messages come as the log promises them, so that a quiet log stops no join. A
-    transaction is one message. One graph reads under one name of a cursor.
+    transaction is one message. One node reads under one name of a cursor: a second one on the same open log fails at its first tick with
+    an InvalidArgumentError, since each would move the cursor past what the other has not handled.
     """
 
     is_input = True
@@ -63,6 +65,8 @@ class ScannerNode(BaseNode):
                 f"node {name!r} has follow=False, and tick_interval_s={tick_interval_s}: the last interval might grow after the end, and "
                 "would not be the same tick then; leave out one of them"
             )
+        self._log = log
+        self._cursor = (cursor, frozenset((vchannel,) if isinstance(vchannel, str) else vchannel))
         self._scanner = log.read(
             vchannel,
             deliver_policy=deliver_policy,
@@ -80,7 +84,11 @@ class ScannerNode(BaseNode):
         self._saved: ReadPosition | None = None
 
     async def operate(self, msgs: list[Msg]) -> Sequence[Msg]:
-        """Returns the messages of the next tick, none at the end of the log."""
+        """Returns the messages of the next tick, none at the end of the log.
+
+        Raises InvalidArgumentError at the first tick if another node of this process reads the log with the same cursor.
+        """
+        self._take_cursor()
         while not self._cut:
             page = await self._scanner.page()
             if not page:
@@ -107,7 +115,22 @@ class ScannerNode(BaseNode):
 
     async def close(self) -> None:
         """Ends the read."""
+        readers = _READERS.get(self._log, {})
+        if readers.get(self._cursor) is self:
+            del readers[self._cursor]
         await self._scanner.close()
+
+    def _take_cursor(self) -> None:
+        reader = _READERS.setdefault(self._log, {}).setdefault(self._cursor, self)
+        if reader is not self:
+            raise InvalidArgumentError(
+                f"node {reader.name!r} reads with cursor {self._cursor[0]!r} already, and node {self.name!r} would move it past what that "
+                "one has not handled: give each node a cursor of its own"
+            )
+
+
+_READERS: Final[WeakKeyDictionary[WALAccesser, dict[tuple[str, frozenset[str]], ScannerNode]]] = WeakKeyDictionary()
+"""The nodes that read each open log, by their cursors: a name and the vchannels that it is for."""
 
 
 INTERVAL_S_MIN: Final = 0.001
