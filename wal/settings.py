@@ -368,8 +368,8 @@ def _seconds(text: str) -> float:
 def _unknown(name: str) -> str:
     accepted = sorted(Settings.__struct_fields__)
     close = difflib.get_close_matches(name.lower(), accepted, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    return f"there is no setting {name!r}{meant}; accepted are: {', '.join(accepted)}"
+    meant = f"; did you mean {close[0]!r}? Accepted" if close else "; accepted"
+    return f"there is no setting {name!r}{meant} are: {', '.join(accepted)}"
 
 
 MEANINGS: Final[Mapping[str, str]] = {
