@@ -66,8 +66,12 @@ class Supervision:
         if self.failure is None:
             self.failure = failure
             self._end(failure)
-            for task in self._tasks:
-                task.cancel()
+            # Not at once: a call of one of these tasks may be what ends the client, in the middle of gRPC's own code.
+            asyncio.get_running_loop().call_soon(self._cancel_tasks)
+
+    def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str, *, defects_max: int) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(work, name, defects_max), name=name)
