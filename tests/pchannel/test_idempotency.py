@@ -650,3 +650,45 @@ def test_keys_of_dropped_vchannels_leave_the_window_at_an_opening() -> None:
     assert again.producers.listed() == []
     kept_of(again, SCOPES[0], "l", 4)
     assert again.find(SCOPES[0], "k", now_ms=START_MS) == kept
+
+
+def table_of_keys(count: int, *, every_ms: int = 1000, **bounds: float | None) -> IdempotencyTable:
+    """Returns a table in which so many keys were remembered, one after the other."""
+    table = new_table(**bounds)  # type: ignore[arg-type]
+    for number in range(count):
+        table.durable(table.claim(SCOPES[0], f"k{number}"), Kept(number, 0, (START_MS + number * every_ms) << 18))
+    return table
+
+
+@pytest.mark.parametrize("bounds", [{"window_count": None, "window_bytes": 4000}, {"window_count": 8}])
+def test_reach_outlives_an_opening(bounds: dict[str, float | None]) -> None:
+    """Also with a larger bound than that at which keys were forgotten."""
+    table, now_ms = table_of_keys(200, window_s=86_400.0, **bounds), START_MS + 199_000
+    reach_s = table.reach_s(now_ms)
+    assert reach_s == len(table)
+    for later in (bounds, {"window_count": 1000}):
+        again = new_table(window_s=86_400.0, **later)  # type: ignore[arg-type]
+        again.restore(b"".join(table.snapshot()))
+        assert (again.reach_s(now_ms), again.cut) == (reach_s, table.cut)
+        third = new_table(window_s=86_400.0, **later)  # type: ignore[arg-type]
+        third.restore(b"".join(again.snapshot()))
+        assert third.reach_s(now_ms) == reach_s
+
+
+def test_expired_keys_beyond_the_count_are_no_cut() -> None:
+    table, later_ms = table_of_keys(3, window_count=3), START_MS + 3_600_000
+    table.durable(table.claim(SCOPES[0], "new"), Kept(9, 0, later_ms << 18))
+    assert (len(table), table.cut, table.reach_s(later_ms)) == (1, 0, WINDOW_S)
+
+
+def test_keys_of_dropped_vchannels_are_no_cut() -> None:
+    table = table_of_keys(3, window_count=3)
+    table.drop(SCOPES[0][0])
+    kept_of(table, SCOPES[1], "new", 9)
+    assert table.cut == 0
+
+
+def test_full_window_that_forgot_nothing_is_no_cut() -> None:
+    table, again = table_of_keys(3, window_count=3), new_table(window_count=3)
+    again.restore(b"".join(table.snapshot()))
+    assert (again.cut, again.reach_s(START_MS + 3000)) == (0, WINDOW_S)

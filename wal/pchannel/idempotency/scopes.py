@@ -185,7 +185,7 @@ class KeyWindow:
         self._count = 0
         self._bytes = 0
         self.cut: int = 0
-        """The tick of the newest key that was evicted for another reason than its age; 0 for none. Keys at or below it are forgotten."""
+        """The tick of the newest key that was evicted before its age; 0 for none. Keys at or below it are forgotten."""
         self._gone = 0  # the number of keys of the oldest run that were evicted
 
     def __len__(self) -> int:
@@ -210,8 +210,9 @@ class KeyWindow:
         if self._runs[0].tick >> _LOGICAL_BITS < oldest:
             self._evict_aged(oldest, most=_AGED_A_CALL + count)
 
-    def restore(self, runs: Iterable[KeyRun]) -> None:
-        """Fills an empty window with runs of live scopes, oldest first, and adds their uses."""
+    def restore(self, runs: Iterable[KeyRun], *, cut: int = 0) -> None:
+        """Fills an empty window with runs of live scopes, oldest first, and adds their uses. `cut` is as it was stored, 0 if it was not."""
+        self.cut = cut
         for run in runs:
             run.scope.uses += len(run.keys)
             entry = Entry(run.keys)
@@ -221,8 +222,6 @@ class KeyWindow:
             self._count += len(run.keys)
             self._bytes += RUN_BYTES + KEY_BYTES * len(run.keys) + sum(map(len, run.keys))
         self._cut()
-        if self._runs and not self.cut and self._count >= self._count_max:
-            self.cut = self._runs[0].tick - 1  # a full window has most likely evicted keys before
 
     def runs(self) -> list[KeyRun]:
         """Returns the runs, oldest first. Later changes do not change the list."""
@@ -244,7 +243,9 @@ class KeyWindow:
             left = len(run.keys) - self._gone
             over = max(self._count - self._count_max, -((self._bytes_max - self._bytes) // KEY_BYTES))
             count = int(min(left, max(1, over)))
-            self.cut = run.tick + self._gone + count - 1
+            last, newest = run.tick + self._gone + count - 1, self._runs[-1].tick
+            if run.scope.live and last >> _LOGICAL_BITS >= (newest >> _LOGICAL_BITS) - self._age_max_ms:
+                self.cut = last
             self._evict(count)
 
     def _evict_aged(self, oldest: float, *, most: int) -> None:

@@ -6,7 +6,8 @@ Owns the rows that the table keeps and the form of their pieces (see `pieces`):
     2 producers [2, scopes, scope of each, name of each, last sequence of each, results of each, then of all results one after the
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
     4 key runs  [4, scopes, of each run: scope, number of keys, position, index, tick, txn_id, keepalive_ms; the keys of all runs one
-                after the other]
+                after the other; the tick of the newest key that was forgotten before its age, in a first piece without runs, if there
+                is one (0.1.0 ignores it)]
 
 The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
 each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is a `KeyRun`: keys of one scope whose indices and
@@ -46,9 +47,14 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
     results: tuple[Kept, ...]
 
 
-def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
-    """Yields the pieces, without the rows of scopes that are not live. The rows must not change during the iteration."""
+def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer], *, cut: int = 0) -> Iterator[bytes]:
+    """Yields the pieces, without the rows of scopes that are not live. The rows must not change during the iteration.
+
+    `cut` is the tick of the newest key that was forgotten before its age, 0 for none.
+    """
     yield encode_header()
+    if cut:
+        yield encode_piece(PieceKind.KEY_RUNS, [*([] for _ in range(9)), cut])
     numbers: dict[Scope, int] = {}
     for runs, scopes in _groups(_short(keys), numbers, lambda run: len(run.keys)):
         yield encode_piece(
@@ -82,8 +88,8 @@ def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer]) -> I
 
 def decode_state(
     blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
-) -> tuple[list[KeyRun], list[KeptProducer]]:
-    """Returns the rows of a blob, in the order they were given; `scope_of` returns the scope of these vchannels.
+) -> tuple[list[KeyRun], list[KeptProducer], int]:
+    """Returns the rows of a blob, in the order they were given, and its `cut`; `scope_of` returns the scope of these vchannels.
 
     Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
     """
@@ -95,10 +101,13 @@ def decode_state(
         ) from error
 
 
-def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer]]:
+def _decode(
+    blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
+) -> tuple[list[KeyRun], list[KeptProducer], int]:
     keys: list[KeyRun] = []
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
+    cut = 0
     for kind, data in split_pieces(blob):
         decoder = _decoders.get(kind)
         if decoder is None:
@@ -108,6 +117,7 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
         of_each = [scopes[number] for number in piece.of_each]
         if isinstance(piece, _KeyRuns):
             keys += _runs(piece, of_each, piece.counts)
+            cut = max(cut, piece.cut)
             continue
         if isinstance(piece, _Keys):
             keys += _runs(piece, of_each, [1] * len(piece.names))
@@ -123,7 +133,7 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
     for before, run in pairwise(keys):
         if run.tick < before.tick + len(before.keys):
             raise ValueError(f"the keys of tick {run.tick} come after those of tick {before.tick}")
-    return keys, producers
+    return keys, producers, cut
 
 
 def _runs(piece: _Keys | _KeyRuns, of_each: list[Scope], counts: list[int]) -> Iterator[KeyRun]:
@@ -196,6 +206,7 @@ class _KeyRuns(msgspec.Struct, array_like=True, gc=False):
     txn_ids: list[Natural]
     keepalives_ms: list[Natural]
     names: list[str]
+    cut: Natural = 0
 
     def columns(self) -> tuple[list[Any], ...]:
         return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms

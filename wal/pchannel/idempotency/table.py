@@ -171,7 +171,7 @@ class IdempotencyTable:
 
         Changes between two pieces are not in it.
         """
-        return encode_state(self._window.runs(), self.producers.rows())
+        return encode_state(self._window.runs(), self.producers.rows(), cut=self._window.cut)
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
         """Sets an empty table to the state of a snapshot, without the scopes that are not `live` any more.
@@ -185,8 +185,8 @@ class IdempotencyTable:
             return scope
 
         scopes: list[Scope] = []
-        runs, producers = decode_state(blob, scope_of)
-        self._window.restore(run for run in runs if run.scope.live)
+        runs, producers, cut = decode_state(blob, scope_of)
+        self._window.restore((run for run in runs if run.scope.live), cut=cut)
         for row in producers:
             if row.scope.live:
                 self.producers.restore(row)
