@@ -52,8 +52,10 @@ class BroadcastCalls:
 
     async def _append(self, request: proto.AppendBroadcastRequest, _context: object) -> proto.AppendBroadcastResponse:
         log = self._log
-        _check_count("vchannels", len(request.vchannels), log.settings.broadcast_vchannels_max)
-        _check_count("properties", len(request.properties), PROPERTIES_MAX)
+        _check_count(
+            "vchannels", len(request.vchannels), "broadcast_vchannels_max", log.settings.broadcast_vchannels_max
+        )
+        _check_count("properties", len(request.properties), "PROPERTIES_MAX", PROPERTIES_MAX)
         message = broadcast_from_proto(request)
         message.check_size(message_bytes_max=log.appends.message_bytes_max, frame_bytes_max=log.frame_bytes_max)
         log.oracle.observe(request.seen_time_tick)
@@ -83,9 +85,9 @@ class BroadcastCalls:
         return broadcaster_to_proto(self._log.broadcasts.statistics())
 
 
-def _check_count(what: str, count: int, most: int) -> None:
+def _check_count(what: str, count: int, bound: str, most: int) -> None:
     """Raises InvalidArgumentError before anything is done with more than a broadcast may have."""
     if count > most:
         raise InvalidArgumentError(
-            f"a broadcast with {count} {what} is over {most}, the most that the server accepts: send several broadcasts"
+            f"a broadcast with {count} {what} is over {bound}={most} of the server: send several broadcasts"
         )
