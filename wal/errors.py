@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wal.message import AppendResult, Message
+    from wal.message import AppendResult, Message, MessageID
 
 __all__ = [
     "BulkAppendError",
@@ -306,7 +306,7 @@ class LogWentBackError(WALError):
 
     code = StreamingCode.LOG_WENT_BACK
 
-    def __init__(self, message: str, *, last_common: object | None = None) -> None:
+    def __init__(self, message: str, *, last_common: MessageID | None = None) -> None:
         super().__init__(message)
         self.last_common = last_common
 

@@ -4,8 +4,7 @@ Files, in the order in which a read meets them:
 
 * options        the options of a read, checked: deliver policies and deliver filters
 * start          where a read begins
-* went_back      whether a log still has what its reader has seen, and up to where
-* truncated      the first event of a log, and the errors of readers that truncation has overtaken
+* truncated      the first event of a log, whether it went back, and the errors of readers that this has overtaken
 * progress       what a read needs next, what it has handed over, and where it ends
 * position       the position of a reader, and the text that it resumes from
 * selection      the vchannels that a reader reads, and their incarnations
@@ -39,8 +38,16 @@ from wal.reading.selection import Selection, WholePChannel, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import TailView
-from wal.reading.truncated import event_named, first_event_in, overtaken, start_truncated
-from wal.reading.went_back import PageRequest, is_there, log_went_back, newest_up_to
+from wal.reading.truncated import (
+    PageRequest,
+    event_named,
+    first_event_in,
+    is_there,
+    log_went_back,
+    newest_up_to,
+    overtaken,
+    start_truncated,
+)
 
 __all__ = [
     "COLUMNS",

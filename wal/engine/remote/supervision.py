@@ -29,6 +29,10 @@ DEFECTS_MAX: Final = 5
 DEFECTS_S: Final = 60.0
 
 
+CANCEL_AGAIN_S: Final = 0.5
+"""The pause before tasks that have not ended are cancelled again."""
+
+
 class Supervision:
     """The tasks of one client. `end` ends the client with an error; it is called at most once."""
 
@@ -70,8 +74,11 @@ class Supervision:
             asyncio.get_running_loop().call_soon(self._cancel_tasks)
 
     def _cancel_tasks(self) -> None:
+        """Cancels the tasks, again and again until they have ended: a cancellation that meets gRPC's own work can be lost there."""
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, self._cancel_tasks)
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str, *, defects_max: int) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(work, name, defects_max), name=name)
