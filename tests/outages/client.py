@@ -18,7 +18,7 @@ import uvloop
 
 from tests.crash.child import Reporter, commands
 from tests.outages.report import Call, Load, Outcome, Report, Session, payload
-from wal import BroadcastMessage, Message, ProducerKey, ResourceKey, WALAccesser, open_wal
+from wal import BroadcastMessage, ImmutableMessage, Message, ProducerKey, ResourceKey, WALAccesser, open_wal
 from wal.errors import ResourceAcquiredError, TransactionExpiredError, UnknownOutcomeError
 
 __all__ = ["END", "WRITTEN"]
@@ -192,7 +192,7 @@ class Client:
         async with self.log.read(self.load.sides[number]) as scanner:
             async for message in scanner:
                 ids.append(str(message.message_id))
-                ends += message.payload == END
+                ends += is_end(message)
                 if ends == len(self.load.sides[number]):
                     return
 
@@ -208,7 +208,7 @@ class Client:
                 most = rng.randint(1, 1000)
                 async for message in scanner:
                     session.ids.append(str(message.message_id))
-                    seen += message.payload == END
+                    seen += is_end(message)
                     if rng.random() < 0.02 or seen == len(side):
                         await scanner.save()
                         session.saved, ends = len(session.ids), seen
@@ -224,9 +224,14 @@ class Client:
             async for message in scanner:
                 if message.broadcast is not None:
                     await self.log.broadcast().ack(message)
-                ends += message.payload == END
+                ends += is_end(message)
                 if ends == len(side):
                     return
+
+
+def is_end(message: ImmutableMessage) -> bool:
+    """Returns whether this is the last message of a vchannel, which is never in a transaction."""
+    return [body.payload for body in message.bodies()] == [END]
 
 
 def show_tasks() -> None:

@@ -51,7 +51,7 @@ def _take(messages: Sequence[ImmutableMessage], units: dict[Key, Unit], calls: M
     """Adds the messages of one pchannel to the units; checks that the ordered calls of each client are in their order."""
     newest: dict[int, int] = {}
     for message in messages:
-        if message.payload == END:
+        if [body.payload for body in message.bodies()] == [END]:
             continue
         claims = [claims_of(body.payload) for body in message.bodies()]
         keys = {claim[:2] for claim in claims}
