@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeVar
 
 from wal.backends import FramePage, LogSnapshot, ReadableLog
 from wal.engine.remote.pages_ahead import PagesAhead
@@ -244,14 +244,22 @@ class RemoteReadableLog(ReadableLog):
     async def _read(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
         """Returns a page from a server, and waits for one while no server can be reached."""
         request = self._request(start, names, bytes_max, self._end(end), pages_max=1)
+
+        async def ask() -> FramePage:
+            if self.checked < self.losses:
+                await self.check_again()
+            return await self._page(request)
+
+        return await self.patiently(ask)
+
+    async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Returns what a server answers; asks again, after pauses, while no server can be reached. ClosedError once the log is closed."""
         pauses = Pauses()
         while True:
             if self._closed:
                 raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
             try:
-                if self.checked < self.losses:
-                    await self.check_again()
-                return await self._page(request)
+                return await ask()
             except LATER as error:
                 if self._closed:
                     raise
@@ -282,3 +290,4 @@ class RemoteReadableLog(ReadableLog):
 
 
 _log: Final = logging.getLogger("wal.remote")
+_T = TypeVar("_T")

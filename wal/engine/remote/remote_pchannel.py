@@ -20,7 +20,7 @@ from wal.engine.remote.supervision import Supervision
 from wal.errors import LogWentBackError, WALError
 from wal.message import LogPosition, MessageID
 from wal.pchannel import PChannelStatistics, ReadablePChannel
-from wal.reading import PageRequest
+from wal.reading import PageRequest, ReadPosition
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection
@@ -94,6 +94,14 @@ class RemotePChannel(ReadablePChannel):
         except LogWentBackError as error:
             self._supervision.end(error)
             raise
+
+    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
+        """Raises LogWentBackError as of any pchannel. Waits for a server, unless `end` says that the caller does so itself."""
+        check = super().check_seen
+        if end is not None:
+            await check(seen, end=end)
+        else:
+            await self.log.patiently(lambda: check(seen))
 
     async def _look_at(self, request: PageRequest) -> FramePage:
         return await self.log.look_at(request)
