@@ -70,17 +70,19 @@ async def test_client_outlives_long_outage(
     questions: list[asyncio.Future[list[str]]] = []
     ask_all = Endpoints._ask_all
 
-    async def asked(endpoints: Endpoints) -> list[str]:
-        reasons = await ask_all(endpoints)
-        questions.append(asyncio.ensure_future(endpoints.why()))
-        return reasons
-
-    monkeypatch.setattr(Endpoints, "_ask_all", asked)
     async with (
         child(data_dir, "--pchannels", "4") as server,
         Proxy(int(server.address.rpartition(":")[2])) as proxy,
         open_wal(f"wal://{server.address}") as direct,
     ):
+
+        async def asked(endpoints: Endpoints) -> list[str]:
+            reasons = await ask_all(endpoints)
+            if endpoints.addresses == (proxy.address,):  # and not a client that an earlier test left in its thread
+                questions.append(asyncio.ensure_future(endpoints.why()))
+            return reasons
+
+        monkeypatch.setattr(Endpoints, "_ask_all", asked)
         monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", TIMEOUT_S)
         async with open_wal(f"wal://{proxy.address}") as log:
             for number, name in enumerate(NAMES):

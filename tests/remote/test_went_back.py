@@ -13,9 +13,12 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
 from wal import Message, ReadPosition, WALAccesser, bridge, open_wal
-from wal.errors import LogWentBackError
+from wal.backends import FramePage
+from wal.engine.remote.remote_log import RemoteReadableLog
+from wal.errors import ClosedError, LogWentBackError
 from wal.message import AppendResult, MessageID
 from wal.node.access import Access
+from wal.reading import PageRequest
 
 OLD, LOST, NEW = 20, 40, 60
 """How many messages the copy has, how many more were lost with it, and how many the restored log gets."""
@@ -167,3 +170,26 @@ async def test_iteration_learns_it(restored: Restored) -> None:
         await restored.restore(new=NEW)
         back.set()
         await iterating
+
+
+async def test_look_back_waits_for_server(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that begins after a lost connection looks at what was seen: a server that stops meanwhile does not end the reader."""
+    refusals = 3
+    look_at = RemoteReadableLog.look_at
+
+    async def refused(log: RemoteReadableLog, request: PageRequest) -> FramePage:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise ClosedError("the server is being stopped")
+        return await look_at(log, request)
+
+    async with asyncio.timeout(30), open_wal(restored.location) as log:
+        async with log.read("orders") as scanner:
+            await anext(scanner)
+        await restored.stop()
+        await restored.start(restored.served.address)
+        monkeypatch.setattr(RemoteReadableLog, "look_at", refused)
+        async with log.read("orders") as scanner:
+            assert (await anext(scanner)).payload == b"0"
+    assert refusals == 0

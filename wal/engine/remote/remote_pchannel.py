@@ -96,12 +96,8 @@ class RemotePChannel(ReadablePChannel):
             raise
 
     async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
-        """Raises LogWentBackError as of any pchannel. Waits for a server, unless `end` says that the caller does so itself."""
-        check = super().check_seen
-        if end is not None:
-            await check(seen, end=end)
-        else:
-            await self.log.patiently(lambda: check(seen))
+        """Raises LogWentBackError as of any pchannel. Waits for a server, as a read does."""
+        await self.log.patiently(partial(super().check_seen, seen, end=end))
 
     async def _look_at(self, request: PageRequest) -> FramePage:
         return await self.log.look_at(request)
