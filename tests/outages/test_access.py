@@ -1,9 +1,8 @@
-"""TLS and tokens of a client of a log: wrong ones raise an error within seconds, and no call hangs."""
+"""TLS and tokens of a client of a log: wrong ones raise an error where others would wait for a server, and no call hangs."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,14 @@ from wal.network import TlsFiles
 from wal.node.access import Access
 from wal.secret import Secret
 
-SECONDS = 15.0
-TOLD_S = 6.0
-"""Much less than the 10 s for which the opening waits for a server: gRPC knows better."""
+HANG_S = 60.0
+WAITS_S = 3600.0
+"""So long an opening waits here for a server that may come: one that waited where it was refused would hang."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", WAITS_S)
 
 
 async def appended(location: str, **settings: str) -> None:
@@ -28,11 +32,10 @@ async def appended(location: str, **settings: str) -> None:
 
 
 async def refusal(location: str, **settings: str) -> WALError:
-    """Returns the error of an opening, which comes in time."""
-    began = time.monotonic()
-    with pytest.raises(WALError) as raised:
-        await appended(location, **settings)
-    assert time.monotonic() - began < SECONDS
+    """Returns the error of an opening, which does not wait."""
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises(WALError) as raised:
+            await appended(location, **settings)
     return raised.value
 
 
@@ -57,11 +60,9 @@ async def test_tls(certificates: Path) -> None:
             f"wal://{tls.address}": "if it has TLS, connect with wal+ssl://",
             f"wal+ssl://{plain.address}?ca={ca}": "does not speak TLS on this port: connect with wal://",
         }
-        began = time.monotonic()
         for location, error in zip(wrong, await asyncio.gather(*map(refusal, wrong)), strict=True):
             assert isinstance(error, UnavailableError), location
             assert wrong[location] in str(error), location
-        assert time.monotonic() - began < TOLD_S
 
 
 async def test_files_that_cannot_be_read(certificates: Path) -> None:
@@ -97,7 +98,7 @@ async def test_a_token_that_is_taken_back(data_dir: Path) -> None:
 
 async def ends_with_the_reason(log: WALAccesser, following: asyncio.Future[object]) -> None:
     words = "the token of this call is not the server's"
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANG_S):
         with pytest.raises(InvalidArgumentError, match=words):
             await log.raw_append(Message("orders", b"second"), idempotency_key="second")
         with pytest.raises(InvalidArgumentError, match=words):

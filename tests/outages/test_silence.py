@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -13,9 +12,6 @@ from tests.outages.proxy import Proxy
 from wal import Message, WALAccesser
 from wal.errors import UnknownOutcomeError
 from wal.network import PING_S
-
-NOTICED_S = 4.0
-"""Two pings, half of one for the answer that does not come, and some time to connect again. gRPC pings once a second at most."""
 
 
 @pytest.fixture(params=[PING_TEST_S, PING_S], ids=["server-notices", "server-does-not"])
@@ -28,7 +24,7 @@ def server_ping_s(request: pytest.FixtureRequest) -> float:
 async def test_a_stalled_connection_is_given_up(
     log: WALAccesser, proxy: Proxy, served: Serving, answers_only: bool
 ) -> None:
-    """Keyed appends go on by themselves, the outcome of a plain one is unknown, and a reader continues."""
+    """Keyed appends go on by themselves, the outcome of a plain one is unknown, and a reader continues: without pings all wait for ever."""
     read: list[bytes] = []
 
     async def follow() -> None:
@@ -40,7 +36,6 @@ async def test_a_stalled_connection_is_given_up(
 
     following = asyncio.ensure_future(follow())
     await log.raw_append(Message("orders", b"first"), idempotency_key="first")
-    began = time.monotonic()
     if answers_only:
         proxy.stall_one_way(up=False)
     else:
@@ -52,7 +47,6 @@ async def test_a_stalled_connection_is_given_up(
     assert (await keyed).duplicate is answers_only
     await log.raw_append(Message("orders", b"last"), idempotency_key="last")
     await following
-    assert time.monotonic() - began < NOTICED_S
     expected = [b"first", b"plain", b"keyed", b"last"] if answers_only else [b"first", b"keyed", b"last"]
     assert await stored(served) == expected == read
 

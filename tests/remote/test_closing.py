@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 
 import pytest
 
@@ -68,22 +67,31 @@ async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
 
 
 async def test_a_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(
-    log: WALAccesser, served: Serving
+    served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    patient(monkeypatch)
+    log = await open_wal(f"wal://{served.address}")
     await log.raw_append(Message("orders", b"1"))
     await served.node.close()
     waiting = log.append_nowait(Message("never seen", b"2"))
     await turns()
-    begin = time.monotonic()
     await log.close()
-    assert time.monotonic() - begin < 3
     with pytest.raises(ClosedError) as caught:
         await waiting
     assert not caught.value.outcome_unknown
 
 
-async def test_a_close_does_not_wait_for_a_server_that_is_frozen(server: Child) -> None:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets clients that are opened from now on wait so long for answers that a close which does so hangs."""
+    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(producer, "QUIET_S", 3600.0)
+
+
+async def test_a_close_does_not_wait_for_a_server_that_is_frozen(
+    server: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connection stands, so that only the silence says that no answer will come."""
+    patient(monkeypatch)
     log = await open_wal(f"wal://{server.address}")
     await log.raw_append(Message("orders", b"1"))
     server.process.send_signal(signal.SIGSTOP)
@@ -91,9 +99,7 @@ async def test_a_close_does_not_wait_for_a_server_that_is_frozen(server: Child) 
         sent = log.append_nowait(Message("orders", b"2"))
         located = log.append_nowait(Message("never seen", b"2"))
         await turns()
-        begin = time.monotonic()
         await log.close()
-        assert time.monotonic() - begin < 4
         with pytest.raises(ClosedError) as caught:
             await located
         assert not caught.value.outcome_unknown

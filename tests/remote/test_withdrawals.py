@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +12,10 @@ from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
 from tests.remote.test_dropping import directory
 from wal import Message, ProducerKey, WALAccesser, open_wal
+from wal.engine.remote import producer
 from wal.errors import ClosedError, UnknownOutcomeError
 
+HOUR_S = 3600.0
 FAR = 30_000 << 18
 """Half a minute, in ticks."""
 
@@ -110,7 +111,12 @@ async def test_a_sequence_of_a_producer_goes_on_without_its_caller(log: WALAcces
 
 
 @pytest.mark.parametrize("name", ["known", "not located"])
-async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str) -> None:
+async def test_what_was_not_sent_is_not_sent_any_more(
+    server: Child, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The close has nothing to wait for: it would hang if it did."""
+    monkeypatch.setattr("wal.engine.remote.log.UNREACHED_S", HOUR_S)
+    monkeypatch.setattr(producer, "QUIET_S", HOUR_S)
     log = await open_wal(f"wal://{server.address}")
     await log.create_vchannel("known")
     await until(lambda: "known" in directory(log).known.records)
@@ -119,9 +125,7 @@ async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str) 
     assert log.statistics().bytes_in_flight > 0
     call.cancel()
     await until(lambda: log.statistics().bytes_in_flight == 0)
-    begin = time.monotonic()
     await log.close()
-    assert time.monotonic() - begin < 0.5
 
 
 async def test_a_withdrawal_is_repeated_on_another_connection(served: Serving) -> None:
@@ -140,15 +144,16 @@ async def test_a_withdrawal_is_repeated_on_another_connection(served: Serving) -
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_a_close_withdraws_what_waits_for_its_barrier(log: WALAccesser, served: Serving, key: str | None) -> None:
+async def test_a_close_withdraws_what_waits_for_its_barrier(
+    log: WALAccesser, served: Serving, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "QUIET_S", HOUR_S)  # the close would hang if it waited for them
     await log.create_vchannel("orders")
     barrier = await far_barrier(log)
     calls = [log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=key) for _ in "123"]
     await until(lambda: waiting_at(served) == (3 if key is None else 1))
     calls.append(log.append_nowait(Message("orders", b"2"), barrier_time_tick=barrier, idempotency_key=key))
-    begin = time.monotonic()
     await log.close()
-    assert time.monotonic() - begin < 2
     for call in calls:
         with pytest.raises(ClosedError, match="barrier") as caught:
             await call
@@ -160,12 +165,10 @@ async def test_a_close_withdraws_what_waits_for_its_barrier(log: WALAccesser, se
 
 async def test_a_close_does_not_wait_for_a_producer_either(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
-    barrier, key = await log.allocate_time_tick() + (1000 << 18), ProducerKey("p", 1)
+    barrier, key = await log.allocate_time_tick() + (3000 << 18), ProducerKey("p", 1)
     call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=key)
     await until(lambda: waiting_at(served) == 1)
-    begin = time.monotonic()
     await log.close()
-    assert time.monotonic() - begin < 1
     with pytest.raises(UnknownOutcomeError, match="append it again with the same key"):
         await call
     async with open_wal(f"wal://{served.address}") as again:
