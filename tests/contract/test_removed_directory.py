@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -72,15 +71,13 @@ async def test_an_idle_log_notices_by_itself(data: str, removal: Removal) -> Non
 
 
 @pytest.mark.parametrize("removal", REMOVALS)
-async def test_appends_that_follow_each_other_end_within_a_second(data: str, removal: Removal) -> None:
+async def test_appends_that_follow_each_other_end(data: str, removal: Removal) -> None:
     log = await open_wal(data)
     await log.raw_append(text(0))
     ended = start(until_ended(log))
     await asyncio.to_thread(removal, Path(data))
-    gone_s = time.monotonic()
     async with asyncio.timeout(5 * NOTICED_S):
         await ended
-    assert time.monotonic() - gone_s < NOTICED_S
     await close(log)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from tests.node.test_produce import append, assigned, opened
 from wal import BroadcastMessage, Message, ResourceKey, open_wal
 from wal.errors import ClosedError, UnavailableError
 from wal.message import AppendResult
-from wal.node.node import DRAIN_S
 from wal.rpc.api import cluster_pb2
 from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import APPEND_BROADCAST, AWAIT_RESOURCE_KEY, PRODUCE
 from wal.rpc.outcomes import outcomes_from_proto
 
+HOUR_S = 3600.0
 KEY = ResourceKey("collection", "orders")
 
 
@@ -64,15 +63,14 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
     append_call = broadcast_to_proto(second, wait=True, seen_time_tick=0)
     await_call = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(KEY), all=True)
     waiting = [
-        asyncio.ensure_future(connection.write(APPEND_BROADCAST, append_call, "appending", timeout_s=2 * DRAIN_S)),
-        asyncio.ensure_future(connection.read(AWAIT_RESOURCE_KEY, await_call, "waiting", timeout_s=2 * DRAIN_S)),
+        asyncio.ensure_future(connection.write(APPEND_BROADCAST, append_call, "appending", timeout_s=HOUR_S)),
+        asyncio.ensure_future(connection.read(AWAIT_RESOURCE_KEY, await_call, "waiting", timeout_s=HOUR_S)),
     ]
     while log.broadcasts.statistics().waiting == 0:
         await asyncio.sleep(0.01)
-    began = time.monotonic()
     connection.stop()  # it is told, and does not try again
-    await served.node.close(drain_s=DRAIN_S)
-    assert time.monotonic() - began < DRAIN_S / 2
+    async with asyncio.timeout(60):
+        await served.node.close(drain_s=HOUR_S)
     for one in waiting:
         with pytest.raises(ClosedError, match="is being stopped"):
             await one
