@@ -13,10 +13,10 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
 from wal import Message, ReadPosition, WALAccesser, bridge, open_wal
-from wal.backends import FramePage
+from wal.backends import FramePage, LogSnapshot
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.errors import ClosedError, LogWentBackError
-from wal.message import AppendResult, MessageID
+from wal.message import AppendResult, LogPosition, MessageID
 from wal.node.access import Access
 from wal.reading import PageRequest
 
@@ -193,3 +193,21 @@ async def test_look_back_waits_for_server(restored: Restored, monkeypatch: pytes
         async with log.read("orders") as scanner:
             assert (await anext(scanner)).payload == b"0"
     assert refusals == 0
+
+
+async def test_event_after_the_look(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that was made before an event does not have it, and the log has not gone back."""
+    async with open_wal(restored.location) as log:
+        await restored.append(log, 1)
+        (pchannel,) = (one for one in engine(log).pchannels.values() if one.log.seen is not None)
+        moment = pchannel.log.moment
+
+        async def moment_before_an_event() -> tuple[LogSnapshot, LogPosition | None]:
+            answer = await moment()
+            await restored.append(log, 1)
+            return answer
+
+        monkeypatch.setattr(pchannel.log, "moment", moment_before_an_event)
+        pchannel.log.losses += 1
+        await pchannel.look()
+        await restored.append(log, 1)

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from wal.backends import FramePage, LogSnapshot
 from wal.engine.remote.pauses import Pauses
 from wal.engine.remote.remote_log import LATER, RemoteReadableLog
@@ -36,6 +38,14 @@ Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
 _NONE: Final = (-1, -1)
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """What a client knows of the log at a moment."""
+
+    shown: LogSnapshot
+    seen: ReadPosition | None
+    losses: int
+
+
 class RemotePChannel(ReadablePChannel):
     """A pchannel of an open log. `close` it with the error for its readers."""
 
@@ -55,9 +65,9 @@ class RemotePChannel(ReadablePChannel):
 
     async def look(self) -> None:
         """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
-        before, losses = self.log.shown, self.log.losses
+        before = self._known()
         snapshot, last_truncated = await self.log.moment()
-        await self._check_back(before, snapshot, losses)
+        await self._check_back(before, snapshot)
         self._show(snapshot, last_truncated)
 
     def begin_stream(self) -> Callable[[Created], Awaitable[None]]:
@@ -66,31 +76,32 @@ class RemotePChannel(ReadablePChannel):
         It raises FormatError if the server has another log, and LogWentBackError if it has an older copy of this one. Either ends the
         client.
         """
-        before, losses = self.log.shown, self.log.losses
+        before = self._known()
 
         async def check(created: Created) -> None:
             self.log.check(created.log)
             if created.HasField("tail"):
                 snapshot, _ = tail_from_proto(created.tail, term=created.log.pchannel.term)
-                await self._check_back(before, snapshot, losses)
+                await self._check_back(before, snapshot)
 
         return check
 
-    async def _check_back(self, before: LogSnapshot, snapshot: LogSnapshot, losses: int) -> None:
-        """Ends the client, with LogWentBackError, unless the log of this snapshot still has what the client has seen.
+    def _known(self) -> _Known:
+        """Returns what a snapshot that is asked for from now on must still have: later events may be missing in it."""
+        return _Known(self.log.shown, self.log.seen, self.log.losses)
 
-        The snapshot was asked for when `before` was shown, after so many losses.
-        """
-        log, seen, end = self.log, self.log.seen, snapshot.durable_end
+    async def _check_back(self, before: _Known, snapshot: LogSnapshot) -> None:
+        """Ends the client, with LogWentBackError, unless the log of this snapshot still has what was known before it was asked for."""
+        log, seen, end, shown = self.log, before.seen, snapshot.durable_end, before.shown
         try:
-            if end < before.durable_end or snapshot.term < before.term:
-                what = f"it ends at {end} in term {snapshot.term}, after {before.durable_end} in term {before.term}"
-                raise await self.went_back(what, before.promised_tick if seen is None else seen.time_tick, end=end)
-            if log.checked < losses or snapshot.term != before.term:
+            if end < shown.durable_end or snapshot.term < shown.term:
+                what = f"it ends at {end} in term {snapshot.term}, after {shown.durable_end} in term {shown.term}"
+                raise await self.went_back(what, shown.promised_tick if seen is None else seen.time_tick, end=end)
+            if log.checked < before.losses or snapshot.term != shown.term:
                 async with self._checking:
-                    if seen is not None and (log.checked < losses or snapshot.term != before.term):
+                    if seen is not None and (log.checked < before.losses or snapshot.term != shown.term):
                         await self.check_seen(seen, end=end)
-                    log.checked = max(log.checked, losses)
+                    log.checked = max(log.checked, before.losses)
         except LogWentBackError as error:
             self._supervision.end(error)
             raise
