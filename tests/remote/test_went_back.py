@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,14 @@ from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
 from wal import Message, ReadPosition, WALAccesser, bridge, open_wal
 from wal.backends import FramePage, LogSnapshot
+from wal.cursors import CursorUse
 from wal.engine.remote.remote_log import RemoteReadableLog
+from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.errors import ClosedError, LogWentBackError
 from wal.message import AppendResult, LogPosition, MessageID
 from wal.node.access import Access
+from wal.pchannel import ReadablePChannel
+from wal.pchannel.read_loop import ReadLoop
 from wal.reading import PageRequest
 
 OLD, LOST, NEW = 20, 40, 60
@@ -211,3 +216,22 @@ async def test_event_after_the_look(restored: Restored, monkeypatch: pytest.Monk
         pchannel.log.losses += 1
         await pchannel.look()
         await restored.append(log, 1)
+
+
+async def test_cursor_saved_after_the_look(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that begins at a cursor which another one has just moved on is ahead of its own look at the log."""
+    monkeypatch.setattr(RemotePChannel, "follow", lambda _pchannel: None)
+    load = ReadLoop._load
+    async with open_wal(restored.location) as log, open_wal(restored.location) as other:
+
+        async def load_what_was_just_saved(loop: ReadLoop, cursor: CursorUse, pchannel: ReadablePChannel) -> Any:
+            monkeypatch.setattr(ReadLoop, "_load", load)
+            await restored.append(other, 1)
+            async with other.read("orders", cursor="reader", follow=False) as scanner:
+                assert [message.message_id async for message in scanner][-1] == restored.results[-1].message_id
+                await scanner.save()
+            return await load(loop, cursor, pchannel)
+
+        monkeypatch.setattr(ReadLoop, "_load", load_what_was_just_saved)
+        async with log.read("orders", cursor="reader", follow=False) as scanner:
+            assert [message async for message in scanner] == []

@@ -133,10 +133,11 @@ class ReadLoop:
         saved = None
         if self.cursor is not None:
             saved = await self._load(self.cursor, pchannel)
+            # Another reader may have saved what this tail does not show yet.
+            pchannel, selection, spawn = await self._attach(self.vchannels)
         seen = self._options.resume if saved is None else saved.position
         if seen is not None and pchannel.tail.failure is None:
             await pchannel.check_seen(seen)
-        if self.cursor is not None or seen is not None:
             pchannel, selection, spawn = await self._attach(self.vchannels)
         if saved is not None and saved.pchannel == pchannel.channel:
             self.progress.go_on(saved.start, saved.position)
