@@ -9,8 +9,9 @@ PYTHON := .venv/bin/python
 PACKAGES := wal actors broadcaster examples benchmarks
 SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
+CLASSES := .venv/spark-classes.jsa
 PYTEST_ARGS ?=
-PROCESSES ?= 2
+PROCESSES ?= 3
 DEMO_ARGS ?=
 LOCATION ?= .demo
 BENCH ?=
@@ -34,7 +35,11 @@ demo: setup ## 336,776 flights through a log whose writer is killed once, then S
 servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minutes, once; without one its tests are skipped)
 	-@$(PYTHON) -m tests.servers etcd pulsar
 
-test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+$(CLASSES): $(SYNCED)
+	@echo "test: writing down once which classes a session of Spark loads, so that the sessions of all tests start faster"
+	@$(PYTHON) -W ignore -m tests.spark.java
+
+test: servers $(CLASSES) ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
@@ -54,7 +59,7 @@ format: setup ## ruff format, and ruff's safe fixes
 bench: setup ## beside the bare disk and SQLite, 25 minutes; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 3 minutes
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
-soak: servers ## all tests in their long form
+soak: servers $(CLASSES) ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains

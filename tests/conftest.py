@@ -6,7 +6,7 @@
   asyncio's loop, and those in the folders of EACH_LOOP on both.
 * `@pytest.mark.one_loop`: the subject of the test does not run on the test's loop (the bytes of files; processes that choose their own
   loop), so outside of a soak the test runs on asyncio's.
-* The processes that tests start compile the product once for all of them.
+* The processes that tests start compile the product once for all of them, and the sessions of Spark share the classes that they load.
 * The default run draws no random seed: Hypothesis is derandomized, and `random` begins each test at a seed made of its name. A soak draws a
   new seed and prints it; `WAL_TEST_SEED=N` repeats it.
 """
@@ -51,6 +51,9 @@ TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
 ORDER: Final = ("spark", "pulsar")
 """The groups, the longest first."""
 
+CLASSES: Final = Path(sys.prefix) / "spark-classes.jsa"
+"""The classes that a session of Spark loads, see tests.spark.java: a Java or a Spark for which it was not made ignores it."""
+
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
 """Calls of `os` that wait for a disk and that blockbuster does not watch by default."""
@@ -70,6 +73,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if CLASSES.exists():
+        os.environ.setdefault(
+            "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        )
     config.addinivalue_line(
         "markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak"
     )

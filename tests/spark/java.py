@@ -1,12 +1,19 @@
-"""Checks whether Spark can run here: in CI it must."""
+"""Checks whether Spark can run here: in CI it must. Makes its sessions start in half of the time.
+
+`python -m tests.spark.java` writes `CLASSES` of tests/conftest.py, which `make test` does once for an environment.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
+import warnings
+from typing import Any
 
 import pytest
 
-from wal.spark.local_session import why_no_session
+from tests.conftest import CLASSES
+from wal.spark.local_session import session, why_no_session
 
 __all__ = ["require_java"]
 
@@ -19,3 +26,30 @@ def require_java() -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI runs Spark's tests, and there is no Spark here: {reason}")
     pytest.skip(f"SPARK'S TESTS DO NOT RUN HERE: {reason}")
+
+
+def main() -> None:
+    """Writes `CLASSES` at the end of a session that does what tests do: a batch, a stream, functions in Python, Parquet."""
+    if (reason := why_no_session()) is not None:
+        print(f"no classes of Spark are shared: {reason}")
+        return
+    written = CLASSES.with_suffix(f".{os.getpid()}")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={written} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds
+    with tempfile.TemporaryDirectory() as folder:
+        spark = session("classes", settings={"spark.log.level": "OFF"})
+        spark.range(3).mapInArrow(lambda batches: batches, "id long").write.parquet(f"{folder}/rows")
+        stream: Any = spark.readStream.schema("id long").parquet(f"{folder}/rows")
+        query = stream.writeStream.foreachBatch(lambda rows, _: rows.collect()).option(
+            "checkpointLocation", f"{folder}/c"
+        )
+        query.trigger(availableNow=True).start().awaitTermination()
+        java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        spark.stop()
+        java.stdin.close()
+        java.wait()
+    written.rename(CLASSES)
+
+
+if __name__ == "__main__":
+    main()
