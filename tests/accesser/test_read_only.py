@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import wal
 from tests.accesser.probes import payloads, read_all, start
 from tests.contract.other import eventually
-from wal import ImmutableMessage, Latest, Message, WALAccesser, open_wal
+from wal import ImmutableMessage, Latest, Message, WALAccesser, bridge, open_wal
 from wal.backends import LogSnapshot
 from wal.backends.journal import ReadOnlyJournalLog
 from wal.channels import place
@@ -157,6 +159,7 @@ async def test_a_journal_without_its_maps_can_be_read(data: str) -> None:
     path = Path(data) / "pchannels" / "p0" / "vchannels"
     whole = path.read_bytes()
     path.unlink()
+    forget_map(path.parent)
     async with open_wal(data, read_only=True) as reader:
         assert await payloads(reader, "orders") == [b"1"]
         assert await reader.vchannels() == []
@@ -332,3 +335,75 @@ async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypa
             await take(scanner, 1)
     assert asking
     assert threading.get_ident() not in asking
+
+
+# -- damage beside the log
+
+
+def lost(folder: Path, other: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def foreign(folder: Path, other: Path, name: str) -> None:
+    shutil.copyfile(other / name, folder / name)
+
+
+@pytest.mark.parametrize("damage", [lost, foreign])
+@pytest.mark.parametrize("name", ["control", "vchannels"])
+async def test_lost_or_foreign_file_is_damage(
+    data: str, tmp_path: Path, damage: Callable[[Path, Path, str], None], name: str
+) -> None:
+    """Without it the vchannels of the pchannel would look empty. Opening the log for writing makes a lost file again."""
+    for place_of_log in (data, str(tmp_path / "other")):
+        async with open_wal(place_of_log, pchannels=2) as writer:
+            await writer.create_vchannel("orders", pchannel="p1")
+            await writer.create_vchannel("others", pchannel="p0")
+            await writer.append_bulk([Message("orders", b"1"), Message("others", b"2")])
+    folder, other = (Path(one) / "pchannels" / "p1" for one in (data, tmp_path / "other"))
+    await asyncio.to_thread(damage, folder, other, name)
+    with pytest.raises(CorruptionError) as caught:
+        async with open_wal(data, read_only=True) as reader:
+            await payloads(reader, "orders")
+    assert str(folder) in str(caught.value)
+    with pytest.raises(CorruptionError):
+        await asyncio.to_thread(lambda: list(bridge.iterate(data, "orders", follow=False)))
+    if damage is lost:
+        async with open_wal(data):
+            pass
+        async with open_wal(data, read_only=True) as reader:
+            assert await payloads(reader, "orders") == [b"1"]
+
+
+async def test_map_lost_below_a_reader(data: str) -> None:
+    async with open_wal(data, pchannels=1) as writer:
+        await writer.raw_append(Message("orders", b"1"))
+    async with open_wal(data, read_only=True) as reader:
+        assert await payloads(reader, "orders") == [b"1"]
+        await asyncio.to_thread((Path(data) / "pchannels" / "p0" / "vchannels").unlink)
+        with pytest.raises(CorruptionError, match="vchannels is damaged: it is missing"):
+            await reader.vchannels()
+
+
+async def test_log_without_a_note_of_its_map(data: str) -> None:
+    """A log of an earlier version that was never opened since, or one whose creation was cut short; its next writer notes it."""
+    async with open_wal(data, pchannels=1):
+        pass
+    folder = Path(data) / "pchannels" / "p0"
+    await asyncio.to_thread(forget_map, folder)
+    await asyncio.to_thread((folder / "vchannels").unlink)
+    async with open_wal(data, read_only=True) as reader:
+        assert await reader.vchannels() == []
+    async with open_wal(data):
+        pass
+    await asyncio.to_thread((folder / "vchannels").unlink)
+    with pytest.raises(CorruptionError):
+        await open_wal(data, read_only=True)
+
+
+def forget_map(folder: Path) -> None:
+    """Takes the note of its map out of the control page of a pchannel."""
+    with (folder / "control").open("r+b") as page:
+        page.seek(1536)
+        assert page.read(4) == b"WALV"
+        page.seek(1536)
+        page.write(bytes(4))

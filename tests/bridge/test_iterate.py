@@ -113,15 +113,25 @@ def test_an_interrupt_while_waiting_loses_nothing(data: str) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    class Waits(threading.Event):
+        """Interrupts the next wait once it is `armed`: no time says when a read has come to its wait."""
+
+        armed = False
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if self.armed:
+                self.armed = False
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return super().wait(timeout)
+
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with Writer(data) as writer, bridge.iterate(data, "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
+            messages._closing = waits = Waits()
             for number in range(5):
-                timer = threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGUSR1))
-                timer.start()
+                waits.armed = True
                 with pytest.raises(KeyboardInterrupt):
                     next(messages)
-                timer.join()
                 writer.append(number)
                 assert numbers([next(messages)]) == [number]
     finally:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.channels import MapPlace, OwnerDescription, VChannelInfo, VChannelMap, VChannelMaps, read_map
-from wal.channels.vchannel_map import MAP_NAME, write_map
+from wal.channels.vchannel_map import write_map
 from wal.errors import CorruptionError, FormatError
+from wal.files import MAP_NAME
 
 LIVES = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)

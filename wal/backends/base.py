@@ -260,6 +260,15 @@ class PChannelLog(ReadableLog):
         removed. Does nothing for a position below the current one.
         """
 
+    @property
+    def map_noted(self) -> bool:
+        """Returns whether `note_map` was called in the life of this log; True where no other process reads its files."""
+        return True
+
+    async def note_map(self) -> None:
+        """Notes durably that the map of the vchannels is in `LogBackend.folder`: a process that only reads takes its absence for damage
+        from now on."""
+
 
 class LogBackend(abc.ABC):
     """The storage of the logs of pchannels."""

@@ -62,13 +62,14 @@ class VChannelMapKeeper:
         # Its own single thread, so that no write outlives the log.
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-maps")
 
-    async def start(self) -> None:
-        """Brings all maps up to date, and then keeps them so."""
+    async def start(self, *, durably: bool = False) -> bool:
+        """Brings all maps up to date, and then keeps them so. Returns whether they could be written; `durably` as `write_map` does."""
         self._dirty.update(self._places)
-        await self._write()
+        await self._write(durably=durably)
         self._directory.on_saved = self.changed
         if self._dirty:
             self.changed(())
+        return not self._failing
 
     def changed(self, pchannels: Iterable[str], ended: Iterable[str] = ()) -> None:
         """Tells the keeper that records of these pchannels were saved, and that a former incarnation of each name in `ended` has ended."""
@@ -128,7 +129,7 @@ class VChannelMapKeeper:
         finally:
             self._running = None
 
-    async def _write(self) -> None:
+    async def _write(self, *, durably: bool = False) -> None:
         """Writes the lagging maps from the current records, and answers the calls that waited for it."""
         if not self._dirty:
             return
@@ -142,7 +143,9 @@ class VChannelMapKeeper:
         failure: BaseException | None = None
         try:
             self._writing = True
-            writing = self._pool.submit(_write_maps, places, records, following, self._held, durably=bool(waiting))
+            writing = self._pool.submit(
+                _write_maps, places, records, following, self._held, durably=durably or bool(waiting)
+            )
             await asyncio.wrap_future(writing)
             self._failing = False
         except Exception as error:

@@ -28,11 +28,10 @@ import msgspec
 from wal.channels.owners import OwnerDescription
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
-from wal.files import FileAccess
+from wal.files import MAP_NAME, FileAccess
 
-__all__ = ["MAP_NAME", "MapMark", "MapPlace", "VChannelMap", "VChannelMaps", "VChannelView", "read_map", "write_map"]
+__all__ = ["MapMark", "MapPlace", "VChannelMap", "VChannelMaps", "VChannelView", "read_map", "write_map"]
 
-MAP_NAME: Final = "vchannels"
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
@@ -122,18 +121,17 @@ class MapPlace(msgspec.Struct, frozen=True):
 
 def read_map(folder: Path) -> VChannelMap | None:
     """Returns the map in the folder of a pchannel, or None if there is none. Blocks."""
-    found = read_changed_map(folder, None)
+    try:
+        found = read_changed_map(folder, None)
+    except FileNotFoundError:
+        return None
     return None if found is None else found[1]
 
 
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
-    """Returns the map and its mark; None if there is no map, or if it is still the one `seen` (then only its CRC is read). Blocks."""
+    """Returns the map and its mark; None if it is still the one `seen` (then only its CRC is read). Blocks; raises OSErrors unchanged."""
     path = folder / MAP_NAME
-    try:
-        file = path.open("rb", buffering=0)
-    except FileNotFoundError:
-        return None
-    with file:
+    with path.open("rb", buffering=0) as file:
         fd = file.fileno()
         status = os.fstat(fd)
         crc = os.pread(fd, _CRC.size, max(0, status.st_size - _CRC.size))
@@ -194,24 +192,35 @@ class VChannelMaps:
 
     def __init__(self) -> None:
         self.view: VChannelView = VChannelView({}, {})
+        self.missing: set[str] = set()
+        """The pchannels that had no map at the last look: new ones, those of an old version, and damaged ones."""
+        self.foreign: set[str] = set()
+        """The pchannels that had the map of another log then."""
         self._seen: dict[str, MapMark] = {}
 
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
         """Reads the maps that changed since the last look. Raises CorruptionError for a damaged map, StorageError for an unreadable one."""
         maps = dict(self.view.maps)
         seen = dict(self._seen)
+        self.missing.clear()
+        self.foreign.clear()
         for pchannel, place in places.items():
             try:
                 changed = read_changed_map(place.folder, seen.get(pchannel))
+            except FileNotFoundError:
+                self.missing.add(pchannel)
+                continue
             except OSError as error:
                 raise StorageError(
                     f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
                 ) from error
             if changed is None:
-                continue  # unchanged; or missing, since an old version wrote the log or it is just being created
-            seen[pchannel], found = changed
-            if found.incarnation == place.incarnation:
-                maps[pchannel] = found
+                continue
+            mark, found = changed
+            if found.incarnation != place.incarnation:
+                self.foreign.add(pchannel)
+                continue
+            seen[pchannel], maps[pchannel] = mark, found
         if seen != self._seen:
             self._seen = seen
             self.view = VChannelView(_records(maps), maps)

@@ -7,7 +7,7 @@ Files:
 * held_directory:  HeldNames and HeldDirectory: whether names still lead to the files that are open
 * free_space:      the free bytes of a file system, and a reserve of them for a full disk"""
 
-from wal.files.access import FORMAT_NAME, PRIVATE, FileAccess
+from wal.files.access import FORMAT_NAME, MAP_NAME, PRIVATE, FileAccess
 from wal.files.free_space import RESERVE_BYTES, SpaceReserve, free_bytes
 from wal.files.held_directory import HeldDirectory, HeldNames
 from wal.files.lock import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, LockHolder
@@ -15,6 +15,7 @@ from wal.files.lock import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, LockHolder
 __all__ = [
     "CURSORS_LOCK_NAME",
     "FORMAT_NAME",
+    "MAP_NAME",
     "LOCK_NAME",
     "PRIVATE",
     "RESERVE_BYTES",

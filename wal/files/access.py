@@ -18,9 +18,11 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FORMAT_NAME", "PRIVATE", "FileAccess"]
+__all__ = ["FORMAT_NAME", "MAP_NAME", "PRIVATE", "FileAccess"]
 
 FORMAT_NAME: Final = "FORMAT"
+MAP_NAME: Final = "vchannels"
+"""The map of the vchannels of a pchannel, beside its log."""
 """The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
 _GROUP_READS: Final = 0o040
 _OTHERS_OR_GROUP_WRITES: Final = 0o027

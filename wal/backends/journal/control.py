@@ -12,6 +12,10 @@ that only reads maps the page as a `ControlView`, takes no lock and never writes
 A writer also records the current boot of the machine: until the machine restarts, none of its stores can be lost.
 
     at 1024   magic "WALB" | boot 16 B | crc32c u32
+
+The page also notes that the map of the pchannel's vchannels was written once, so that its absence is damage.
+
+    at 1536   "WALV"
 """
 
 from __future__ import annotations
@@ -212,6 +216,15 @@ class ControlPage:
         """Records that stores from now on happen in this boot. Only inside `locked`."""
         self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = _boot_mark(boot) if boot else bytes(_BOOT_BYTES)
 
+    @property
+    def map_noted(self) -> bool:
+        """Returns whether the map of the vchannels was written once."""
+        return _notes_map(self._map)
+
+    def note_map(self) -> None:
+        """Notes that the map of the vchannels was written, which stays true whoever owns the log: no lock is needed."""
+        self._map[_MAP_AT : _MAP_AT + len(_MAP_NOTE)] = _MAP_NOTE
+
     def sync(self) -> None:
         """Makes all stores so far survive a power cut."""
         self._disk.sync_map(self._map, self._path)
@@ -293,6 +306,11 @@ class ControlView:
             return said[2]
         raise self._damaged("neither slot holds", "a control page; opening the log for writing makes it again")
 
+    @property
+    def map_noted(self) -> bool:
+        """Returns whether a writer has once written the map of the vchannels."""
+        return _notes_map(self._map)
+
     def close(self) -> None:
         """Closes the mapping. Idempotent."""
         self._map.close()
@@ -300,6 +318,10 @@ class ControlView:
     def _damaged(self, found: str, expected: str) -> CorruptionError:
         text = f"{self._path} is damaged: {found}; expected {expected}"
         return CorruptionError(text, path=str(self._path), offset=0, expected=expected)
+
+
+def _notes_map(page: mmap.mmap) -> bool:
+    return page[_MAP_AT : _MAP_AT + len(_MAP_NOTE)] == _MAP_NOTE
 
 
 def _newest_slot(page: bytes, path: Path) -> tuple[int, ControlRecord] | None:
@@ -323,6 +345,8 @@ def _boot_mark(boot: bytes) -> bytes:
 
 
 _BOOT_AT: Final = 2 * SECTOR_BYTES
+_MAP_AT: Final = 3 * SECTOR_BYTES
+_MAP_NOTE: Final = b"WALV"
 _BOOT_BYTES: Final = 24
 _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")

@@ -230,6 +230,14 @@ class JournalLog(PChannelLog):
         self._check_open()
         await self._in_thread(lambda: self._release(position, state))
 
+    @property
+    def map_noted(self) -> bool:
+        return self._control.map_noted
+
+    async def note_map(self) -> None:
+        self._check_open()
+        await self._in_thread(self._note_map)
+
     async def close(self) -> None:
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name=f"close {self.pchannel}")
@@ -292,6 +300,15 @@ class JournalLog(PChannelLog):
         last.callback(self._disk.let_go, self._held)
         last.callback(self._control.close)
         last.callback(self._tail.active.file.close)
+
+    def _note_map(self) -> None:
+        self._control.note_map()
+        try:
+            self._control.sync()
+        except OSError as error:
+            raise StorageError(
+                f"noting the map of the vchannels in {self._directory} failed: {error.strerror}"
+            ) from error
 
     def _release(self, position: int, state: int | None) -> None:
         if self._truncation.release(position):

@@ -27,7 +27,7 @@ from wal.backends.journal.segment import damaged
 from wal.backends.journal.segments import last_truncated
 from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
-from wal.files import FORMAT_NAME, HeldDirectory, HeldNames
+from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 
 __all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "absence"]
 
@@ -47,7 +47,7 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
         has_format = (directory / FORMAT_NAME).exists()
         if has_format:
             check_format(directory)
-            if any(directory.glob(_CONTROL_PAGES)):
+            if _pchannels(directory):
                 return None
     except OSError as error:
         raise StorageError(f"{error.filename or directory} cannot be read: {error.strerror or error}") from error
@@ -57,6 +57,22 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
             f"{directory} holds a journal that was never opened for writing to the end: {after}there is no log in it; {remedy}"
         )
     return FormatError(f"{directory} holds no journal: {after}there is no {FORMAT_NAME} in it; {remedy}")
+
+
+def _pchannels(directory: Path) -> list[str]:
+    """Returns the names of the pchannels that have a control page. One that has a map of vchannels had it once."""
+    mapped = [path.parent for path in directory.glob(f"pchannels/*/{MAP_NAME}")]
+    named = [path.parent.name for path in directory.glob(_CONTROL_PAGES)]
+    for folder in mapped:
+        if folder.name not in named and folder.exists():
+            path, expected = folder / CONTROL_NAME, "the control page of a log that was opened"
+            raise CorruptionError(
+                f"{path} is missing; expected {expected}; it is made again when the log is opened for writing",
+                path=str(path),
+                offset=0,
+                expected=expected,
+            )
+    return named
 
 
 class ReadOnlyJournal:
@@ -70,10 +86,11 @@ class ReadOnlyJournal:
         """The directory, held open until `close`. Its check fails once the directory has been removed or replaced."""
 
     def pchannels(self) -> list[str]:
-        """Returns the names of the pchannels that have a log, in the order of their numbers. More may be added later."""
-        found = _storage_errors(
-            self._directory, lambda: [path.parent.name for path in self._directory.glob(_CONTROL_PAGES)]
-        )
+        """Returns the names of the pchannels that have a log, in the order of their numbers. More may be added later.
+
+        Raises CorruptionError for one that was opened once, and has lost its control page.
+        """
+        found = _storage_errors(self._directory, lambda: _pchannels(self._directory))
         return sorted(found, key=lambda name: (len(name), name))
 
     def open(self, pchannel: str) -> ReadOnlyJournalLog:
@@ -178,6 +195,23 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
 
     def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
         return sum(index.bytes_for(names, start, end) for index, _, _ in self.indices(start[0], end))
+
+    def check_map(self, *, missing: bool) -> None:
+        """Raises CorruptionError for a map of vchannels that is missing, unless none was ever written, or that is of another log.
+
+        Raises what `check` raises if the log was recreated or its directory replaced, which explains both.
+        """
+        self.check()
+        if not missing or self._control.map_noted:
+            path = self.directory / MAP_NAME
+            found = "it is missing" if missing else "it is the map of another log"
+            expected = f"the map of the vchannels of incarnation {self.incarnation:x}"
+            raise CorruptionError(
+                f"{path} is damaged: {found}; expected {expected}; it is written again when the log is opened for writing",
+                path=str(path),
+                offset=0,
+                expected=expected,
+            )
 
     def close(self) -> None:
         self._closed = True

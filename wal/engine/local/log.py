@@ -222,7 +222,9 @@ class LocalLog:
             maps = VChannelMapKeeper(self.vchannels.directory, places, monotonic=self.clock.monotonic, held=self._held)
             self.vchannels.maps = maps
             self._undo.add(maps.close, abandon=maps.abandon)
-            await maps.start()
+            logs = [pchannel.log for pchannel in self.pchannels.values() if not pchannel.log.map_noted]
+            if await maps.start(durably=bool(logs)):
+                await asyncio.gather(*(log.note_map() for log in logs))
 
     async def _open_cursors(self) -> None:
         location, settings = self._location, self.settings

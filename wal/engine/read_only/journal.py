@@ -57,7 +57,11 @@ class ReadOnlyJournalSource(ReadOnlySource):
         return log
 
     def vchannels(self) -> VChannelView:
-        return self._maps.look(self._places)
+        view = self._maps.look(self._places)
+        for pchannel in self._maps.missing | self._maps.foreign:
+            with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
+                self.logs[pchannel].check_map(missing=pchannel in self._maps.missing)
+        return view
 
     def close(self) -> None:
         if self._journal is not None:
