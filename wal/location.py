@@ -119,8 +119,17 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
 def absolute_path(path: str, what: str) -> Path:
     """Returns the absolute path, with a leading `~` expanded; symbolic links and `..` are left to the system.
 
-    Raises InvalidArgumentError for an unknown user, or if the current directory was removed; the error calls the path `what`.
+    Raises InvalidArgumentError for an unknown user, for a text that no file can have as its name, or if the current directory was removed;
+    the error calls the path `what`.
     """
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise InvalidArgumentError(
+            f"{what} {path!r} has a NUL or a lone surrogate, which no path can have: leave it out"
+        )
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
         raise InvalidArgumentError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -19,6 +20,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
+from wal.ticks import number_text
 
 __all__ = [
     "IDEMPOTENCY_WINDOW_BYTES",
@@ -285,8 +287,10 @@ def _check(name: str, value: object) -> None:
     elif name in _SECONDS:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"setting {name} must be a number of seconds, not {type(value).__name__}")
-        if not _SECONDS[name] <= value < float("inf"):
-            raise InvalidArgumentError(f"setting {name}={value} is out of range: at least {_SECONDS[name]} seconds")
+        if not _SECONDS[name] <= value <= sys.float_info.max:
+            raise InvalidArgumentError(
+                f"setting {name}={number_text(value)} is out of range: at least {_SECONDS[name]} seconds"
+            )
     elif name in _BOOLEANS:
         if not isinstance(value, bool):
             raise TypeError(f"setting {name} must be a bool, not {type(value).__name__}")

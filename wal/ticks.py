@@ -29,7 +29,10 @@ def check_wait(wait_s: object) -> float:
         raise TypeError(f"wait_s must be a number of seconds, not {wait_s!r}")
     if not wait_s >= 0:
         raise InvalidArgumentError(f"wait_s={wait_s} is out of range: 0 or more, or float('inf') to wait for ever")
-    return float(wait_s)
+    try:
+        return float(wait_s)
+    except OverflowError:  # an int above all floats
+        return float("inf")
 
 
 def check_seconds(name: str, value: object) -> float:

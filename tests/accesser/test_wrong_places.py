@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from wal import Message, WALAccesser, open_wal
+from wal import Message, Settings, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError
 
 PLAIN_CALLS: Final[dict[str, Callable[[WALAccesser], Any]]] = {
@@ -89,3 +89,25 @@ async def test_opening_without_a_descriptor_is_a_typed_error(data_dir: Path) -> 
     reports = await asyncio.to_thread(run, NO_DESCRIPTOR, data_dir)
     assert reports != []
     assert set(reports) == {"True"}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
+@pytest.mark.parametrize("as_path", [False, True], ids=["text", "path"])
+async def test_path_that_no_file_can_have(text: str, as_path: bool, tmp_path: Path) -> None:
+    path = tmp_path / text if as_path else str(tmp_path / text)
+    with pytest.raises(InvalidArgumentError):
+        open_wal(path)
+    with pytest.raises(InvalidArgumentError, match="has a NUL or a lone surrogate"):
+        Settings.load(path)
+    with pytest.raises(InvalidArgumentError):
+        await open_wal(tmp_path / "log", kv=f"sqlite:{path}")
+    with pytest.raises(InvalidArgumentError, match="has a NUL or a lone surrogate"):
+        await open_wal("pulsar://localhost:1/a/b", pulsar_tls_authority=str(path))
+
+
+async def test_seconds_past_every_float_are_refused(location: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"retention_s=2\*\*1328… is out of range"):
+        Settings(retention_s=10**400)
+    async with open_wal(location) as log:
+        with pytest.raises(InvalidArgumentError, match=r"keepalive=2\*\*1328… is out of range"):
+            log.txn("orders", keepalive=10**400)

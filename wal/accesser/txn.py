@@ -6,6 +6,7 @@ The engine keeps its bodies until the commit; until then nothing of it is in the
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from threading import get_ident
@@ -19,6 +20,7 @@ from wal.engine.bodies import check_body
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import AppendResult, Message
 from wal.reading import named
+from wal.ticks import number_text
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
@@ -217,7 +219,7 @@ def check_keepalive(keepalive: object) -> None:
     """Raises TypeError or InvalidArgumentError for an invalid keepalive."""
     if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
         raise TypeError(f"keepalive must be a number of seconds, not {keepalive!r}")
-    if keepalive != 0 and not KEEPALIVE_MIN <= keepalive < float("inf"):
+    if keepalive != 0 and not KEEPALIVE_MIN <= keepalive <= sys.float_info.max:
         raise InvalidArgumentError(
-            f"keepalive={keepalive} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
+            f"keepalive={number_text(keepalive)} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
         )
