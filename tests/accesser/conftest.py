@@ -15,7 +15,7 @@ import pytest
 from tests.remote.locations import FarServer, NearServer, ServedLocation, is_inside, not_over_the_network
 from wal import WALAccesser, open_wal
 
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 class HangsError(Exception):

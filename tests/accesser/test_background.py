@@ -13,7 +13,7 @@ from wal.channels import VChannelDirectory
 from wal.errors import StorageError, UnknownError, WALError
 from wal.pchannel import Checkpointer
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

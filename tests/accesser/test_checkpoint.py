@@ -34,7 +34,7 @@ async def checkpointed(log: WALAccesser, *, state: bool = True) -> int:
     pchannel = local(log).pchannels["p0"]
     assert pchannel.checkpointer is not None
     ledger = pchannel.checkpointer.ledger
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while ledger.last.position != pchannel.tail.durable_end or pchannel.log.checkpointed != ledger.last.position:
             await asyncio.sleep(0.01)
     assert (ledger.last.state == ledger.last.position) is state

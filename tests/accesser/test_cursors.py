@@ -443,7 +443,7 @@ async def test_it_is_marked_without_being_asked_for(data: str) -> None:
             assert cursor is not None
             return cursor
 
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not (await found()).stale:
                 await asyncio.sleep(0.01)
         assert (await found()).position is not None, "where it was is still told"

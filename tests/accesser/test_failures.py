@@ -98,7 +98,7 @@ async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
         await log.txn("orders")
 
     monkeypatch.setattr(local(log).oracle, "take", taken_over)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         outcomes = await asyncio.gather(
             begin(), log.raw_append(Message("orders", b"1")), begin(), return_exceptions=True
         )

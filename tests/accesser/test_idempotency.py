@@ -207,7 +207,7 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     monkeypatch.setattr(pchannel.ticks, "_request", asked.set)
     second = nowait(log, b"2", key(2))
     plain = log.append_nowait(Message("orders", b"plain"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asked.wait()  # so the frame is drafted
     gate.refuse()
     assert [type(error) for error in await outcomes([first, second])] == [NoSpaceError, InvalidRequestSeqError]
@@ -523,7 +523,7 @@ async def test_forgetting_has_its_place_in_the_order_of_the_calls(
     forgetting = start(log.forget_producer("p"))
     await turns()
     forgetting.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await log.producers():
             await turns(1)
     assert not (await nowait(log, b"0", key(0))).duplicate

@@ -61,7 +61,7 @@ async def told(log: WALAccesser) -> PChannelRetention:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Waits until the condition holds."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.01)
 

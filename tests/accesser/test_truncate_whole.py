@@ -41,7 +41,7 @@ async def cancelled_truncation(log: WALAccesser, gate: Gate) -> None:
     """Truncates up to the eighth of ten messages, and cancels the truncation midway."""
     results = [await log.raw_append(Message("orders", b"%d" % number)) for number in range(10)]
     truncating = asyncio.ensure_future(log.truncate(up_to=results[7].message_id))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not gate.reached.is_set():
             await asyncio.sleep(0.001)
     truncating.cancel()

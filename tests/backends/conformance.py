@@ -438,7 +438,7 @@ class BackendConformance:
             ]
             extents = log.extents()
             assert len(extents) > 2
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not sealed or sealed[-1] < len(extents):  # the thread reports its work on the loop
                     await asyncio.sleep(0)
             assert [extent.sealed for extent in extents] == [True] * (len(extents) - 1) + [False]

@@ -150,7 +150,7 @@ async def outcome(place: Path, term: int, expected: Seen, what: str) -> None:
     """Runs a reader and then a writer: each gets content of the log, or a documented error."""
     for who in (asyncio.to_thread(observe, place), write(place, term)):
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 found = await who
         except (CorruptionError, FormatError, TruncatedError, ChannelFencedError, ClosedError):
             continue

@@ -12,7 +12,7 @@ from tests.backends.frames import FrameMaker, append, read_all
 from tests.backends.journals import journal
 from wal.errors import StorageError
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.mark.parametrize(

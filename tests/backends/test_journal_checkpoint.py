@@ -321,7 +321,7 @@ async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> Non
         position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1
         log.keep_room(10_000)
         reserve = folder(tmp_path) / "checkpoint.reserve"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not reserve.exists() or reserve.stat().st_size < 10_000:
                 await asyncio.sleep(0)
         disk.room = 0
@@ -334,7 +334,7 @@ async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> Non
             await log.save_state(position, [b"again"])
         disk.room = None
         log.keep_room(100)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not reserve.exists() or reserve.stat().st_size < 7_100:
                 await asyncio.sleep(0)
     async with journal(tmp_path, 2) as log:
@@ -348,7 +348,7 @@ async def test_the_reserve_is_not_filled_while_a_checkpoint_is_saved(tmp_path: P
     reserve = folder(tmp_path) / "checkpoint.reserve"
     async with journal(tmp_path, segment=1 << 20, disk=disk) as log:
         position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for size in (1_000, 2_000, 3_000):
                 saving = asyncio.ensure_future(log.save_state(position, [b"a" * size]))
                 log.keep_room(10 * size)

@@ -122,7 +122,7 @@ async def test_a_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batc
     async with journal(tmp_path / "data", segment=64 << 20) as log:
         positions = await append_all(log, frames)
         path = folder(tmp_path / "data") / index_name(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not path.exists() or path.stat().st_size < 40 * 2 * batch:
                 await asyncio.sleep(0.01)
         shutil.copytree(tmp_path / "data", crashed)  # a killed process would leave these files

@@ -23,7 +23,7 @@ from wal.backends.journal import JournalBackend
 from wal.errors import LockedError
 
 KILLS = 12
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @contextlib.asynccontextmanager

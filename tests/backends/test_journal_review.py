@@ -71,5 +71,5 @@ async def test_a_page_of_a_newer_version_fails_appends_and_does_not_silence_the_
             file.write(page)
         log.promise(1 << 40, 1 << 41)
         with pytest.raises(FormatError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await append(log, maker.data(("v", b"2")))

@@ -19,7 +19,7 @@ from wal.backends.journal.linux_aio import AsyncWrite
 from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 by_loop = pytest.mark.usefixtures("always_by_loop")
 
 

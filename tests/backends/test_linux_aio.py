@@ -21,7 +21,7 @@ from wal.backends.journal import linux_aio
 from wal.backends.journal.linux_aio import AsyncWrite, syncs_writes
 
 SECTOR = 512
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.accesser.conftest import data, watchdog
 
 __all__ = ["data", "nothing_is_left", "watchdog"]
 
-SETTLE_TIMEOUT_S = 10.0
+SETTLE_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from wal.errors import (
     WALError,
 )
 
-WAIT_TIMEOUT_S = 10.0
+WAIT_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(params=["memory:", "journal"])

@@ -20,7 +20,7 @@ from wal.backends import LogSnapshot
 from wal.backends.journal import ReadOnlyJournalLog
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
 
-WAIT_TIMEOUT_S = 10.0
+WAIT_TIMEOUT_S = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -137,7 +137,7 @@ async def until_cut(life: Life | ServedLife, work: Coroutine[Any, Any, None]) ->
     """Runs until the end, or until the cut, which ends the process."""
     task = asyncio.create_task(work)
     cut = asyncio.create_task(life.cut.dead.wait())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.wait({task, cut}, return_when=asyncio.FIRST_COMPLETED)
     if not life.cut.dead.is_set():
         cut.cancel()
@@ -226,7 +226,7 @@ class Checks:
         )
         for pchannel in self.world.pchannels:
             await life.checkpoint(pchannel)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await self.world.contents():
                 await asyncio.sleep(0)
         self.once(self.world.in_logs())
@@ -238,7 +238,7 @@ class Checks:
 
 async def settled(life: Life | ServedLife) -> list[BroadcastTask]:
     """Returns the tasks once no copy remains to be appended."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             tasks = await life.broadcast.tasks()
             if all(task.state is BroadcastState.WAIT_ACK for task in tasks):

@@ -141,7 +141,7 @@ async def test_exclusive_keys_never_overlap_and_all_complete(soak: int) -> None:
         assert set(world.in_logs().copies.values()) == {1}
         for pchannel in world.pchannels:
             await life.checkpoint(pchannel)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while life.broadcast.statistics().done_marks or len(await world.contents()) > 100:
                 await asyncio.sleep(0)  # the tombstones are left
         assert life.broadcast.statistics().bytes_held == 0

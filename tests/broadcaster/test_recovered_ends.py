@@ -132,7 +132,7 @@ async def test_the_done_mark_is_saved_after_the_opening() -> None:
             break
     async with next_life(world, before) as (life, gate):
         gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not read_records(*await world.kv.load_with_prefix("")).done:
                 await asyncio.sleep(0)
         assert read_records(*await world.kv.load_with_prefix("")).tasks == {}

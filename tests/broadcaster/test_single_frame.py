@@ -122,7 +122,7 @@ async def test_a_failed_frame_is_retried_like_any_other(error: WALError) -> None
     async with Life(world) as life:
         errors = [error]
         life.refuse = lambda pchannel, vchannels: errors.pop() if errors else None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert list((await life.broadcast.append(message("a0", "a1"))).append_results) == ["a0", "a1"]
         assert set(world.in_logs().copies.values()) == {1}
 
@@ -130,7 +130,7 @@ async def test_a_failed_frame_is_retried_like_any_other(error: WALError) -> None
 @pytest.mark.parametrize("needs_ack", [False, True])
 async def test_a_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool) -> None:
     world = World(vchannels=PLACES)
-    async with Life(world) as life, asyncio.timeout(10):
+    async with Life(world) as life, asyncio.timeout(60):
         life.refuse = lambda pchannel, vchannels: NoSpaceError("full")
         for _ in range(2):
             with pytest.raises(NoSpaceError, match="full"):

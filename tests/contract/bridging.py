@@ -17,7 +17,7 @@ from wal import (
     open_wal,
 )
 
-WAIT_TIMEOUT_S = 10.0
+WAIT_TIMEOUT_S = 60.0
 
 __all__ = ["WAIT_TIMEOUT_S", "append_what_is_told", "no_thread_is_left", "numbers", "until", "until_there", "write"]
 

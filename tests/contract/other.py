@@ -21,7 +21,7 @@ import msgspec
 
 __all__ = ["Line", "Other", "eventually"]
 
-WAIT_TIMEOUT_S: Final = 15.0
+WAIT_TIMEOUT_S: Final = 60.0
 START_TIMEOUT_S: Final = 60.0
 """The maximum time until a process runs its job: the first one waits for the imports of the process that it is forked from."""
 

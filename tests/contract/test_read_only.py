@@ -144,7 +144,7 @@ async def test_readers_keep_no_writer_out(data: str) -> None:
         for number in range(3):
             async with open_wal(data) as log:
                 await log.raw_append(Message("orders", b"of writer %d" % number))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert (await anext(scanner)).payload == b"of writer %d" % number
 
 
@@ -153,7 +153,7 @@ async def test_a_read_ends_at_a_tick_of_the_writer(data: str) -> None:
         await content(writer)
         until = await writer.allocate_time_tick()
         async with open_wal(data, read_only=True) as log, log.read("orders", until_time_tick=until) as scanner:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert len([body async for message in scanner for body in message.bodies()]) == 400
 
 
@@ -162,7 +162,7 @@ async def test_vchannels_are_created_and_dropped_during_a_read(data: str) -> Non
         async with log.read("later") as scanner:
             waiting = asyncio.ensure_future(anext(scanner))
             await writer.raw_append(Message("later", b"1"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert (await waiting).payload == b"1"
 
             async def known() -> bool:
@@ -171,7 +171,7 @@ async def test_vchannels_are_created_and_dropped_during_a_read(data: str) -> Non
             await eventually(known)
             await writer.drop_vchannel("later")
             with pytest.raises(ChannelNotExistError):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     async for _ in scanner:
                         pass
         await writer.raw_append(Message("later", b"2"))

@@ -79,7 +79,7 @@ async def test_a_log_opens_truncates_and_closes_without_a_free_byte(
 async def test_retention_makes_room_without_a_free_byte(disk: Path) -> None:
     acknowledged = await fill_and_kill(disk)
     async with open_wal(disk / "data", retention_bytes=SEGMENT_BYTES, **SETTINGS) as log:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while free_bytes(disk) < 2 * SEGMENT_BYTES:
                 await asyncio.sleep(0.01)
         found = numbers(await payloads(log, "orders"))

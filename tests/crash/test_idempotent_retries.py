@@ -129,7 +129,7 @@ async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
     results = Results()
     kill = 0
     while kill < kills or min(results.newest) <= NEWEST_MIN:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             child = await start(data_dir, results.begin())
             acked = 0 if kill % 5 == 4 else int(1 + ACKED_MAX * rng.random() ** 2)
             try:

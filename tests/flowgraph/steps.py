@@ -84,6 +84,6 @@ def row(
 
 async def until(condition: Callable[[], object]) -> None:
     """Waits for a condition."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)

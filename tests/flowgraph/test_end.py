@@ -165,7 +165,7 @@ async def test_whatever_a_plain_function_raises_is_a_failure(error: BaseExceptio
             return None
 
     graph = row(Input([1, 2, 3], endless=True), Raising("raising", in_thread=in_thread))
-    async with graph, asyncio.timeout(30):  # less than drain_timeout_s
+    async with graph, asyncio.timeout(60):  # less than drain_timeout_s
         await graph.done()
     assert isinstance(graph.error, NodeFailedError)
     assert (graph.error.node, graph.error.tick) == ("raising", 3)
@@ -246,7 +246,7 @@ async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: py
             await graph.close()
 
     graph = row(Closing([1]), Step())
-    async with graph, asyncio.timeout(30):
+    async with graph, asyncio.timeout(60):
         await graph.done()
     assert isinstance(graph.error, NodeFailedError)
     assert isinstance(graph.error.__cause__, RuntimeError)

@@ -59,7 +59,7 @@ def graph_of(source: Source, *sinks: BaseNode) -> TimeTickedFlowGraph:
 
 
 async def until_passed(sink: Sink, tick: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sink.passed < tick:
             await asyncio.sleep(0)
 

@@ -354,7 +354,7 @@ async def test_a_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatc
     def broken(*_: object) -> None:
         raise defect
 
-    async with asyncio.timeout(10), await SqliteKV.open(path) as kv:
+    async with asyncio.timeout(60), await SqliteKV.open(path) as kv:
         await kv.save("a", "1")
         monkeypatch.setattr(SqliteStore, "_check_growth", broken)
         monkeypatch.setattr(SqliteStore, "_roll_back", broken)

@@ -80,7 +80,7 @@ class MemoryOf:
 
 async def settled(condition: Any) -> None:
     """Waits until a condition holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -236,7 +236,7 @@ async def test_silent_connections_leave_the_log_its_descriptors(data_dir: Path) 
         host, _, port = served.address.partition(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(60)]
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 for reader, _ in silent:  # closed at once, or after the time for its handshake
                     with contextlib.suppress(ConnectionError):
                         await reader.read()
@@ -251,7 +251,7 @@ async def test_silent_connections_leave_the_log_its_descriptors(data_dir: Path) 
 async def test_an_idle_connection_is_closed_and_comes_back(data_dir: Path) -> None:
     async with child(data_dir, "--idle-connection-s", "0.2") as served, channel_to(served.address) as channel:
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while channel.get_state() is grpc.ChannelConnectivity.READY:
                 await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING

@@ -57,7 +57,7 @@ async def refuse_for_a_while(proxy: Proxy, rng: random.Random) -> None:
     before = proxy.accepted
     proxy.refusing = True
     proxy.cut()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while proxy.accepted < before + 3:
             await asyncio.sleep(0.01)
     proxy.refusing = False

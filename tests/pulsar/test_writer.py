@@ -168,7 +168,7 @@ class Answers:
 
     async def wait_for(self, count: int) -> None:
         """Waits until this many frames are answered."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.positions) + len(self.errors) < count:
                 self._told.clear()
                 await self._told.wait()
@@ -211,7 +211,7 @@ async def test_a_producer_lost_while_the_writer_reads_is_replaced_and_every_fram
     await client.answer(0, stored[0])
     await client.answer(2, None, _pulsar.Result.ProducerFenced)
     client.gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(client.sent) < 4:
             await asyncio.sleep(0)
     assert client.sent[3] == client.sent[2]

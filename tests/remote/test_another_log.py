@@ -64,7 +64,7 @@ async def client_of_replaced(begin: Call | None = None) -> AsyncIterator[tuple[W
 
 async def test_keyed_append_stays_out() -> None:
     """It is in the first log, whose other server has never seen its key: nothing may be written there."""
-    async with client_of_replaced() as (log, replaced), asyncio.timeout(20):
+    async with client_of_replaced() as (log, replaced), asyncio.timeout(60):
         for _ in range(2):
             with pytest.raises(FormatError) as raised:
                 await log.raw_append(Message("orders", b"1"), idempotency_key="k")
@@ -79,7 +79,7 @@ async def test_transaction_stays_out() -> None:
         await txns[0].append(b"2")
 
     txns: list[Txn] = []
-    async with client_of_replaced(begin) as (_log, replaced), asyncio.timeout(20):
+    async with client_of_replaced(begin) as (_log, replaced), asyncio.timeout(60):
         await replaced.now.log.create_vchannel("orders", None)
         with pytest.raises(FormatError) as raised:
             await txns[0].commit()
@@ -125,7 +125,7 @@ async def test_first_call_is_refused() -> None:
         replaced = Replaced(first)
         logs = {name: await open_wal(f"wal://{first.address}") for name in CALLS}
         await logs["append"].raw_append(Message("orders", b"1"))
-    async with replaced.begin(), asyncio.timeout(20):
+    async with replaced.begin(), asyncio.timeout(60):
         raised = await asyncio.gather(*(call(logs[name]) for name, call in CALLS.items()), return_exceptions=True)
         for error in raised:
             assert isinstance(error, BaseException)
@@ -145,7 +145,7 @@ async def test_client_ends_with_cause() -> None:
         scanner = log.read("orders")
         assert (await anext(scanner)).payload == b"1"
         waiting = asyncio.ensure_future(anext(scanner))
-    async with replaced.begin(), asyncio.timeout(20):
+    async with replaced.begin(), asyncio.timeout(60):
         with pytest.raises(FormatError) as raised:
             await waiting
         replaced.check(raised.value)
@@ -159,7 +159,7 @@ async def test_client_ends_with_cause() -> None:
 
 
 async def test_two_addresses_name_two_logs() -> None:
-    async with serving() as a, serving() as b, asyncio.timeout(20), open_wal(f"wal://{a.address},{b.address}") as log:
+    async with serving() as a, serving() as b, asyncio.timeout(60), open_wal(f"wal://{a.address},{b.address}") as log:
         await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         chosen, other = (a, b) if await events_of(a) else (b, a)  # the client takes the one that is connected first
         await chosen.node.close()
@@ -193,7 +193,7 @@ async def test_older_server_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None
         return description
 
     monkeypatch.setattr(LogService, "_describe", described)
-    async with client_of_replaced() as (log, replaced), asyncio.timeout(20):
+    async with client_of_replaced() as (log, replaced), asyncio.timeout(60):
         with pytest.raises(FormatError, match=f"{replaced.before:x}"):
             await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         assert await events_of(replaced.now) == 0
@@ -220,7 +220,7 @@ async def test_blocking_clients_are_refused() -> None:
             replaced.check(read.value)
 
     ready, go_on = asyncio.Event(), asyncio.Event()
-    async with asyncio.timeout(25):
+    async with asyncio.timeout(60):
         async with serving() as first:
             replaced, address = Replaced(first), f"wal://{first.address}"
             using = asyncio.ensure_future(asyncio.to_thread(use))

@@ -19,7 +19,7 @@ from wal.bridge import BlockingWAL
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.settings import Settings
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ async def test_a_channel_that_was_recreated_before_the_answer_is_kept(
     before = known[name].incarnation
     dropped = start(dropping(log, name))
     await held.carried_out.wait()
-    async with open_wal(f"wal://{served.address}") as other, asyncio.timeout(10):
+    async with open_wal(f"wal://{served.address}") as other, asyncio.timeout(60):
         made = await other.create_vchannel(name)
         while name not in known or known[name].incarnation == before:
             await asyncio.sleep(0)

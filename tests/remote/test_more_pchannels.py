@@ -53,7 +53,7 @@ async def log(grown: Grown) -> AsyncIterator[WALAccesser]:
 
 async def test_appends_use_new_pchannels(log: WALAccesser, grown: Grown) -> None:
     await grown.grow()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         results: list[AppendResult] = await asyncio.gather(
             *(log.raw_append(Message(name, b"x"), idempotency_key=name) for name in NAMES)
         )
@@ -82,7 +82,7 @@ async def test_watch_uses_new_pchannels(log: WALAccesser, grown: Grown) -> None:
             await other.create_vchannel("elsewhere", pchannel="p2")
             await until(lambda: "elsewhere" in engine(log).vchannels.records)
             await log.raw_append(Message("elsewhere", b"2"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert (await reading).payload == b"2"
             await other.raw_append(Message("orders", b"3"))
             assert await messages.next() == b"3"
@@ -158,7 +158,7 @@ async def test_hold_ends_with_failed_search(
         assert isinstance(failure, UnknownError)
         assert isinstance(failure.__cause__, kind)
         assert isinstance(after, AppendResult)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await log.raw_append(Message("orders", b"3"))
             await log.raw_append(Message(behind, b"4"))
         assert engine(log).appends._held == {}

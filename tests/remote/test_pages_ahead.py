@@ -126,7 +126,7 @@ async def test_a_server_that_stops_while_pages_are_under_way(served: Serving, ca
         read = [int((await anext(scanner)).properties["n"]) for _ in range(30)]
         while len(calls.pages) < 2 or calls.pages[1] < 3:
             await asyncio.sleep(0)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await served.node.close(drain_s=60.0)
         again = await Node.start(served.log, Access(listen=served.address))
         try:

@@ -103,7 +103,7 @@ async def test_client_outlives_long_outage(
             monkeypatch.setattr(Endpoints, "_ask_all", ask_all)
             proxy.refusing = False
             server.process.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*keyed)
                 assert [message.payload for message in await asyncio.gather(*follows)] == [b"after"] * len(NAMES)
                 await direct.create_vchannel("later")
@@ -175,7 +175,7 @@ async def test_following_task_starts_anew(
         await served.log.create_vchannel("later", None)
         await until(lambda: "later" in engine(log).vchannels.records)
         await log.raw_append(Message("orders", b"2"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await anext(scanner)).payload == b"2"
 
 
@@ -193,7 +193,7 @@ async def assert_ended(log: WALAccesser, cause: type[BaseException]) -> None:
     )
     for call in calls:
         with pytest.raises(UnknownError, match="please report it") as caught:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await call()  # type: ignore[no-untyped-call]
         assert isinstance(caught.value.__cause__, cause)
     with pytest.raises(UnknownError, match="please report it"):
@@ -215,7 +215,7 @@ async def test_lasting_defect_ends_client(
         with failing(monkeypatch, task, kind, DEFECTS_MAX):
             proxy.cut()
             with pytest.raises(UnknownError, match="please report it") as caught:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await anext(scanner)
             assert isinstance(caught.value.__cause__, kind)
             await assert_ended(log, kind)
@@ -241,7 +241,7 @@ async def test_producer_defect_ends_client(
         for error in await asyncio.gather(*sent, return_exceptions=True):
             assert isinstance(error, WALError)
         with pytest.raises(UnknownError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while True:
                     await anext(scanner)
         await assert_ended(log, kind)
@@ -261,7 +261,7 @@ async def test_write_defect_ends_client(served: Serving, monkeypatch: pytest.Mon
         await anext(scanner)
         reading = asyncio.ensure_future(anext(scanner))
         with pytest.raises(UnknownError, match="await a tick"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await scanner.wait_for((await log.allocate_time_tick()) + (1 << 40))
         with pytest.raises(UnknownError):
             await reading
@@ -282,7 +282,7 @@ class Iteration:
         await asyncio.to_thread(self._messages.close)
 
     async def next(self) -> bytes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return (await asyncio.to_thread(next, self._messages)).payload
 
 

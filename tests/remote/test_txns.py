@@ -273,5 +273,5 @@ async def test_begins_are_answered_while_results_of_appends_are_sent(log: WALAcc
         for step in range(20):
             await log.raw_append(Message(f"v{number}", b"%d" % step))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(kind(number) for number in range(4) for kind in (transactions, appends)))

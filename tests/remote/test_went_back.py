@@ -89,7 +89,7 @@ async def restored(data_dir: Path) -> AsyncIterator[Restored]:
 
 @pytest.mark.parametrize("new", [0, 1, NEW])
 async def test_follower_learns_it(restored: Restored, new: int) -> None:
-    async with asyncio.timeout(30), open_wal(restored.location) as log:
+    async with asyncio.timeout(60), open_wal(restored.location) as log:
         await restored.append(log, LOST)
         async with log.read("orders") as scanner:
             for _ in range(OLD + LOST):
@@ -109,7 +109,7 @@ async def test_follower_learns_it(restored: Restored, new: int) -> None:
 @pytest.mark.parametrize("new", [0, 1, NEW])
 async def test_producer_learns_it(restored: Restored, new: int) -> None:
     """A keyed append is sent again by itself; on the older copy it would be written, and all that came before it be missing."""
-    async with asyncio.timeout(30), open_wal(restored.location) as log:
+    async with asyncio.timeout(60), open_wal(restored.location) as log:
         await restored.append(log, LOST)
         await log.raw_append(Message("orders", b"x"), idempotency_key="k")
         await restored.restore(new=new)
@@ -120,7 +120,7 @@ async def test_producer_learns_it(restored: Restored, new: int) -> None:
 
 
 async def test_restart_is_no_restore(restored: Restored) -> None:
-    async with asyncio.timeout(30), open_wal(restored.location) as log:
+    async with asyncio.timeout(60), open_wal(restored.location) as log:
         await restored.append(log, LOST)
         async with log.read("orders") as scanner:
             for _ in range(OLD + LOST):
@@ -140,7 +140,7 @@ async def test_position_is_refused(restored: Restored, new: int) -> None:
         await restored.append(log, LOST)
     await restored.restore(new=new)
     positions = [ReadPosition(result.message_id, result.time_tick) for result in restored.results]
-    async with asyncio.timeout(30), open_wal(restored.location) as log:
+    async with asyncio.timeout(60), open_wal(restored.location) as log:
         for position in (positions[OLD], positions[OLD + 1], positions[-1]):
             with pytest.raises(LogWentBackError) as raised:
                 async with log.read("orders", resume=position, follow=False):
@@ -169,7 +169,7 @@ async def test_iteration_learns_it(restored: Restored) -> None:
             pass
         assert raised.value.last_common == restored.last_common
 
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         iterating = asyncio.ensure_future(asyncio.to_thread(iterate))
         await followed.wait()
         await restored.restore(new=NEW)
@@ -189,7 +189,7 @@ async def test_look_back_waits_for_server(restored: Restored, monkeypatch: pytes
             raise ClosedError("the server is being stopped")
         return await look_at(log, request)
 
-    async with asyncio.timeout(30), open_wal(restored.location) as log:
+    async with asyncio.timeout(60), open_wal(restored.location) as log:
         async with log.read("orders") as scanner:
             await anext(scanner)
         await restored.stop()

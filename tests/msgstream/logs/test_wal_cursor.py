@@ -99,13 +99,13 @@ async def test_a_quiet_channel_does_not_hold_what_others_write(
         waiting = asyncio.ensure_future(stream.consume())
         busy = (await log.append_bulk([Message("busy", b"x") for _ in range(50)]))[-1]
         before = len(passes)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(passes) < before + 2:
                 await asyncio.sleep(0.01)
         with pytest.raises(InvalidArgumentError, match=SUBSCRIPTION):
             await log.truncate(up_to=busy.message_id)  # what was not acknowledged is held
         await stream.ack(pack)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (position := (await cursor_of(log)).position) is None or position.message_id < busy.message_id:
                 await asyncio.sleep(0.01)
         await log.truncate(up_to=busy.message_id)
@@ -136,7 +136,7 @@ async def test_a_cursor_that_cannot_be_saved_now_does_not_end_a_quiet_stream(
         busy = (await log.append_bulk([Message("busy", b"x")]))[-1]
         await asyncio.wait_for(refusals.wait(), 20)
         monkeypatch.setattr(Scanner, "save", save)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (position := (await cursor_of(log)).position) is None or position.message_id < busy.message_id:
                 await asyncio.sleep(0.01)
         await stream.produce(MsgPack([row(1)]))
