@@ -15,8 +15,8 @@ from wal.files.lock import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, LockHolder
 __all__ = [
     "CURSORS_LOCK_NAME",
     "FORMAT_NAME",
-    "MAP_NAME",
     "LOCK_NAME",
+    "MAP_NAME",
     "PRIVATE",
     "RESERVE_BYTES",
     "FileAccess",
