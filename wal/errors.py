@@ -14,6 +14,7 @@ not say whether the call took effect.
     ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
     ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
     ├── TransactionExpiredError / InvalidTransactionStateError
+    ├── ConflictError                          an event is not the last one that the append expected: .last, .vchannel
     ├── ResourceAcquiredError                  a resource key is held: .keys, .holder
     ├── UnknownOutcomeError                    sent, but not answered: retry with the same idempotency key
     ├── TruncatedError                         the position is gone: .earliest
@@ -46,6 +47,7 @@ __all__ = [
     "ChannelFencedError",
     "ChannelNotExistError",
     "ClosedError",
+    "ConflictError",
     "CorruptionError",
     "EndOfStreamError",
     "FormatError",
@@ -105,6 +107,7 @@ class StreamingCode(enum.IntEnum):
     NOT_LOCAL = 23
     UNAVAILABLE = 24
     SESSION_LOST = 25
+    CONFLICT = 26
     LOG_WENT_BACK = 28
     UNKNOWN = 999
 
@@ -262,6 +265,21 @@ class InvalidTransactionStateError(WALError):
     """The transaction was committed or rolled back already: each transaction ends once."""
 
     code = StreamingCode.INVALID_TRANSACTION_STATE
+
+
+class ConflictError(WALError):
+    """The last event of a vchannel is not the one that the append expected (`expected_last`). Nothing of the append was written.
+
+    `.last` is the id of that event, which is durable, or None if there is none; `.vchannel` is the vchannel. The same call would fail
+    again: read the vchannel up to `.last`, decide again, and append with `expected_last=error.last`.
+    """
+
+    code = StreamingCode.CONFLICT
+
+    def __init__(self, message: str, *, vchannel: str = "", last: MessageID | None = None) -> None:
+        super().__init__(message)
+        self.vchannel = vchannel
+        self.last = last
 
 
 class ResourceAcquiredError(WALError):

@@ -37,6 +37,7 @@ CODES = {
     "NotLocalError": 23,
     "UnavailableError": 24,
     "SessionLostError": 25,
+    "ConflictError": 26,
     "LogWentBackError": 28,
 }
 ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}

@@ -384,6 +384,31 @@ class BackendConformance:
             await backend.create("p-0", incarnation=INCARNATION)
         await backend.close()
 
+    async def test_last_events_outlive_truncation(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [
+            maker.data(("quiet", b"1"), ("loud", b"2"), ("quiet", b"3")),
+            maker.broadcast(["loud", "copied"], b"4"),
+            maker.time_tick(),
+            maker.data(("loud", b"5")),
+            maker.pchannel_wide(b"6"),
+        ]
+        quiet, loud, copied = ("quiet", 1), ("loud", 1), ("copied", 1)
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            events = {quiet: (positions[0], 2), loud: (positions[3], 0), copied: (positions[1], 2)}
+            assert await log.last_events(0) == events
+            assert await log.last_events(positions[1]) == {loud: events[loud], copied: events[copied]}
+            assert await log.last_events(positions[3]) == {loud: events[loud]}
+            assert await log.last_events(log.durable_end) == {}
+            await log.truncate(positions[3], 0)
+            start = log.extents()[0].start
+            kept = {name: event for name, event in events.items() if event[0] >= start}
+            assert await log.last_events(start) == kept
+        async with self.opened(tmp_path, 2) as log:
+            start = log.extents()[0].start
+            assert await log.last_events(start) == {n: event for n, event in events.items() if event[0] >= start}
+
     async def test_truncation_is_exact(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [maker.data(*[("v", b"x" * 500)] * 4) for _ in range(40)]

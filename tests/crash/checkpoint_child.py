@@ -29,9 +29,12 @@ def key_of(number: int) -> str | ProducerKey:
 
 
 async def write(log: WALAccesser, number: int) -> None:
-    """Appends every WRITERS-th number from this one on, one after the other."""
+    """Appends every WRITERS-th number from this one on, one after the other, each on the condition that the one before it is the last."""
+    vchannel = f"v{number % WRITERS}"
+    last = await log.last(vchannel)
     while True:
-        result = await log.raw_append(Message(f"v{number % WRITERS}", PAYLOAD), idempotency_key=key_of(number))
+        result = await log.raw_append(Message(vchannel, PAYLOAD), idempotency_key=key_of(number), expected_last=last)
+        last = result.message_id
         os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick))
         if number % TRUNCATE_EVERY == 0:
             await log.truncate(up_to=result.message_id)

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.crash.checkpoint_child import WRITERS, key_of
-from wal import Message, ProducerKey, open_wal
+from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
 from wal.pchannel.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
@@ -40,6 +40,22 @@ async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tup
     return found
 
 
+async def check_last(log: WALAccesser, writer: int, acked: dict[int, tuple[str, int]]) -> None:
+    """The last event of a vchannel is known after the kill: the one in the log, or, if all are truncated, the last acknowledged one."""
+    vchannel = f"v{writer}"
+    last = await log.last(vchannel)
+    async with log.read(vchannel, follow=False) as scanner:
+        stored = [message.message_id async for message in scanner]
+    newest = max((number for number in acked if number % WRITERS == writer), default=None)
+    if stored:
+        assert last == stored[-1]
+    elif newest is not None:
+        assert str(last) == acked[newest][0]
+    if newest is not None:
+        assert last is not None
+        assert last >= MessageID.parse(acked[newest][0])
+
+
 @pytest.mark.usefixtures("write_path")
 async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -> None:
     rng = random.Random(random.getrandbits(32))
@@ -51,6 +67,8 @@ async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -
             first |= await run_and_kill(data_dir, begin, rng.randint(1, ACKED_MAX))
             checkpoints |= {path.name for path in data_dir.glob("pchannels/p0/checkpoint-*")}
             async with open_wal(data_dir, segment_bytes=1 << 20) as log:
+                for writer in range(WRITERS):
+                    await check_last(log, writer, first)
                 newest = max(number for number in first if number % WRITERS == 0) // WRITERS
                 sample = rng.sample(sorted(first), min(len(first), 100)) + sorted(first)[:5] + sorted(first)[-5:]
                 for number in sample:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wal import errors
 from wal.errors import (
     BulkAppendError,
+    ConflictError,
     CorruptionError,
     InvalidArgumentError,
     KeyNotExistError,
@@ -64,6 +65,8 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
         )
     if kind is TruncatedError:
         return st.builds(TruncatedError, texts, earliest=st.none() | ids)
+    if kind is ConflictError:
+        return st.builds(ConflictError, texts, vchannel=texts, last=st.none() | ids)
     if kind is LogWentBackError:
         return st.builds(LogWentBackError, texts, last_common=st.none() | ids)
     if kind is CorruptionError:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, overload
 from actors import Actor, ActorRef
 from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.channels import ChannelCalls
+from wal.accesser.expected import UNCHECKED, Unchecked, check_expected_last, explained
 from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
 from wal.accesser.txn_calls import TxnCalls
 from wal.channels import check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, Cursors, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
-from wal.errors import InvalidArgumentError
+from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, MessageID
 from wal.pchannel import (
     AckingScanner,
@@ -36,7 +37,7 @@ from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, R
 from wal.ticks import check_tick
 
 if TYPE_CHECKING:
-    from wal.engine.base import ReadableEngine
+    from wal.engine.base import ReadableEngine, WritableEngine
     from wal.retention import PChannelRetention
 
 __all__ = ["LogStatistics", "WALAccesser"]
@@ -62,16 +63,31 @@ class WALAccesser(TxnCalls, ChannelCalls):
 
     @overload
     async def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult: ...
 
     @overload
     async def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult: ...
 
     async def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult:
         """Appends a message; it is durable when the call returns.
 
@@ -82,11 +98,18 @@ class WALAccesser(TxnCalls, ChannelCalls):
         append with the key is in flight, the call shares its result, or its failure. An older duplicate of a producer, whose result is no
         longer kept, returns a ForgottenResult. Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a
         failed one; WouldBlockError past `producers_max`.
+
+        With `expected_last` the message is written only if this is the id of its vchannel's last event, or with None if the vchannel never
+        had an event; an event in flight counts. Otherwise nothing is written, and a ConflictError has the id of the last event in `.last`.
+        It is judged when the append joins its frame, after its barrier and its key: a retry with a key returns the first result. Raises
+        InvalidArgumentError for an id of another log, or of a body of the last transaction.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
+        if expected_last is not UNCHECKED:
+            return await self._append_expecting(engine, message, barrier_time_tick, idempotency_key, expected_last)
         if idempotency_key is not None:
             keyed = engine.appends.append_keyed(message, barrier_time_tick, idempotency_key)
             return await (keyed or engine.appends.append_keyed_waiting(message, barrier_time_tick, idempotency_key))
@@ -95,27 +118,61 @@ class WALAccesser(TxnCalls, ChannelCalls):
             return await engine.appends.append_waiting(message, barrier_time_tick)
         return await future
 
+    async def _append_expecting(
+        self,
+        engine: WritableEngine,
+        message: Message,
+        barrier_time_tick: int,
+        key: str | ProducerKey | None,
+        expected_last: MessageID | None,
+    ) -> AppendResult | ForgottenResult:
+        appends, last = engine.appends, check_expected_last(expected_last)
+        future = appends.append_expecting(message, barrier_time_tick, key, last)
+        try:
+            return await (future or appends.append_expecting_waiting(message, barrier_time_tick, key, last))
+        except ConflictError as error:
+            raise await explained(engine, error, {message.vchannel: last}) from None
+
     @overload
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> asyncio.Future[AppendResult]: ...
 
     @overload
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> asyncio.Future[AppendResult | ForgottenResult]: ...
 
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> asyncio.Future[Any]:
         """Appends a message without waiting, and returns a future of the result.
 
         Calls are ordered within a pchannel, except that others may pass an append that waits for its barrier. Raises WouldBlockError if too
-        much is in flight, or while the log is being opened.
+        much is in flight, or while the log is being opened. The future of an append with `expected_last` may raise a ConflictError, also if
+        the id is that of a body.
         """
         appends = self._lifecycle.ready_nowait().appends
         future: asyncio.Future[Any] | None
-        if idempotency_key is None:
+        if expected_last is not UNCHECKED:
+            last = check_expected_last(expected_last)
+            future = appends.append_expecting(message, barrier_time_tick, idempotency_key, last)
+        elif idempotency_key is None:
             future = appends.append(message, barrier_time_tick)
         else:
             future = appends.append_keyed(message, barrier_time_tick, idempotency_key)
@@ -224,6 +281,16 @@ class WALAccesser(TxnCalls, ChannelCalls):
         """
         check_vchannel(vchannel)
         return await (await self._lifecycle.readable()).latest_tick(vchannel)
+
+    async def last(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist.
+
+        A plain message, a transaction (the id of its commit) and a copy of a broadcast are events. The id outlives restarts, and is known
+        even if the event is truncated. A vchannel that was dropped and recreated begins without an event. Raises ChannelNotExistError if
+        the vchannel does not exist and an append would not create it.
+        """
+        check_vchannel(vchannel)
+        return await (await self._lifecycle.readable()).last_event(vchannel)
 
     async def cursors(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels. A damaged one is left out with a warning, and `retention()` names it."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 
+from wal.accesser.expected import ExpectedLast, explained
 from wal.accesser.lifecycle import Lifecycle
 from wal.async_only import AsyncOnly
 from wal.channels import check_vchannel, check_vchannels
+from wal.engine.base import NOT_EXPECTED
 from wal.engine.bodies import check_body
-from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
-from wal.message import AppendResult, Message
+from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
+from wal.message import AppendResult, Message, MessageID
 from wal.reading import named
 from wal.ticks import number_text
 
@@ -49,6 +51,7 @@ class TxnOptions(TypedDict, total=False):
 
     vchannels: Sequence[str] | None
     keepalive: float
+    expected_last: ExpectedLast
 
 
 class Txn(Generic[R_co]):
@@ -57,13 +60,20 @@ class Txn(Generic[R_co]):
     `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
     """
 
-    __slots__ = ("_ending", "_lifecycle", "_result", "_served", "_vchannels", "context")
+    __slots__ = ("_ending", "_expected", "_lifecycle", "_result", "_served", "_vchannels", "context")
 
-    def __init__(self, lifecycle: Lifecycle, served: EngineTxn[R_co], vchannels: tuple[str, ...]) -> None:
-        """`served` is the transaction of the engine. Holding the lifecycle keeps the log open."""
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        served: EngineTxn[R_co],
+        vchannels: tuple[str, ...],
+        expected: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> None:
+        """`served` is the transaction of the engine, whose commit judges `expected`. Holding the lifecycle keeps the log open."""
         self._lifecycle = lifecycle
         self._served = served
         self._vchannels = vchannels
+        self._expected = expected
         self._ending = ""
         self._result: R_co | None = None
         self.context: TxnContext = served.context
@@ -110,16 +120,19 @@ class Txn(Generic[R_co]):
 
         With an idempotency key that was seen before, nothing is written, and the first result is returned. WouldBlockError (no
         room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. Any other error ends it; a
-        NoSpaceError or an UnavailableError means that nothing of it was written: begin a new one, with the same key if it had one.
+        NoSpaceError or an UnavailableError means that nothing of it was written: begin a new one, with the same key if it had one. So
+        does a ConflictError, after which the caller reads up to `.last` and decides again.
         Ending it a second time raises InvalidTransactionStateError.
         """
         self._end("committed")
         try:
-            await self._lifecycle.ready()
+            engine = await self._lifecycle.ready()
             result = self._result = await self._served.commit()
         except WouldBlockError:
             self._ending = ""
             raise
+        except ConflictError as error:
+            raise await explained(engine, error, self._expected) from None
         return result
 
     async def rollback(self) -> None:

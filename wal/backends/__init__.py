@@ -20,7 +20,7 @@ from wal.backends.base import (
     ReadableLog,
     StoredFrame,
 )
-from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
+from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog, ReadOnlyStoredLog
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -33,6 +33,7 @@ __all__ = [
     "LogState",
     "PChannelLog",
     "ReadOnlyPChannelLog",
+    "ReadOnlyStoredLog",
     "ReadableLog",
     "StoredFrame",
 ]

@@ -21,7 +21,8 @@ from typing import ClassVar, Final
 import msgspec
 
 from wal.errors import NoSpaceError, WALError, WouldBlockError
-from wal.frame import EncodedFrame, FrameView
+from wal.frame import EncodedFrame, FrameView, RunName
+from wal.message import LogPosition
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -224,6 +225,14 @@ class PChannelLog(ReadableLog):
 
         Recovery uses it to read what `checkpointed` holds. Otherwise it works like `read`; it raises TruncatedError when `start` is below
         the held frames.
+        """
+
+    @abc.abstractmethod
+    async def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        """Returns the newest durable event at or after `start`, truncated or not, of each vchannel that has one there.
+
+        Of several incarnations of a name, only the newest is certain to be there. Raises TruncatedError when `start` is below the held
+        frames.
         """
 
     @abc.abstractmethod

@@ -11,8 +11,10 @@ from typing import Protocol
 import msgspec
 
 from wal.backends.base import FramePage
+from wal.frame import RunName
+from wal.message import LogPosition
 
-__all__ = ["LogSnapshot", "ReadOnlyPChannelLog"]
+__all__ = ["LogSnapshot", "ReadOnlyPChannelLog", "ReadOnlyStoredLog"]
 
 
 class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
@@ -74,3 +76,20 @@ class ReadOnlyPChannelLog(Protocol):
 
     def close(self) -> None:
         """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""
+
+
+class ReadOnlyStoredLog(ReadOnlyPChannelLog, Protocol):
+    """A log that is read where it is stored, with what its writer stores for recovery. Its calls block and are thread-safe."""
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
+
+        That is after `start` if the log does not hold everything from there on any more. Of several incarnations of a name only the
+        newest is certain to be there.
+        """
+
+    def checkpoint_position(self) -> int | None:
+        """Returns the position of the newest state that is stored for recovery, or None if there is none."""
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        """Returns the state stored for this position, None if a newer one has replaced it meanwhile. CorruptionError if it is damaged."""

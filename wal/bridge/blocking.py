@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
+from wal.accesser.expected import UNCHECKED, Unchecked
 from wal.accesser.opening import LogOpening, open_wal
 from wal.accesser.releases import all_released
 from wal.accesser.responses import AppendOption, AppendResponses
@@ -118,38 +119,71 @@ class BlockingWAL(BlockingTxnCalls):
 
     @overload
     def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult: ...
 
     @overload
     def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult: ...
 
     def raw_append(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult:
         """Appends a message, which is durable on return. Interrupting the caller does not undo the append."""
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.raw_append(
-                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+                message,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
             )
 
         return self._call(append)
 
     @overload
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> concurrent.futures.Future[AppendResult]: ...
 
     @overload
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> concurrent.futures.Future[AppendResult | ForgottenResult]: ...
 
     def append_nowait(
-        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> concurrent.futures.Future[Any]:
         """Appends a message without waiting for the disk; returns a future of the result, which cannot be cancelled.
 
@@ -158,7 +192,10 @@ class BlockingWAL(BlockingTxnCalls):
 
         def start() -> asyncio.Future[Any]:
             return self._log.append_nowait(
-                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+                message,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
             )
 
         return self._call(_started, start)
@@ -230,6 +267,10 @@ class BlockingWAL(BlockingTxnCalls):
     def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your writes."""
         return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
+
+    def last(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist."""
+        return self._call(self._log.last, vchannel)
 
     def cursors(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""

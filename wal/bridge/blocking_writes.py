@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.accesser.broadcast import LogBroadcast
+from wal.accesser.expected import UNCHECKED, ExpectedLast
 from wal.accesser.txn import R_co, Txn, body_list
 from wal.loop_thread import LoopThread
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, ResourceKey, TxnContext
@@ -98,6 +99,7 @@ class BlockingTxnCalls:
         *,
         barrier_time_tick: int = 0,
         idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> AppendResult: ...
 
     @overload
@@ -108,6 +110,7 @@ class BlockingTxnCalls:
         *,
         barrier_time_tick: int = 0,
         idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> AppendResult | ForgottenResult: ...
 
     def append_txn(
@@ -117,13 +120,18 @@ class BlockingTxnCalls:
         *,
         barrier_time_tick: int = 0,
         idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
         bodies = body_list(messages)
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.append_txn(
-                vchannel, bodies, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+                vchannel,
+                bodies,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
             )
 
         return self._call(append)
@@ -136,6 +144,7 @@ class BlockingTxnCalls:
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
         idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> BlockingTxn[AppendResult]: ...
 
     @overload
@@ -146,6 +155,7 @@ class BlockingTxnCalls:
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
         idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
 
     def txn(
@@ -155,12 +165,17 @@ class BlockingTxnCalls:
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
     ) -> BlockingTxn[AppendResult | ForgottenResult]:
         """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             return await self._log.txn(
-                vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
+                vchannel,
+                vchannels=vchannels,
+                keepalive=keepalive,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
             )
 
         return BlockingTxn(self._call(begin), self._thread)

@@ -15,8 +15,9 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
     from wal.reading import Selection
     from wal.retention import PChannelRetention
 
-__all__ = ["Appends", "Broadcasts", "EngineTxn", "LogStatistics", "ReadableEngine", "WritableEngine"]
+__all__ = [
+    "NOT_EXPECTED", "Appends", "Broadcasts", "EngineTxn", "LogStatistics", "ReadableEngine", "WritableEngine",
+]  # fmt: skip
 
 R_co = TypeVar("R_co", covariant=True)
+NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
+"""The last event of no vchannel is expected."""
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
@@ -104,6 +109,12 @@ class ReadableEngine(Protocol):
         """Returns a tick that covers every write to this vchannel that has returned.
 
         Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one.
+
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
     async def retention_report(self) -> list[PChannelRetention]:
@@ -187,6 +198,15 @@ class Appends(Protocol):
         Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one.
         """
 
+    def append_expecting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message that is appended only if this is the last event of its vchannel (None: it never had one).
+
+        The future raises a ConflictError if it is not. Returns None as `append` does. Raises InvalidArgumentError for an id of another
+        pchannel, or of another incarnation of its log.
+        """
+
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight: a WouldBlockError, or the ClosedError of an engine that is being closed."""
 
@@ -198,12 +218,23 @@ class Appends(Protocol):
     ) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room in flight."""
 
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends as `append_expecting` does when there is room in flight."""
+
     def append_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> Awaitable[AppendResult | ForgottenResult]:
         """Appends a whole transaction on vchannels of one pchannel when there is room in flight.
 
-        `bytes` are an INSERT on its only vchannel. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
+        `bytes` are an INSERT on its only vchannel. `expected_last` is by name, for some or all of `names`; a ConflictError says that one of
+        them has another last event. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
         InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_keyed` do.
         """
 
@@ -211,9 +242,13 @@ class Appends(Protocol):
         """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
 
     async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> EngineTxn[AppendResult | ForgottenResult]:
-        """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting.
+        """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting. Its commit judges `expected_last`.
 
         Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
         """

@@ -8,12 +8,12 @@ from itertools import islice
 from wal.channels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.frame import Record
-from wal.message import Message, encode_properties, type_properties
+from wal.message import Message, MessageID, encode_properties, type_properties
 from wal.pchannel import Key, key_ext
 from wal.settings import Settings
 
 __all__ = [
-    "check_body_type", "check_client_type", "check_size", "kept_key_ext", "record_of", "spans_pchannels",
+    "check_body_type", "check_client_type", "check_expected", "check_size", "kept_key_ext", "record_of", "spans_pchannels",
 ]  # fmt: skip
 
 
@@ -70,6 +70,15 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
             f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
         )
     return ext
+
+
+def check_expected(name: str, expected: MessageID | None, log_id: MessageID) -> None:
+    """Raises InvalidArgumentError if the id that is expected as the last one of this vchannel is not of its pchannel's log."""
+    if expected is not None and not expected.same_log(log_id):
+        raise InvalidArgumentError(
+            f"expected_last={expected} is an id of another pchannel, or of another log: vchannel {name!r} is on pchannel {log_id.pchannel} "
+            f"of the log with incarnation {log_id.incarnation:x}; use an id that was read or appended there, or log.last({name!r})"
+        )
 
 
 def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:

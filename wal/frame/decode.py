@@ -8,7 +8,7 @@ FormatError, or it returns what was written.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -16,7 +16,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.frame.draft import TERM_START
+from wal.frame.draft import TERM_START, RunName
 from wal.frame.layout import (
     CRC,
     HEADER_BYTES,
@@ -171,6 +171,21 @@ class FrameView:
             return []
         body, _ = self._fetch(0, self.header.body_len)
         return self.runs.exts(body)
+
+    def last_events(self, names: Container[str] | None = None) -> dict[RunName, int]:
+        """Returns the index of the newest event of each vchannel in this frame, or of these names (any incarnation). Needs no body."""
+        runs = self.runs if names is None else self.runs.find(names)
+        events: dict[RunName, int] = {}
+        for run in runs:
+            if run.kind == RunKind.COPY:
+                index = run.index
+            elif run.kind == RunKind.VCHANNEL and run.end > run.first:
+                index = self.runs.rows(run).indices[-1]
+            else:
+                continue
+            name = (run.name, run.incarnation)
+            events[name] = max(index, events.get(name, -1))
+        return events
 
     def term_start(self) -> TermStart | None:
         """Returns the term-start record of this frame if it is the first of its term, else None."""

@@ -68,7 +68,7 @@ class CopyNames:
     `name_lens` and `incarnations` begin with the SHARED run that precedes the copies; `joined` are the names in UTF-8.
     """
 
-    __slots__ = ("count", "incarnations", "joined", "kinds", "name_lens", "names", "texts")
+    __slots__ = ("_members", "count", "incarnations", "joined", "kinds", "name_lens", "names", "texts")
 
     def __init__(self, names: Sequence[RunName]) -> None:
         _check_names(names, set(names), of="a broadcast")
@@ -81,6 +81,14 @@ class CopyNames:
         self.name_lens: bytes = struct.pack(f"<{1 + self.count}H", 0, *map(len, encoded))
         self.incarnations: bytes = struct.pack(f"<{1 + self.count}I", 0, *incarnations)
         self.joined: bytes = b"".join(encoded)
+        self._members: frozenset[RunName] | None = None
+
+    @property
+    def members(self) -> frozenset[RunName]:
+        """The vchannels as a set, made when it is first asked for."""
+        if self._members is None:
+            self._members = frozenset(self.names)
+        return self._members
 
 
 class Run(msgspec.Struct, gc=False):

@@ -45,7 +45,7 @@ class InsertMsg(_message.Message):
     timestamps: _containers.RepeatedScalarFieldContainer[int]
     row_ids: _containers.RepeatedScalarFieldContainer[int]
     row_data: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., timestamps: _Optional[_Iterable[int]] = ..., row_ids: _Optional[_Iterable[int]] = ..., row_data: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., timestamps: _Optional[_Iterable[int]] = ..., row_ids: _Optional[_Iterable[int]] = ..., row_data: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class DeleteMsg(_message.Message):
     __slots__ = ("base", "collection_id", "partition_id", "timestamps", "primary_keys")
@@ -59,13 +59,13 @@ class DeleteMsg(_message.Message):
     partition_id: int
     timestamps: _containers.RepeatedScalarFieldContainer[int]
     primary_keys: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., timestamps: _Optional[_Iterable[int]] = ..., primary_keys: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., timestamps: _Optional[_Iterable[int]] = ..., primary_keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TimeTickMsg(_message.Message):
     __slots__ = ("base",)
     BASE_FIELD_NUMBER: _ClassVar[int]
     base: MsgBase
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateCollectionMsg(_message.Message):
     __slots__ = ("base", "collection_id", "collection_name", "schema")
@@ -77,7 +77,7 @@ class CreateCollectionMsg(_message.Message):
     collection_id: int
     collection_name: str
     schema: bytes
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., schema: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., schema: _Optional[bytes] = ...) -> None: ...
 
 class DropCollectionMsg(_message.Message):
     __slots__ = ("base", "collection_id", "collection_name")
@@ -87,7 +87,7 @@ class DropCollectionMsg(_message.Message):
     base: MsgBase
     collection_id: int
     collection_name: str
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ...) -> None: ...
 
 class CreatePartitionMsg(_message.Message):
     __slots__ = ("base", "collection_id", "collection_name", "partition_id", "partition_name")
@@ -101,7 +101,7 @@ class CreatePartitionMsg(_message.Message):
     collection_name: str
     partition_id: int
     partition_name: str
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...
 
 class DropPartitionMsg(_message.Message):
     __slots__ = ("base", "collection_id", "collection_name", "partition_id", "partition_name")
@@ -115,4 +115,4 @@ class DropPartitionMsg(_message.Message):
     collection_name: str
     partition_id: int
     partition_name: str
-    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, base: _Optional[_Union[MsgBase, _Mapping[str, object]]] = ..., collection_id: _Optional[int] = ..., collection_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...

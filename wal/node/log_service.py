@@ -51,6 +51,7 @@ class LogService:
             frame_bytes_max=log.frame_bytes_max,
             settings=settings_to_proto(log.settings),
             log_id=log.log_id,
+            judges_expected_last=True,
         )
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from wal.engine.base import NOT_EXPECTED
 from wal.engine.bodies import check_body
 from wal.engine.local.log import LocalLog
 from wal.engine.local.txn import LocalTxn
@@ -66,7 +67,9 @@ class MessageTxns:
         names = tuple([name for name, _ in found.names])
         check_body(given.message, names)
         loop = asyncio.get_running_loop()
-        return LocalTxn(log.vchannels, loop, found.context, names, None, bytes_max=log.settings.message_bytes_max)
+        return LocalTxn(
+            log.vchannels, loop, found.context, names, None, NOT_EXPECTED, bytes_max=log.settings.message_bytes_max
+        )
 
     @staticmethod
     def _answer(txn: LocalTxn) -> asyncio.Future[Result]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
 
-from wal.channels import check_vchannel
+from wal.channels import VChannelInfo, check_vchannel
 from wal.engine.local.log import LocalLog
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.network import Method
@@ -14,16 +14,18 @@ from wal.node.cursor_calls import CursorCalls
 from wal.node.draining import Draining
 from wal.node.frame_calls import FrameCalls
 from wal.node.hosted import Hosted
+from wal.pchannel import PChannel
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.methods import (
     FORGET_PRODUCER,
+    GET_LAST_EVENT,
     GET_LATEST_TICK,
     GET_RETENTION,
     GET_STATISTICS,
     LIST_PRODUCERS,
     TRUNCATE,
 )
-from wal.rpc.positions import id_from_bytes
+from wal.rpc.positions import id_from_bytes, id_to_bytes
 from wal.rpc.reports import producers_to_proto, retention_to_proto, statistics_to_proto
 from wal.rpc.serving import Handler
 
@@ -43,6 +45,7 @@ class PChannelService:
         """Returns the handlers of all methods of the service."""
         return {
             GET_LATEST_TICK: self._latest_tick,
+            GET_LAST_EVENT: self._last_event,
             TRUNCATE: self._truncate,
             GET_RETENTION: self._retention,
             GET_STATISTICS: self._statistics,
@@ -53,6 +56,16 @@ class PChannelService:
         }
 
     async def _latest_tick(self, request: proto.VChannelRequest, _context: object) -> proto.TickResponse:
+        pchannel, _ = self._found(request)
+        return proto.TickResponse(time_tick=pchannel.promised.tick)
+
+    async def _last_event(self, request: proto.VChannelRequest, _context: object) -> proto.LastEventResponse:
+        pchannel, info = self._found(request)
+        last = None if info is None else pchannel.last_event((info.name, info.incarnation))
+        return proto.LastEventResponse(last=id_to_bytes(last))
+
+    def _found(self, request: proto.VChannelRequest) -> tuple[PChannel, VChannelInfo | None]:
+        """Returns the pchannel of a request and its vchannel, or None if that would only be created by an append."""
         pchannel = self._hosted.find(request.pchannel)
         name = check_vchannel(request.vchannel)
         info = self._log.vchannels.records.get(name)
@@ -62,7 +75,7 @@ class PChannelService:
             raise InvalidArgumentError(
                 f"vchannel {name!r} is on pchannel {info.pchannel}, not on {pchannel.channel}: LocateVChannels tells where one is"
             )
-        return proto.TickResponse(time_tick=pchannel.promised.tick)
+        return pchannel, info
 
     async def _truncate(self, request: proto.TruncateRequest, _context: object) -> Empty:
         pchannel = self._hosted.find(request.pchannel)

@@ -32,7 +32,7 @@ from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.node.message_txns import MessageTxns
 from wal.node.places import Places
-from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
+from wal.node.produce_txns import ProduceTxns, bodies_in, expected_in, names_in
 from wal.node.requests import Requests
 from wal.node.sessions import replaced
 from wal.node.slices import sliced
@@ -55,6 +55,7 @@ _STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, Unmat
 Not a StorageError: its caller gets it, and a pchannel whose storage has failed refuses every later request by itself."""
 LET_END_S: Final = 1.0
 """How long a client that was told that the node is stopping may take to end its stream."""
+"""The size of the column of lengths of one message."""
 Result = AppendResult | ForgottenResult
 
 
@@ -219,6 +220,7 @@ class ProduceStream:
         appends = appends_of(request)
         self._unanswered += count
         refusal = self._begin(request.seen_time_tick)
+        expecting = request.HasField("expected_last")
         async for number, append in sliced(appends):
             if isinstance(append, InvalidArgumentError) or (refusal := refusal or self._refusal) is not None:
                 self._told(number, append if isinstance(append, InvalidArgumentError) else refusal)  # type: ignore[arg-type]
@@ -227,15 +229,27 @@ class ProduceStream:
             try:
                 if barrier:
                     self._log.oracle.check_ahead(barrier)
-                future = self._append_nowait(message, barrier, key)
-                if future is None:
-                    future = await self._send(message, barrier, key)
+                future: asyncio.Future[Any] | None
+                if expecting:
+                    future = await self._send_expecting(message, barrier, key, request)
+                else:
+                    future = self._append_nowait(message, barrier, key) or await self._send(message, barrier, key)
             except WALError as error:
                 self._told(number, error)
             else:
                 if barrier or key is not None:
                     self._withdrawals.add(number, future)
                 future.add_done_callback(partial(self._settled, number, False))
+
+    async def _send_expecting(
+        self, message: Message, barrier: int, key: Key | None, request: append_pb2.AppendRequest
+    ) -> asyncio.Future[Result]:
+        """Appends a message that expects what the last event of its vchannel is."""
+        if count_of(request.messages) != 1:
+            raise InvalidArgumentError("an AppendRequest with expected_last has several messages: send one in each")
+        expected = await expected_in((request.expected_last,), (message.vchannel,))
+        self._places.check(message.vchannel)
+        return await self._appends.send_expecting(message, barrier, key, expected[message.vchannel])
 
     def _append_together(self, request: append_pb2.AppendRequest) -> bool:
         """Appends plain messages with one future for all of them; returns False for others, and if they have to go one by one."""
@@ -284,12 +298,13 @@ class ProduceStream:
             bodies_max = self._log.settings.txn_bodies_max
             names, key = names_in(request.vchannels, names_max=bodies_max), key_of(request.key)
             bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
+            expected = await expected_in(request.expected_last, names)
             self._log.oracle.check_ahead(request.barrier_time_tick)
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             async for name in sliced(names):
                 self._places.check(name)
-            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)
+            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected)
         except WALError as error:
             self._told(request.request_id, error)
         else:

@@ -7,10 +7,11 @@ term of the pchannel is begun again at its commit, unless the log since its begi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from wal.channels import SHOWN_MAX
+from wal.engine.base import NOT_EXPECTED
 from wal.engine.local.log import LocalLog
 from wal.engine.local.txn import LocalTxn
 from wal.errors import (
@@ -21,15 +22,15 @@ from wal.errors import (
     UnmatchedChannelTermError,
 )
 from wal.frame import FrameView, RunKind
-from wal.message import AppendResult, ForgottenResult, Message, TxnContext, type_properties
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
 from wal.node.slices import sliced
 from wal.pchannel import Key, PChannel
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.columns import count_of, key_of, messages_of
-from wal.rpc.positions import position_from_proto, position_to_proto
+from wal.rpc.positions import id_or_none, position_from_proto, position_to_proto
 
-__all__ = ["ProduceTxns", "bodies_in", "names_in"]
+__all__ = ["ProduceTxns", "bodies_in", "expected_in", "names_in"]
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -79,6 +80,7 @@ class ProduceTxns:
         pchannel, key = self._pchannel, key_of(request.key)
         names = names_in(request.vchannels, names_max=self._bodies_max)
         bodies, term = await bodies_in(request.bodies, bodies_max=self._bodies_max), request.txn.term
+        expected = await expected_in(request.expected_last, names)
         if term > pchannel.log.term:
             raise UnmatchedChannelTermError(
                 f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
@@ -90,7 +92,7 @@ class ProduceTxns:
             return first
         if term < pchannel.log.term:
             txn_id = await self._begun_anew(request, names, key)
-        txn = self._opened(txn_id, key)
+        txn = self._opened(txn_id, key, expected)
         if set(txn.names) != set(names):
             raise InvalidArgumentError(
                 f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
@@ -118,13 +120,19 @@ class ProduceTxns:
         keyed.answer(found, future)
         return future
 
-    def _opened(self, txn_id: int, key: Key | None) -> LocalTxn:
+    def _opened(
+        self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED
+    ) -> LocalTxn:
         """Returns an open transaction; raises TransactionExpiredError if it is over."""
         pchannel, log = self._pchannel, self._log
+        for name, last in expected.items():
+            log.vchannels.expect(name, last)
         found = pchannel.table.get(txn_id, now=pchannel.lease_now())
         names = tuple([name for name, _ in found.names])
         loop = asyncio.get_running_loop()
-        return LocalTxn(log.vchannels, loop, found.context, names, key, bytes_max=log.settings.message_bytes_max)
+        return LocalTxn(
+            log.vchannels, loop, found.context, names, key, expected, bytes_max=log.settings.message_bytes_max
+        )
 
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
@@ -200,6 +208,27 @@ async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[M
             raise body
         bodies.append(body)
     return bodies
+
+
+async def expected_in(
+    expected: Collection[proto.ExpectedLast], names: tuple[str, ...]
+) -> Mapping[str, MessageID | None]:
+    """Returns the last events that vchannels are expected to have, by name.
+
+    Raises InvalidArgumentError for bytes that are no id, and unless each vchannel is one of `names` and there once.
+    """
+    if not expected:
+        return NOT_EXPECTED
+    events: dict[str, MessageID | None] = {}
+    remaining = set(names)
+    async for each in sliced(expected):
+        if each.vchannel not in remaining:
+            raise InvalidArgumentError(
+                f"expected_last names vchannel {each.vchannel[:40]!r} twice, or it is none of the {len(names)} vchannels of the request"
+            )
+        remaining.remove(each.vchannel)
+        events[each.vchannel] = id_or_none("expected_last", each.last)
+    return events
 
 
 def names_in(vchannels: Collection[str], *, names_max: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ The write path, in the order of an append:
 * txn_table      TxnTable: open transactions, their bounds, and the clock of their leases (pure)
 * pchannel       PChannel: what the vchannels of a group share; start, failure and end
 
-Idempotency keys and copies of broadcasts:
+Idempotency keys, copies of broadcasts, and last events:
 
 * idempotency/   which keys are remembered, and what a duplicate is (pure)
 * keyed_writes   KeyedWrites: the callers of keyed appends
@@ -24,6 +24,7 @@ Idempotency keys and copies of broadcasts:
 * copies         CopyTable: which broadcasts have copies in the log (pure)
 * copies_state   the bytes of that table in a checkpoint (pure)
 * copy_writes    CopyWrites: writes copies into the log
+* last_events    LastEvents: the last event of each vchannel, and the bytes of that table in a checkpoint (pure)
 
 Recovery:
 
@@ -52,13 +53,17 @@ from wal.pchannel.copies import CopyTable, ListedBroadcast, names_of
 from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.idempotency import IdempotencyTable, Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.in_flight import InFlight
+from wal.pchannel.last_events import LastEvents
 from wal.pchannel.operations import (
     Append,
     Atomic,
     Begin,
     Bulk,
     Commit,
+    ConditionalAppend,
+    ConditionalKeyedAppend,
     Drop,
+    Expected,
     ForgetProducer,
     KeyedAppend,
     KeyedCommit,
@@ -67,6 +72,7 @@ from wal.pchannel.operations import (
     Rollback,
     Together,
     closed_at_barrier,
+    conflict,
 )
 from wal.pchannel.pchannel import PChannel
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
@@ -88,9 +94,12 @@ __all__ = [
     "CheckpointRule",
     "Checkpointer",
     "Commit",
+    "ConditionalAppend",
+    "ConditionalKeyedAppend",
     "CopyTable",
     "CopyTargets",
     "Drop",
+    "Expected",
     "ForgetProducer",
     "Handler",
     "IdempotencyTable",
@@ -98,6 +107,7 @@ __all__ = [
     "Key",
     "KeyedAppend",
     "KeyedCommit",
+    "LastEvents",
     "ListedBroadcast",
     "MessageHandler",
     "MixedCopies",
@@ -121,6 +131,7 @@ __all__ = [
     "check_key",
     "check_txn_size",
     "closed_at_barrier",
+    "conflict",
     "key_ext",
     "names_of",
     "names_size",

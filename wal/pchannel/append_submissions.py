@@ -70,6 +70,7 @@ class AppendsSubmission(Submission, Generic[_AppendT]):
                 rest.add(name, appends[taken:] if taken else appends)
         if not rest.count:
             return None
+        front.serial = self.serial
         self.names, self.batches = rest.names, rest.batches
         self.count: int = rest.count
         self.in_flight: int = rest.in_flight
@@ -146,4 +147,5 @@ class KeyedSubmission(AppendsSubmission[KeyedAppend]):
                     part.add(name, chosen)
         if not taken.count:
             return None, self
+        taken.serial = rest.serial = self.serial
         return taken, rest if rest.count else None

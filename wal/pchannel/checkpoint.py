@@ -65,12 +65,21 @@ class CheckpointLedger:
         self._retry_at_s = 0.0
 
     def is_due(
-        self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float, log_bytes: int | None = None
+        self,
+        *,
+        end: int,
+        keyed: int,
+        keyed_bytes: int,
+        held_bytes: int,
+        now_s: float,
+        log_bytes: int | None = None,
+        moved: bool = False,
     ) -> bool:
         """Returns whether a checkpoint should begin now.
 
         The log ends at `end`; since the last one `keyed` events happened, in frames of `keyed_bytes`; `held_bytes` of truncated space wait
-        for it. `log_bytes` is the log since the last one, where positions do not count bytes.
+        for it. `log_bytes` is the log since the last one, where positions do not count bytes. `moved` says that events were added, so that
+        the state has to be stored again.
         """
         if self._next is not None or end <= self.last.position or now_s < self._retry_at_s:
             return False
@@ -79,10 +88,10 @@ class CheckpointLedger:
             keyed >= max(rule.keyed_events, self.state_bytes // STATE_BYTES_AN_EVENT)
             or (keyed > 0 and keyed_bytes >= max(rule.keyed_bytes, SHARE * self.state_bytes))
             or (end - self.last.position if log_bytes is None else log_bytes) >= rule.log_bytes
-            or self.pays(keyed=keyed, held_bytes=held_bytes)
+            or self.pays(keyed=keyed or moved, held_bytes=held_bytes)
         )
 
-    def pays(self, *, keyed: int, held_bytes: int) -> bool:
+    def pays(self, *, keyed: int | bool, held_bytes: int) -> bool:
         """Returns whether a checkpoint frees at least the space that it takes."""
         return held_bytes > 0 and (not keyed or held_bytes >= self.state_bytes)
 

@@ -69,7 +69,7 @@ class Checkpointer:
         """Begins a checkpoint if one is due."""
         if self._ended or self._running is not None:
             return
-        if (changes := self._state.changes) > self._room_for:
+        if (changes := self._state.changes + self._state.lasts.added) > self._room_for:
             # Room for twice as many, so that this is rare and comes before the disk is full.
             self._room_for = max(_CHANGES_MIN, 2 * changes)
             self._log.keep_room(self._room_for * _CHANGE_BYTES)
@@ -79,6 +79,7 @@ class Checkpointer:
             keyed_bytes=self._log.keyed_bytes - self._keyed_bytes,
             held_bytes=self._log.held_bytes,
             now_s=self._monotonic(),
+            moved=self._state.lasts.moved,
             log_bytes=self._log.bytes_between(self.ledger.last.position, self._end()),
         )
         if due or (self._requested and self._state.changes and self.ledger.is_possible(now_s=self._monotonic())):
@@ -109,8 +110,8 @@ class Checkpointer:
         # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
         self._requested = False
         changes = self._state.take_changes()
-        checkpoint = self.ledger.begin(end=self._end(), keyed=changes.keyed + changes.copies)
-        stored = changes.keyed or changes.copies
+        stored = changes.keyed + changes.copies + changes.moved
+        checkpoint = self.ledger.begin(end=self._end(), keyed=stored)
         snapshot = self._state.snapshot() if stored else None
         before, self._keyed_bytes = self._keyed_bytes, self._log.keyed_bytes
         self._running = asyncio.get_running_loop().create_task(

@@ -111,7 +111,7 @@ class CopyWrites(Member):
         operation.select(names, outcomes, self._settled)
         operation.taken = True
         self._under_way[broadcast] = []
-        self._frames.submit(operation)
+        self._frames.submit_copies(operation, names)
 
     def _judge(
         self, operation: AppendCopies

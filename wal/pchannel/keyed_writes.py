@@ -142,6 +142,16 @@ class KeyedWrites:
         if later and alive:
             self._withdraw(frozenset(later))
 
+    def give_up(self, claim: Claim, future: Settles[AppendResult]) -> list[Settles[Any]]:
+        """Does what `failed` does, but returns the callers, which get the error later."""
+        alive = self._alive()
+        later = self.table.failed(claim, final=not alive)
+        callers: list[Settles[Any]] = [future, *(claim.sharers or ())]
+        claim.sharers = None
+        if later and alive:
+            self._withdraw(frozenset(later))
+        return callers
+
     def _share(self, claim: Claim, result: AppendResult) -> None:
         for future in claim.sharers or ():
             if not future.done():

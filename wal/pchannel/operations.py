@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from wal.errors import ClosedError, WALError
+from wal.errors import ClosedError, ConflictError, WALError
 from wal.frame import Payloads, Record, RunName
-from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
+from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, Key
 from wal.pchannel.tick_supply import Holder
 
@@ -25,7 +25,10 @@ __all__ = [
     "Begin",
     "Bulk",
     "Commit",
+    "ConditionalAppend",
+    "ConditionalKeyedAppend",
     "Drop",
+    "Expected",
     "ForgetProducer",
     "KeyedAppend",
     "KeyedCommit",
@@ -36,6 +39,7 @@ __all__ = [
     "Together",
     "VChannelMember",
     "closed_at_barrier",
+    "conflict",
     "fail_future",
     "with_outcome",
 ]
@@ -84,12 +88,26 @@ def closed_at_barrier() -> ClosedError:
     return ClosedError("the log was closed while this append waited for its barrier; it was not written")
 
 
+def conflict(vchannel: str, expected: MessageID | None, last: MessageID | None) -> ConflictError:
+    """Returns the error of an operation that expected another last event of this vchannel."""
+    there = "it never had an event" if last is None else f"its last event is {last}"
+    wanted = "no event" if expected is None else str(expected)
+    return ConflictError(
+        f"nothing was written to vchannel {vchannel!r}: expected_last says {wanted}, but {there}: read up to it, decide again, and append "
+        "with expected_last=error.last",
+        vchannel=vchannel,
+        last=last,
+    )
+
+
 class VChannelMember(Holder, Protocol):
     """A vchannel of the group, as its pchannel and the copies of broadcasts know it: `VChannel` is one."""
 
     channel: str
     run_name: RunName
     closed: Callable[[], WALError] | None
+    newest: int
+    """The serial of the newest submission with events of it."""
 
     @property
     def pchannel(self) -> object:
@@ -100,6 +118,10 @@ class VChannelMember(Holder, Protocol):
 
     def fail_spanned(self, message_type: int) -> None:
         """Fails the open transactions on the vchannel, which must not span a message of this exclusive type."""
+
+
+Expected = tuple[tuple[VChannelMember, MessageID | None], ...]
+"""The last event that each of these vchannels must have (None: it never had one) when an operation joins a frame."""
 
 
 class Append(Record, gc=False):
@@ -122,6 +144,18 @@ class KeyedAppend(OrderedAppend, gc=False):
     future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
     key: Key = ""
     claim: Claim | None = None
+
+
+class ConditionalAppend(OrderedAppend, gc=False):
+    """A message that expects what the last event of its vchannel is."""
+
+    expected: Expected = ()
+
+
+class ConditionalKeyedAppend(KeyedAppend, gc=False):
+    """A message with an idempotency key of either kind that expects what the last event of its vchannel is."""
+
+    expected: Expected = ()
 
 
 class ProducerAppend(KeyedAppend, gc=False):
@@ -164,6 +198,7 @@ class Atomic(msgspec.Struct, gc=False):
     barrier: int
     future: Settles[AppendResult | ForgottenResult]
     key: Key | None = None
+    expected: Expected = ()
 
 
 class Begin(msgspec.Struct, gc=False):
@@ -183,6 +218,7 @@ class Commit(msgspec.Struct, gc=False):
 
     txn_id: int
     future: Settles[AppendResult]
+    expected: Expected = ()
 
 
 class KeyedCommit(Commit, gc=False):

@@ -10,20 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from actors import Group, Member
 from wal.backends import REFUSALS, PChannelLog
-from wal.errors import InvalidRequestSeqError, UnknownError, WALError
+from wal.errors import ConflictError, InvalidRequestSeqError, UnavailableError, UnknownError, WALError
 from wal.frame import EncodedFrame, FrameDraft, RunName
-from wal.message import Origin
+from wal.message import MessageID, Origin
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copy_writes import CopyWrites
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keyed_writes import KeyedWrites, is_abandoned, withdrawn
-from wal.pchannel.operations import Atomic, Begin, KeyedAppend, VChannelMember, closed_at_barrier, with_outcome
+from wal.pchannel.last_events import LastEvents
+from wal.pchannel.operations import (
+    Answers,
+    Atomic,
+    Begin,
+    Expected,
+    KeyedAppend,
+    VChannelMember,
+    closed_at_barrier,
+    conflict,
+    fail_future,
+    with_outcome,
+)
 from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.promised_tick import BarrierHeap, PromisedTick
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
@@ -77,9 +89,11 @@ class PChannel(ReadablePChannel, Member):
             ticks=self.ticks,
             promised=self.promised,
             in_flight=in_flight,
+            lasts=state.lasts,
             origin=origin,
             monotonic=monotonic,
         )
+        self.lasts: LastEvents = state.lasts
         self.table: TxnTable = TxnTable(limits)
         self.checkpointer: Checkpointer | None = None
         """Advances the position where recovery begins; set once the pchannel has started."""
@@ -159,6 +173,44 @@ class PChannel(ReadablePChannel, Member):
         assert vchannel.closed is not None
         for reader in list(self.readers):
             reader.ended_by(vchannel.channel, vchannel.closed())
+
+    # -- last events
+
+    def last_event(self, name: RunName) -> MessageID | None:
+        """Returns the id of the last durable event of this vchannel, or None if it never had one."""
+        event = self.lasts.get(name)
+        return None if event is None else self.origin(event[0]).message_id(event[1])
+
+    def pending_event(self, expected: Expected) -> int:
+        """Returns the serial up to which one of these vchannels has, or may have, events in flight; 0 if none has."""
+        frames = self.frames
+        newest = max(vchannel.newest for vchannel, _ in expected)
+        copies = max(frames.pending_copies(vchannel.run_name) for vchannel, _ in expected)
+        return max(newest if newest and frames.is_pending(newest) else 0, copies)
+
+    def conflict(self, expected: Expected) -> ConflictError | None:
+        """Returns the error for the first vchannel whose last durable event is another one than expected, or None."""
+        for vchannel, event in expected:
+            last = self.last_event(vchannel.run_name)
+            if last != event:
+                return conflict(vchannel.channel, event, last)
+        return None
+
+    def fail_conflicting(self, expected: Expected, callers: Iterable[Answers[Any]]) -> None:
+        """Fails the callers of an operation that conflicted with an event in flight, whose outcome is known now."""
+        error: WALError | None = self.conflict(expected) or self.fault
+        if error is None:
+            error = UnavailableError(
+                f"nothing was written: an earlier append to vchannel {expected[0][0].channel!r}, which was in flight, would have been the "
+                "last event instead of the one in expected_last, but it was not written either; append again"
+            )
+        for caller in callers:
+            fail_future(caller, error)
+
+    def forget(self, name: RunName) -> None:
+        """Forgets the keys and the last event of a vchannel that was dropped, and whose record is gone."""
+        self.keyed.table.drop(name)
+        self.frames.when_settled(self.frames.newest, lambda: self.lasts.drop(name))
 
     # -- turns
 

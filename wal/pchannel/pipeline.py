@@ -18,19 +18,21 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import msgspec
 
 from wal.backends import REFUSALS, PChannelLog
 from wal.errors import NoSpaceError, StorageError, WALError
-from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
+from wal.frame import CopyNames, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import Origin
 from wal.pchannel.append_submissions import KeyedSubmission, PlainSubmission
 from wal.pchannel.frame_owner import FrameOwner
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keyed_writes import KeyedWrites
+from wal.pchannel.last_events import LastEvents
 from wal.pchannel.operations import Append, KeyedAppend
 from wal.pchannel.promised_tick import PromisedTick, TickFrames
 from wal.pchannel.submissions import OwnSubmission, Submission, cut
@@ -52,6 +54,7 @@ class _Flight(msgspec.Struct, gc=False):
     last_tick: int
     indices: int
     frame: EncodedFrame
+    draft: FrameDraft
     since: float
 
 
@@ -69,6 +72,7 @@ class FramePipeline:
         ticks: TickSupply,
         promised: PromisedTick,
         in_flight: InFlight,
+        lasts: LastEvents,
         origin: Callable[[int], Origin],
         monotonic: Callable[[], float],
     ) -> None:
@@ -84,6 +88,7 @@ class FramePipeline:
         self._ticks = ticks
         self._promised = promised
         self._in_flight = in_flight
+        self._lasts = lasts
         self._origin = origin
         self._monotonic = monotonic
         self._waiting: deque[Submission] = deque()
@@ -94,33 +99,50 @@ class FramePipeline:
         self._flights_max = log.frames_in_flight
         self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
+        self._serial = 0
+        self._copies: deque[tuple[int, CopyNames]] = deque()  # of submissions that are perhaps not settled yet
+        self._after: list[tuple[int, Callable[[], None]]] = []
         self._sequence = 0
         self._refusing = False  # the frames in flight follow a refused one, and are refused next
 
     # -- submissions
 
-    def submit(self, submission: Submission) -> bool:
-        """Takes a submission for the next frame. Once the pipeline is stopped it fails the submission and returns False."""
+    def submit(self, submission: Submission) -> int:
+        """Takes a submission for the next frame and returns its serial. Once the pipeline is stopped it fails it and returns 0."""
         if self.fault is not None:
             self._fail(submission, self.fault)
-            return False
+            return 0
+        self._serial = submission.serial = self._serial + 1
         self._waiting.append(submission)
         self._plain = self._keyed = None
-        return True
+        return submission.serial
 
-    def submit_plain(self, name: RunName, appends: list[Append]) -> None:
-        """Takes plain appends for the next frame; consecutive ones share one submission."""
+    def submit_plain(self, name: RunName, appends: list[Append]) -> int:
+        """Takes plain appends for the next frame; consecutive ones share one submission, whose serial is returned."""
         plain = self._plain or PlainSubmission()
         plain.add(name, appends)
-        if plain is not self._plain and self.submit(plain):
+        if plain is self._plain:
+            return plain.serial
+        if serial := self.submit(plain):
             self._plain = plain
+        return serial
 
-    def submit_keyed(self, name: RunName, appends: list[KeyedAppend], keyed: KeyedWrites) -> None:
-        """Takes appends with claimed keys for the next frame; consecutive ones share one submission."""
+    def submit_keyed(self, name: RunName, appends: list[KeyedAppend], keyed: KeyedWrites) -> int:
+        """Takes appends with claimed keys for the next frame; consecutive ones share one submission, whose serial is returned."""
         joined = self._keyed or KeyedSubmission(keyed)
         joined.add(name, appends)
-        if joined is not self._keyed and self.submit(joined):
+        if joined is self._keyed:
+            return joined.serial
+        if serial := self.submit(joined):
             self._keyed = joined
+        return serial
+
+    def submit_copies(self, copies: Submission, names: CopyNames) -> None:
+        """Takes copies of a broadcast for these vchannels."""
+        while self._copies and not self.is_pending(self._copies[0][0]):
+            self._copies.popleft()
+        if serial := self.submit(copies):
+            self._copies.append((serial, names))
 
     def withdraw(self, claims: frozenset[Claim], error: WALError) -> None:
         """Fails the operations with these claims that were not handed over yet."""
@@ -133,6 +155,8 @@ class FramePipeline:
         for gone, _ in parts:
             if gone is not None:
                 self._fail(gone, error)
+        if self._after:
+            self._call_settled()
 
     def fail_waiting(self, error: BaseException) -> None:
         """Fails every submission that was not handed over; none of them is written."""
@@ -142,6 +166,8 @@ class FramePipeline:
         self._plain = self._keyed = self._prepared = None
         for submission in waiting:
             self._fail(submission, error)
+        if self._after:
+            self._call_settled()
 
     def stop(self, fault: WALError, *, in_flight: WALError) -> None:
         """Stops writing: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
@@ -152,6 +178,48 @@ class FramePipeline:
         self.fail_waiting(fault)
 
     # -- what it holds
+
+    def is_pending(self, serial: int) -> bool:
+        """Returns whether a submission with this serial, or with a smaller one, may not be settled yet."""
+        return serial >= self._oldest()
+
+    def pending_copies(self, name: RunName) -> int:
+        """Returns the serial of the newest submission that is not settled and has a copy for this vchannel; 0 if there is none."""
+        for serial, copies in reversed(self._copies):
+            if not self.is_pending(serial):
+                break
+            if name in copies.members:
+                return serial
+        return 0
+
+    def when_settled(self, serial: int, call: Callable[[], None]) -> None:
+        """Calls `call` once no submission up to this serial is pending, at once if none is."""
+        if self.is_pending(serial):
+            self._after.append((serial, call))
+        else:
+            call()
+
+    @property
+    def newest(self) -> int:
+        """The serial of the newest submission, 0 before any."""
+        return self._serial
+
+    def _oldest(self) -> float:
+        """Returns the serial of the oldest submission that is not settled, infinity if there is none."""
+        for flight in self._flights:
+            if flight.submissions and (serial := flight.submissions[0].serial):
+                return serial
+        if self._prepared is not None:
+            return self._prepared[1][0].serial
+        return self._waiting[0].serial if self._waiting else inf
+
+    def _call_settled(self) -> None:
+        """Makes the calls that are due; see `when_settled`."""
+        oldest, waiting = self._oldest(), self._after
+        self._after = [after for after in waiting if after[0] >= oldest]
+        for serial, call in waiting:
+            if serial < oldest:
+                call()
 
     @property
     def busy(self) -> bool:
@@ -282,7 +350,14 @@ class FramePipeline:
         self._promised.submitted(first_tick)
         self._flights.append(
             _Flight(
-                submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, self._monotonic()
+                submissions,
+                sequence,
+                first_tick,
+                frame.header.promised_tick,
+                draft.indices,
+                frame,
+                draft,
+                self._monotonic(),
             )
         )
         self._log.append(frame, self._settled)
@@ -314,6 +389,7 @@ class FramePipeline:
         self.frames += 1
         self.bytes += flight.frame.length
         self.events += flight.indices
+        self._lasts.durable(position, flight.draft)
         if self._tick_frames is not None:
             self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
         # Readers wake before the frame's callers: the callers' next appends would delay them, and take their turn after both anyway.
@@ -325,6 +401,8 @@ class FramePipeline:
             returned += submission.in_flight
         if returned:
             self._in_flight.release(returned)
+        if self._after:
+            self._call_settled()
         self._owner.frame_durable(flight.frame)
         self.pump()
         self._owner.frame_settled()
@@ -337,6 +415,8 @@ class FramePipeline:
         self._sequence = min(self._sequence, flight.sequence)
         for submission in flight.submissions:
             self._fail(submission, error)
+        if self._after:
+            self._call_settled()
         self.pump()
         self._owner.frame_settled()
 

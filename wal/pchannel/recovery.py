@@ -17,6 +17,7 @@ from wal.frame import FrameView, RunName
 from wal.pchannel.checkpoint import Checkpoint
 from wal.pchannel.copies import CopyTable
 from wal.pchannel.idempotency import IdempotencyTable
+from wal.pchannel.last_events import LastEvents
 
 __all__ = [
     "Changes",
@@ -27,15 +28,16 @@ __all__ = [
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """The changes between two checkpoints: counts, and the broadcasts that ended."""
+    """The changes between two checkpoints: counts, the broadcasts that ended, and whether any event was added."""
 
     keyed: int
     copies: int
     forgotten: frozenset[int]
+    moved: bool
 
 
 class RecoveryState:
-    """The tables of one pchannel: idempotency keys, and copies of broadcasts.
+    """The tables of one pchannel: idempotency keys, copies of broadcasts, and the last event of each vchannel.
 
     They share one blob in a checkpoint, one pass over the frames written after it, and one count of changes since then.
     """
@@ -43,6 +45,7 @@ class RecoveryState:
     def __init__(self, keys: IdempotencyTable, copies: CopyTable) -> None:
         self.keys = keys
         self.copies = copies
+        self.lasts: LastEvents = LastEvents()
 
     @property
     def changes(self) -> int:
@@ -52,8 +55,9 @@ class RecoveryState:
     def take_changes(self) -> Changes:
         """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
         copies = self.copies
-        taken = Changes(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten))
+        taken = Changes(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved)
         self.keys.keyed_since_checkpoint = copies.changes = 0
+        self.lasts.moved = False
         copies.forgotten.clear()
         return taken
 
@@ -62,6 +66,7 @@ class RecoveryState:
         self.keys.keyed_since_checkpoint += changes.keyed
         self.copies.changes += changes.copies
         self.copies.forgotten |= changes.forgotten
+        self.lasts.moved = self.lasts.moved or changes.moved
 
     def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
         """Applies one durable frame written after the checkpoint; returns how many changes it holds.
@@ -72,12 +77,13 @@ class RecoveryState:
 
     def snapshot(self) -> Iterator[bytes]:
         """Returns the state as of this call, in pieces that are cheap to produce one by one; joined they are the blob."""
-        return chain(self.keys.snapshot(), self.copies.snapshot())
+        return chain(self.keys.snapshot(), self.copies.snapshot(), self.lasts.snapshot())
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
         """Sets empty tables to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
         self.keys.restore(blob, live=live)
         self.copies.restore(blob)
+        self.lasts.restore(blob, live=live)
 
     def recovered(self) -> None:
         """Releases what was only needed for recovery."""
@@ -104,6 +110,10 @@ async def recover(
         # Cached, since most events belong to the same few vchannels.
         found = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
         state.recovered()
+        lasts = state.lasts
+        # A state of version 0.1.0 has no last events: those are looked up once in all that the log holds.
+        start = checkpoint.position if lasts.complete else log.extents()[0].start
+        lasts.recovered(await log.last_events(start), live=live)
         return found
     finally:
         if collecting:

@@ -19,7 +19,7 @@ from wal.message import AppendResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
 from wal.pchannel.keyed_writes import KeyedWrites
-from wal.pchannel.operations import Settles, Together, fail_future
+from wal.pchannel.operations import Expected, Settles, Together, fail_future
 from wal.pchannel.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
@@ -39,12 +39,14 @@ __all__ = [
 class Submission(abc.ABC):
     """An entry of one frame: `count` records and at most `size` bytes; settling it gives back the room `in_flight`."""
 
-    __slots__ = ("count", "first", "in_flight", "size")
+    __slots__ = ("count", "first", "in_flight", "serial", "size")
 
     size: int
     count: int
     in_flight: int
     first: int
+    serial: int
+    """Its number among all that were submitted, in their order; a part has that of the whole. Set by `FramePipeline.submit`."""
 
     @abc.abstractmethod
     def draft(self, draft: FrameDraft) -> None:
@@ -98,7 +100,7 @@ class TxnSubmission(Submission):
     so that it spans no other message while it waits for a barrier.
     """
 
-    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names", "owners", "whole")
+    __slots__ = ("bodies", "claim", "context", "expected", "future", "keyed", "names", "owners", "whole")
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class TxnSubmission(Submission):
         size: int,
         future: Settles[AppendResult],
         whole: bool = False,
+        expected: Expected = (),
     ) -> None:
         self.context: TxnContext = context
         self.names: tuple[RunName, ...] = names
@@ -121,13 +124,14 @@ class TxnSubmission(Submission):
         self.count: int = len(bodies) + len(names)
         self.size = self.in_flight = size
         self.whole: bool = whole
+        self.expected: Expected = expected
 
     @classmethod
-    def of(cls, txn: OpenTxn, future: Settles[AppendResult]) -> TxnSubmission:
+    def of(cls, txn: OpenTxn, future: Settles[AppendResult], expected: Expected) -> TxnSubmission:
         """Returns the submission of a transaction that was committed."""
         owners = None if len(txn.names) == 1 else [name for name, _ in txn.bodies]
         records = [record for _, record in txn.bodies]
-        return cls(txn.context, txn.names, records, owners, size=txn.stored, future=future)
+        return cls(txn.context, txn.names, records, owners, size=txn.stored, future=future, expected=expected)
 
     def draft(self, draft: FrameDraft) -> None:
         txn_id, keepalive_ms = self.context.txn_id, round(self.context.keepalive * 1000)
@@ -193,7 +197,7 @@ class OwnSubmission(Submission):
 
     def __init__(self, settled: Callable[[BaseException | None], None]) -> None:
         self._settled = settled
-        self.size = self.count = self.in_flight = 0
+        self.size = self.count = self.in_flight = self.serial = 0
 
     def draft(self, draft: FrameDraft) -> None:
         raise AssertionError("a frame of the log's own is drafted by its writer")

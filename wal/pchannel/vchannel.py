@@ -8,11 +8,12 @@ Open transactions are in the pchannel's table, since they may span several of it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from actors import Member
 from wal.errors import (
     ChannelNotExistError,
+    InvalidRequestSeqError,
     TransactionExpiredError,
     UnknownError,
     WALError,
@@ -26,6 +27,8 @@ from wal.pchannel.operations import (
     Begin,
     Bulk,
     Commit,
+    ConditionalAppend,
+    ConditionalKeyedAppend,
     Drop,
     ForgetProducer,
     KeyedAppend,
@@ -33,6 +36,7 @@ from wal.pchannel.operations import (
     OrderedAppend,
     ProducerAppend,
     Rollback,
+    Settles,
     fail_future,
 )
 from wal.pchannel.pchannel import PChannel
@@ -56,13 +60,15 @@ class VChannel(Member):
         """The group's method, bound here for the callers that use it most."""
         self._frames = pchannel.frames
         self._ticks = pchannel.ticks
+        self.newest: int = 0
+        """The serial of the newest submission with events of it; copies of broadcasts are not counted."""
         self._handled_to = 0  # in the current batch; the operations before it are submitted already
 
     def receive(self, batch: list[Any]) -> None:
         """Takes operations in the order of their calls."""
         kinds = set(map(type, batch))
         if kinds == _PLAIN_ONLY and self.closed is None and not self._ticks.held:
-            self._frames.submit_plain(self.run_name, batch)
+            self.newest = self._frames.submit_plain(self.run_name, batch)
             return
         start, end = 0, len(batch)
         while start < end:
@@ -126,6 +132,8 @@ class VChannel(Member):
             )
         elif self.closed is not None:
             self.refuse([operation], self.closed())
+        elif keyed and operation.claim is not None and operation.claim.doomed:  # type: ignore[union-attr]
+            self.refuse([operation], InvalidRequestSeqError("an earlier sequence failed"))
         else:
             self._submit(operation)
 
@@ -159,7 +167,7 @@ class VChannel(Member):
     # -- one method for each kind of operation; a WALError that it raises refuses the operation
 
     def _plain(self, operations: list[Append]) -> None:
-        self._frames.submit_plain(self.run_name, operations)
+        self.newest = self._frames.submit_plain(self.run_name, operations)
 
     def _ordered(self, operation: OrderedAppend) -> None:
         if self.pchannel.passed(operation.barrier, self, operation):
@@ -195,7 +203,18 @@ class VChannel(Member):
 
     def _submit_keyed(self, operations: list[KeyedAppend]) -> None:
         if operations:
-            self._frames.submit_keyed(self.run_name, operations, self.pchannel.keyed)
+            self.newest = self._frames.submit_keyed(self.run_name, operations, self.pchannel.keyed)
+
+    def _conditional_keyed(self, operation: ConditionalKeyedAppend) -> None:
+        """Claims the key first: a retry gets the first result, although the last event is another one by then."""
+        pchannel = self.pchannel
+        claim = pchannel.keyed.claim(self.scope, operation.key, operation.future, barrier=operation.barrier)
+        if claim is None:
+            self._share_room(operation)
+            return
+        operation.claim = claim
+        if pchannel.passed(claim.barrier, self, operation):
+            self._submit(operation)
 
     def _share_room(self, operation: KeyedAppend | Atomic) -> None:
         """Gives the room of a duplicate back: now, or when the append in flight that it shares is settled."""
@@ -207,7 +226,7 @@ class VChannel(Member):
             operation.future.add_done_callback(lambda _: release(size))
 
     def _bulk(self, operation: Bulk) -> None:
-        self._frames.submit(
+        self.newest = self._frames.submit(
             BulkSubmission(self.run_name, operation.records, size=operation.size, future=operation.future)
         )
 
@@ -225,7 +244,14 @@ class VChannel(Member):
         barrier = operation.barrier
         context = TxnContext(txn_id, pchannel.keepalive)
         submission = TxnSubmission(
-            context, names, operation.bodies, operation.names, size=operation.size, future=operation.future, whole=True
+            context,
+            names,
+            operation.bodies,
+            operation.names,
+            size=operation.size,
+            future=operation.future,
+            whole=True,
+            expected=operation.expected,
         )
         if operation.key is not None:
             scope, keyed = tuple(sorted(names)), pchannel.keyed
@@ -265,7 +291,7 @@ class VChannel(Member):
         pchannel = self.pchannel
         txn = pchannel.table.commit(operation.txn_id, now=pchannel.lease_now())
         pchannel.in_flight.force(txn.stored)
-        submission = TxnSubmission.of(txn, operation.future)
+        submission = TxnSubmission.of(txn, operation.future, operation.expected)
         if pchannel.passed(txn.barrier, self, submission):
             self._submit(submission)
 
@@ -285,15 +311,21 @@ class VChannel(Member):
             raise
         pchannel.table.commit(operation.txn_id, now=now)
         pchannel.in_flight.force(txn.stored)
-        submission = TxnSubmission.of(txn, operation.future)
+        submission = TxnSubmission.of(txn, operation.future, operation.expected)
         submission.claim, submission.keyed = claim, keyed
         if pchannel.passed(claim.barrier, self, submission):
             self._submit(submission)
 
     def _submit(self, operation: OrderedAppend | TxnSubmission) -> None:
-        """Submits an operation that waits for no barrier any more."""
+        """Submits an operation that waits for no barrier any more, unless it expects another last event than there is."""
+        if isinstance(operation, _CONDITIONAL) and operation.expected and self._conflicts(operation):
+            return
         if isinstance(operation, TxnSubmission):
-            self._frames.submit(operation)
+            self.newest = serial = self._frames.submit(operation)
+            if operation.owners is not None:
+                for name in operation.names:
+                    if (vchannel := self.pchannel.vchannels.get(name[0])) is not None:
+                        vchannel.newest = serial
         else:
             if operation.exclusive:
                 self.fail_spanned(operation.message_type)
@@ -301,6 +333,25 @@ class VChannel(Member):
                 self._submit_keyed([operation])
             else:
                 self._plain([operation])
+
+    def _conflicts(self, operation: Conditional) -> bool:
+        """Returns whether an expectation of the operation does not hold; if so, nothing of it is written, and its callers are told.
+
+        An event in flight is already the last one. Its id is known once it is durable, so the callers get their error then.
+        """
+        pchannel, expected = self.pchannel, operation.expected
+        serial = pchannel.pending_event(expected)
+        if not serial:
+            if (conflict := pchannel.conflict(expected)) is None:
+                return False
+            self.refuse([operation], conflict)
+            return True
+        pchannel.in_flight.release(operation.in_flight if isinstance(operation, TxnSubmission) else operation.size)
+        callers: list[Settles[Any]] = [operation.future]
+        if not isinstance(operation, ConditionalAppend) and operation.claim is not None:
+            callers = pchannel.keyed.give_up(operation.claim, operation.future)
+        pchannel.frames.when_settled(serial, lambda: pchannel.fail_conflicting(expected, callers))
+        return True
 
     def _forget(self, operation: ForgetProducer) -> None:
         keyed = self.pchannel.keyed
@@ -330,6 +381,8 @@ def _resolve(operation: Rollback | Drop) -> None:
         operation.future.set_result(None)
 
 
+Conditional = ConditionalAppend | ConditionalKeyedAppend | TxnSubmission
+_CONDITIONAL: Final = (ConditionalAppend, ConditionalKeyedAppend, TxnSubmission)
 _PLAIN_ONLY = frozenset((Append,))
 _RUNS: dict[type, Callable[[VChannel, list[Any]], None]] = {
     Append: VChannel._plain,
@@ -338,6 +391,8 @@ _RUNS: dict[type, Callable[[VChannel, list[Any]], None]] = {
 }
 _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     OrderedAppend: VChannel._ordered,
+    ConditionalAppend: VChannel._ordered,
+    ConditionalKeyedAppend: VChannel._conditional_keyed,
     Bulk: VChannel._bulk,
     Atomic: VChannel._atomic,
     Begin: VChannel._begin,

@@ -22,6 +22,7 @@ from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
     ClosedError,
+    ConflictError,
     CorruptionError,
     EndOfStreamError,
     FormatError,
@@ -52,7 +53,7 @@ from wal.errors import (
 from wal.message import AppendResult, MessageID, ResourceKey
 from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto
 from wal.rpc.api import error_pb2 as proto
-from wal.rpc.positions import id_from_bytes
+from wal.rpc.positions import id_from_bytes, id_or_none, id_to_bytes
 from wal.rpc.results import ranges_of, results_of
 
 __all__ = ["STATUSES", "abort", "error_from_proto", "error_in", "error_to_proto", "status_of"]
@@ -79,6 +80,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     KeyNotExistError: _Status.INVALID_ARGUMENT,
     TransactionExpiredError: _Status.FAILED_PRECONDITION,
     InvalidTransactionStateError: _Status.FAILED_PRECONDITION,
+    ConflictError: _Status.FAILED_PRECONDITION,
     UnrecoverableError: _Status.FAILED_PRECONDITION,
     ResourceAcquiredError: _Status.FAILED_PRECONDITION,
     UnknownOutcomeError: _Status.UNKNOWN,
@@ -214,6 +216,8 @@ def _fields(error: WALError) -> proto.ErrorFields:
                 if isinstance(key, ResourceKey)
             ]
             return proto.ErrorFields(keys=keys, holder=error.holder)
+        case ConflictError():
+            return proto.ErrorFields(last=id_to_bytes(error.last), vchannel=error.vchannel)
         case TruncatedError():
             earliest = error.earliest
             return proto.ErrorFields(earliest=bytes(earliest) if isinstance(earliest, MessageID) else b"")
@@ -235,6 +239,8 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
     if kind is ResourceAcquiredError:
         keys = [ResourceKey(key.domain, key.key, shared=key.shared) for key in fields.keys]
         return ResourceAcquiredError(text, keys=keys, holder=fields.holder)
+    if kind is ConflictError:
+        return ConflictError(text, vchannel=fields.vchannel, last=id_or_none("last", fields.last))
     if kind is TruncatedError:
         return TruncatedError(text, earliest=id_from_bytes("earliest", fields.earliest) if fields.earliest else None)
     if kind is LogWentBackError:

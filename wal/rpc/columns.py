@@ -7,18 +7,21 @@ only columns that contradict each other make the whole request an InvalidArgumen
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import repeat
 from typing import Final
 
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import decode_key
-from wal.message import Message, MessageType, decode_properties, encode_properties, properties_count
+from wal.message import Message, MessageID, MessageType, decode_properties, encode_properties, properties_count
 from wal.pchannel import Key, ProducerKey, check_key, key_ext
 from wal.rpc.api import append_pb2 as proto
+from wal.rpc.positions import id_to_bytes
 
-__all__ = ["Append", "appends_of", "columns_of", "count_of", "key_of", "messages_of", "plain_of", "request_of"]
+__all__ = [
+    "Append", "appends_of", "columns_of", "count_of", "expected_to_proto", "key_of", "messages_of", "plain_of", "request_of",
+]  # fmt: skip
 
 PROPERTIES_MAX: Final = 16_384
 """The most properties of a message over the network: decoding them keeps the loop."""
@@ -27,12 +30,19 @@ Append = tuple[Message, int, Key | None]
 """A message, its barrier time tick (0: none), and its idempotency key."""
 
 
-def request_of(first_request_id: int, appends: Sequence[Append], *, seen_time_tick: int = 0) -> proto.AppendRequest:
+def request_of(
+    first_request_id: int,
+    appends: Sequence[Append],
+    *,
+    seen_time_tick: int = 0,
+    expected_last: proto.ExpectedLast | None = None,
+) -> proto.AppendRequest:
     """Returns the request for these appends; they are numbered from `first_request_id` on."""
     request = proto.AppendRequest(
         first_request_id=first_request_id,
         messages=columns_of([append[0] for append in appends]),
         seen_time_tick=seen_time_tick,
+        expected_last=expected_last,
     )
     if any(key is not None for _, _, key in appends):
         keys = [b"" if key is None else key_ext(key) for _, _, key in appends]
@@ -73,7 +83,13 @@ def plain_of(request: proto.AppendRequest) -> tuple[str, list[bytes]] | None:
     """
     columns = request.messages
     lengths, names = columns.payload_lengths, columns.vchannels
-    if request.key_lengths or request.barrier_time_ticks or columns.types or columns.properties_lengths:
+    if (
+        request.HasField("expected_last")
+        or request.key_lengths
+        or request.barrier_time_ticks
+        or columns.types
+        or columns.properties_lengths
+    ):
         return None
     if columns.vchannel_numbers or len(names) != 1 or not lengths or len(lengths) % 4:
         return None
@@ -140,6 +156,11 @@ def key_of(stored: bytes) -> Key | None:
     raise InvalidArgumentError(
         f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)"
     )
+
+
+def expected_to_proto(expected: Mapping[str, MessageID | None]) -> list[proto.ExpectedLast]:
+    """Encodes the last events that some vchannels are expected to have, by name."""
+    return [proto.ExpectedLast(vchannel=name, last=id_to_bytes(last)) for name, last in expected.items()]
 
 
 def _appends(

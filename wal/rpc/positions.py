@@ -14,6 +14,8 @@ __all__ = [
     "event_from_proto",
     "event_to_proto",
     "id_from_bytes",
+    "id_or_none",
+    "id_to_bytes",
     "identity_from_proto",
     "identity_to_proto",
     "owner_from_proto",
@@ -71,6 +73,16 @@ def id_from_bytes(what: str, data: bytes) -> MessageID:
         return MessageID.from_bytes(data)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{what}: {error}") from error
+
+
+def id_to_bytes(message_id: MessageID | None) -> bytes:
+    """Returns the bytes of a message id, none for None."""
+    return b"" if message_id is None else bytes(message_id)
+
+
+def id_or_none(what: str, data: bytes) -> MessageID | None:
+    """Returns the message id of these bytes, None for none; raises as `id_from_bytes` does."""
+    return id_from_bytes(what, data) if data else None
 
 
 def vchannel_to_proto(info: VChannelInfo) -> proto.VChannelState:

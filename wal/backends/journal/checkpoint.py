@@ -26,7 +26,7 @@ from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.preparer import NO_SPACE
 from wal.errors import CorruptionError, NoSpaceError, StorageError
 
-__all__ = ["CheckpointFiles"]
+__all__ = ["CheckpointFiles", "load_checkpoint", "newest_checkpoint"]
 
 
 class CheckpointFiles:
@@ -107,31 +107,17 @@ class CheckpointFiles:
 
     def load(self, position: int) -> bytes:
         """Returns the blob that was saved for this position; raises CorruptionError when it is missing or damaged."""
-        path = self.path(position)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
+        blob = load_checkpoint(self._directory, position, incarnation=self._incarnation)
+        if blob is None:
+            path = self.path(position)
             raise CorruptionError(
                 f"{path} is missing", path=str(path), offset=0, expected="the checkpoint that the metadata names"
-            ) from error
-        except OSError as error:
-            raise StorageError(f"reading the checkpoint {path} failed: {error.strerror}") from error
-        blob = data[_HEADER.size + _CRC.size :]
-        if len(data) < _HEADER.size + _CRC.size:
-            raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")
-        magic, version, incarnation, at, length = _HEADER.unpack_from(data)
-        (crc,) = _CRC.unpack_from(data, _HEADER.size)
-        found = google_crc32c.extend(google_crc32c.value(data[: _HEADER.size]), blob)
-        identity = (magic, version, incarnation, at, length)
-        if found != crc or identity != (_MAGIC, _VERSION, self._incarnation, position, len(blob)):
-            raise CorruptionError(
-                f"{path} is damaged: it has CRC32C {found:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}"
             )
         return blob
 
     def path(self, position: int) -> Path:
         """Returns the path of the checkpoint for this position."""
-        return self._directory / f"{_PREFIX}{position:016x}"
+        return _path(self._directory, position)
 
     def _reserved(self, size: int) -> bool:
         """Returns whether the reserve holds at least `size` bytes."""
@@ -155,6 +141,38 @@ class CheckpointFiles:
             file.sync()
         finally:
             file.close()
+
+
+def newest_checkpoint(directory: Path) -> int | None:
+    """Returns the position of the newest checkpoint in this directory, or None."""
+    return max((int(path.name.removeprefix(_PREFIX), 16) for path in directory.glob(_PATTERN)), default=None)
+
+
+def load_checkpoint(directory: Path, position: int, *, incarnation: int) -> bytes | None:
+    """Returns the blob of the checkpoint for this position, or None if it is missing. Raises CorruptionError when it is damaged."""
+    path = _path(directory, position)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"reading the checkpoint {path} failed: {error.strerror}") from error
+    blob = data[_HEADER.size + _CRC.size :]
+    if len(data) < _HEADER.size + _CRC.size:
+        raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")
+    magic, version, stored_incarnation, at, length = _HEADER.unpack_from(data)
+    (crc,) = _CRC.unpack_from(data, _HEADER.size)
+    computed = google_crc32c.extend(google_crc32c.value(data[: _HEADER.size]), blob)
+    identity = (magic, version, stored_incarnation, at, length)
+    if computed != crc or identity != (_MAGIC, _VERSION, incarnation, position, len(blob)):
+        raise CorruptionError(
+            f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}"
+        )
+    return blob
+
+
+def _path(directory: Path, position: int) -> Path:
+    return directory / f"{_PREFIX}{position:016x}"
 
 
 _PREFIX: Final = "checkpoint-"

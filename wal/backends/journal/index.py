@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Final
 
 import google_crc32c
@@ -141,6 +141,14 @@ class SegmentIndex:
         rows = [row for name in names if (row := self._names.get(name)) is not None]
         ordinals = set().union(*(_cut(row, first, stop) for row in rows))
         return sum(self.lengths[ordinal] for ordinal in ordinals)
+
+    def newest(self, names: Container[str] | None, first: int, end: int) -> list[int]:
+        """Returns the ordinals in [first, end) of the newest frame there of each of these vchannels; of every one for None."""
+        ordinals: set[int] = set()
+        for name, row in list(self._names.items()):  # a copy, because names may be added meanwhile
+            if (names is None or name in names) and (at := bisect_left(row, end)) and row[at - 1] >= first:
+                ordinals.add(row[at - 1])
+        return sorted(ordinals)
 
     def same_frames(self, other: SegmentIndex, end: int) -> bool:
         """Returns whether both indices have the same frames below this position."""

@@ -39,7 +39,8 @@ from wal.errors import (
     WALError,
 )
 from wal.files import HeldDirectory
-from wal.frame import EncodedFrame
+from wal.frame import EncodedFrame, RunName
+from wal.message import LogPosition
 
 __all__ = ["JournalLog"]
 
@@ -213,6 +214,11 @@ class JournalLog(PChannelLog):
         if start >= end:
             return FramePage([], start, None, 0)
         return await self._in_thread(lambda: self._reader.keyed_page(start, end, bytes_max))
+
+    async def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        self._check_open()
+        end = self._tail.durable_end
+        return await self._in_thread(lambda: self._reader.last_events(start, end))
 
     async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
         self._check_open()

@@ -17,17 +17,20 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from wal.backends.base import FramePage, StoredFrame
+from wal.backends.journal.checkpoint import load_checkpoint, newest_checkpoint
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.directory import check_format
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.read_only_segments import ReadOnlySegments
 from wal.backends.journal.reader import LogReader
-from wal.backends.journal.segment import damaged
+from wal.backends.journal.segment import damaged, segment_bases
 from wal.backends.journal.segments import last_truncated
 from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
-from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
+from wal.errors import ClosedError, CorruptionError, FormatError, StorageError, TruncatedError
 from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
+from wal.frame import RunName
+from wal.message import LogPosition
 
 __all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "absence"]
 
@@ -110,6 +113,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
     def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
         self.pchannel = pchannel
         self.directory = directory
+        self._disk = disk
         try:
             self._control = _storage_errors(directory, lambda: ControlView(directory / CONTROL_NAME))
         except FileNotFoundError as error:
@@ -189,6 +193,38 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
             self._reader.check(start, end)
             self._reach()
             yield from self._reader.heads(start, end, names)
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        with self._damage_or_loss():
+            while True:
+                record, _ = self._reach()
+                first = segment_bases(self.directory)[0]
+                try:
+                    return max(start, first), self._last_events(max(start, first), record, names)
+                except (CorruptionError, TruncatedError, FileNotFoundError):
+                    if segment_bases(self.directory)[0] == first:
+                        raise  # otherwise segments were freed while they were read
+
+    def _last_events(self, start: int, record: ControlRecord, names: frozenset[str]) -> dict[RunName, LogPosition]:
+        segments, reader = self._segments, self._reader
+        if start < segments.segments[0].base:  # truncated, and held for recovery
+            segments = ReadOnlySegments(self._disk, self.directory, incarnation=self.incarnation)
+            segments.reach(record.durable, start)
+            reader = LogReader(
+                self._disk,
+                segments,
+                pchannel=self.pchannel,
+                incarnation=self.incarnation,
+                earliest=lambda: self.earliest,
+            )
+        return reader.last_events(start, record.durable, names)
+
+    def checkpoint_position(self) -> int | None:
+        return newest_checkpoint(self.directory)
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        with self._damage_or_loss():
+            return load_checkpoint(self.directory, position, incarnation=self.incarnation)
 
     def bytes_between(self, start: int, end: int) -> int:
         return max(0, end - start)

@@ -22,8 +22,8 @@ from wal.backends.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.backends.journal.segment import Segment, Window, damaged
 from wal.backends.journal.segments import open_shared
 from wal.errors import CorruptionError, StorageError, TruncatedError
-from wal.frame import FrameView, RunKind, RunRow
-from wal.message import FORM_JOURNAL, MessageID
+from wal.frame import FrameView, RunKind, RunName, RunRow
+from wal.message import FORM_JOURNAL, LogPosition, MessageID
 
 __all__ = ["LogReader"]
 
@@ -121,6 +121,32 @@ class LogReader:
         """Returns what `ReadableLog.bytes_for` does; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
         return sum(index.bytes_for(names, start, end) for _, index in self.indices(start[0], end))
 
+    def last_events(self, start: int, end: int, names: frozenset[str] | None = None) -> dict[RunName, LogPosition]:
+        """Returns the newest event in [start, end) of each of these vchannels, of every one for None; `end` is durable.
+
+        It goes from the newest segment to older ones until it has all names, and reads heads of frames only: of each segment at most one
+        for a vchannel. Frames may be truncated; TruncatedError when they are not held any more.
+        """
+        self.check_held(start, end)
+        events: dict[RunName, LogPosition] = {}
+        passed: set[str] = set()
+        segments = self._segments.segments
+        for segment, following in reversed(list(zip(segments, (*segments[1:], None), strict=True))):
+            if following is not None and following.base <= start:
+                break
+            if segment.base >= end or (names is not None and passed.issuperset(names)):
+                continue
+            with self._failures(segment, start, end, self.check_held):
+                index = self._segments.index(segment)
+            wanted = frozenset(index.names() if names is None else names) - passed
+            for frame in self._heads(
+                segment, index, start, end, wanted, select=SegmentIndex.newest, check=self.check_held
+            ):
+                for name, at in frame.view.last_events(wanted).items():
+                    events[name] = (frame.position, at)
+            passed.update(name for name, _ in events)
+        return events
+
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
         """Yields the wanted frames in [start, end) without their bodies."""
         for segment, index in self.indices(start, end):
@@ -129,13 +155,21 @@ class LogReader:
                 start = frame.next_position
 
     def _heads(
-        self, segment: Segment, index: SegmentIndex, start: int, end: int, names: frozenset[str]
+        self,
+        segment: Segment,
+        index: SegmentIndex,
+        start: int,
+        end: int,
+        names: frozenset[str],
+        *,
+        select: Callable[[SegmentIndex, frozenset[str], int, int], list[int]] = SegmentIndex.wanted,
+        check: Callable[[int, int], None] | None = None,
     ) -> Iterator[StoredFrame]:
         """Yields the wanted frames of one segment."""
-        wanted = deque(index.wanted(names, index.ordinal(start), index.ordinal(end)))
+        wanted = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
         if not wanted:
             return
-        with self._failures(segment, start, end):
+        with self._failures(segment, start, end, check):
             file = open_shared(self._disk, segment.path)
         try:
             window = Window(file)
@@ -143,7 +177,7 @@ class LogReader:
                 ordinal = wanted.popleft()
                 window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
                 position = index.positions[ordinal]
-                with self._failures(segment, start, end):
+                with self._failures(segment, start, end, check):
                     try:
                         view, body = segment.frame(window, position, lazy=len(names))
                         _check_length(view, index.lengths[ordinal])
@@ -152,7 +186,7 @@ class LogReader:
                         if remade is None:
                             raise
                         index = remade
-                        wanted = deque(index.wanted(names, index.ordinal(start), index.ordinal(end)))
+                        wanted = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
                         continue
                 body.close()
                 start = position + slot_bytes(index.lengths[ordinal])

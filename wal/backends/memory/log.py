@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
 from wal.backends.memory.store import StoredChannel
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
-from wal.frame import RECOVERED, EncodedFrame
+from wal.frame import RECOVERED, EncodedFrame, RunName
+from wal.message import LogPosition
 
 __all__ = ["MemoryLog"]
 
@@ -88,6 +89,10 @@ class MemoryLog(PChannelLog):
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
         return self._channel.keyed_page(start, bytes_max)
+
+    async def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        self._check_open()
+        return self._channel.last_events(start)
 
     def promise(self, tick: int, limit: int) -> None:
         if not self._closed and self._fenced() is None:

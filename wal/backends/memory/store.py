@@ -12,8 +12,8 @@ from typing import Final
 
 from wal.backends.base import Extent, FramePage, LogState, StoredFrame
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
-from wal.frame import RECOVERED, EncodedFrame, FrameView
-from wal.message import FORM_JOURNAL, MessageID
+from wal.frame import RECOVERED, EncodedFrame, FrameView, RunName
+from wal.message import FORM_JOURNAL, LogPosition, MessageID
 
 __all__ = ["MemoryStore", "StoredChannel"]
 
@@ -123,6 +123,16 @@ class StoredChannel:
         if start < self._kept_from():
             raise self._truncated(start)
         return self._page(start, self.end, bytes_max, lambda frame: bool(frame.header.compatible & RECOVERED))
+
+    def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        """Returns the newest event of each vchannel, as `PChannelLog.last_events` describes them."""
+        if start < self._kept_from():
+            raise self._truncated(start)
+        events: dict[RunName, LogPosition] = {}
+        for at in range(bisect_left(self._positions, start), len(self._frames)):
+            for name, index in self._view(at).last_events().items():
+                events[name] = (self._positions[at], index)
+        return events
 
     def _page(self, start: int, end: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
         first = at = bisect_left(self._positions, start)

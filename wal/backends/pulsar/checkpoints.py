@@ -20,7 +20,7 @@ from wal.errors import CorruptionError
 from wal.pulsar.connection import Connection, failure, position_of_id
 from wal.pulsar.positions import text_of
 
-__all__ = ["PIECE_BYTES", "Checkpoints"]
+__all__ = ["PIECE_BYTES", "Checkpoints", "read_state"]
 
 PIECE_BYTES: Final = 1 << 20
 
@@ -53,7 +53,7 @@ class Checkpoints:
                 path=self._topic,
                 expected="a checkpoint that was saved",
             )
-        return await self._connection.run(lambda: self._read(saved))
+        return await self._connection.run(lambda: read_state(self._connection, self._topic, saved))
 
     async def keep(self, position: int | None) -> None:
         """Releases every state except the one for this position (None: every state). Raises ChannelFencedError."""
@@ -86,24 +86,26 @@ class Checkpoints:
             raise failure(error, f"storing a checkpoint in {self._topic}", self._connection.address) from error
         return SavedState(positions[0], positions[-1], save, len(blob), google_crc32c.value(blob))
 
-    def _read(self, saved: SavedState) -> bytes:
-        reader = TopicReader(self._connection, self._topic, saved.first)
-        parts: dict[int, bytes] = {}
-        try:
-            while reader.last is None or reader.last < saved.last:
-                message = reader.message()
-                properties = message.properties()
-                if properties.get("save") == saved.save:
-                    parts.setdefault(int(properties["part"]), message.data())
-        finally:
-            reader.close()
-        blob = b"".join(parts[part] for part in sorted(parts))
-        crc = google_crc32c.value(blob)
-        if (len(blob), crc) != (saved.size, saved.crc):
-            raise CorruptionError(
-                f"the checkpoint at {text_of(saved.first)} of {self._topic} is damaged: {len(blob)} bytes with CRC32C {crc:#010x}",
-                path=self._topic,
-                offset=saved.first,
-                expected=f"{saved.size} bytes with {saved.crc:#010x}",
-            )
-        return blob
+
+def read_state(connection: Connection, topic: str, saved: SavedState) -> bytes:
+    """Returns a state from the topic of checkpoints. Blocks. Raises CorruptionError when it is damaged."""
+    reader = TopicReader(connection, topic, saved.first)
+    parts: dict[int, bytes] = {}
+    try:
+        while reader.last is None or reader.last < saved.last:
+            message = reader.message()
+            properties = message.properties()
+            if properties.get("save") == saved.save:
+                parts.setdefault(int(properties["part"]), message.data())
+    finally:
+        reader.close()
+    blob = b"".join(parts[part] for part in sorted(parts))
+    crc = google_crc32c.value(blob)
+    if (len(blob), crc) != (saved.size, saved.crc):
+        raise CorruptionError(
+            f"the checkpoint at {text_of(saved.first)} of {topic} is damaged: {len(blob)} bytes with CRC32C {crc:#010x}",
+            path=topic,
+            offset=saved.first,
+            expected=f"{saved.size} bytes with {saved.crc:#010x}",
+        )
+    return blob

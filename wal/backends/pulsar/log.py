@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
@@ -20,7 +21,8 @@ from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.truncation import Truncation
 from wal.backends.pulsar.writer import Writer
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
-from wal.frame import EncodedFrame
+from wal.frame import EncodedFrame, RunName
+from wal.message import LogPosition
 from wal.pulsar.positions import text_of
 
 __all__ = ["PulsarLog"]
@@ -113,6 +115,15 @@ class PulsarLog(PChannelLog):
         if start >= end:
             return FramePage([], start, None, 0)
         return await self._page(lambda: self._reader.keyed_page(start, end, bytes_max))
+
+    async def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        self._check_open()
+        end = self._writer.durable_end
+        events: dict[RunName, LogPosition] = {}
+        while start < end:
+            following = partial(self._reader.last_events, events, start, end)
+            start = (await self._page(following)).next_position
+        return events
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()

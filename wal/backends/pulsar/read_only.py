@@ -12,9 +12,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from wal.backends.base import FramePage
+from wal.backends.pulsar.checkpoints import read_state
 from wal.backends.pulsar.control import ControlRecord
 from wal.backends.pulsar.fencing_floor import FencingFloor
 from wal.backends.pulsar.floor_index import FloorIndex
@@ -23,6 +25,8 @@ from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.recovery import end_before
 from wal.backends.read_only import LogSnapshot
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
+from wal.frame import RunName
+from wal.message import LogPosition
 from wal.pulsar.admin import Admin
 from wal.pulsar.connection import Connection
 from wal.pulsar.positions import ledger_of, position_of, text_of
@@ -120,6 +124,31 @@ class ReadOnlyTopic:
         meanwhile."""
         self._check_open()
         return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        """Returns the newest event of each of these vchannels, and perhaps of others; see `ReadOnlyPChannelLog`.
+
+        It reads all of the log from `start` on: a topic has no index.
+        """
+        end = self.reach().durable_end
+        events: dict[RunName, LogPosition] = {}
+        first = at = max(start, self._record.kept_from)
+        while at < end:
+            following = partial(self._reader.last_events, events, at, end)
+            at = self._patiently(following).next_position
+        return first, events
+
+    def checkpoint_position(self) -> int | None:
+        """Returns the position of the newest state for recovery, as of the last look at the metadata."""
+        return max(map(int, self._record.states), default=None)
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        """Returns the state stored for this position; None if it is not listed any more."""
+        saved = self._record.states.get(str(position))
+        if saved is None:
+            return None
+        topic = self._connection.address.checkpoints(self.pchannel)
+        return self._patiently(lambda: read_state(self._connection, topic, saved))
 
     def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
         """Returns all frames in [start, end) by their heads, see `LogReader.heads`."""

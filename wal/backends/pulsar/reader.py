@@ -26,8 +26,8 @@ from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.topic import Entry, TopicReader, damaged
 from wal.errors import ClosedError, CorruptionError, TruncatedError
-from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind
-from wal.message import FORM_PULSAR, MessageID
+from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind, RunName
+from wal.message import FORM_PULSAR, LogPosition, MessageID
 from wal.pulsar.connection import READ_AHEAD, Connection
 from wal.pulsar.positions import text_of
 
@@ -37,6 +37,9 @@ IDLE_MAX: Final = 4
 """Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
 SEARCH_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
 """The number of messages before the start of a read that are first examined to find the floor there; more if they are not enough."""
+
+_LAST_EVENTS_BYTES: Final = 1 << 20
+"""The bytes of log in which one call looks for last events."""
 
 
 class _Idle(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +119,17 @@ class LogReader:
         return self._page(
             start, end, bytes_max, self.check_held, lambda header: bool(header.compatible & RECOVERED), whole
         )
+
+    def last_events(self, events: dict[RunName, LogPosition], start: int, end: int) -> FramePage:
+        """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames."""
+        self.check_held(start, end)
+        page = self._page(
+            start, end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.indices > 0, lambda _: True
+        )
+        for frame in page.frames:
+            for name, index in frame.view.last_events().items():
+                events[name] = (frame.position, index)
+        return FramePage([], page.next_position, page.last_event, page.promised_tick)
 
     def check(self, start: int, end: int) -> None:
         """Raises TruncatedError when `start` is below the earliest event."""

@@ -22,6 +22,7 @@ from wal.message import (
     AppendResult,
     ForgottenResult,
     Message,
+    MessageID,
     MessageType,
     encode_properties,
     type_properties,
@@ -30,6 +31,8 @@ from wal.pchannel import (
     BODY_OVERHEAD,
     Append,
     Bulk,
+    ConditionalAppend,
+    ConditionalKeyedAppend,
     ForgetProducer,
     InFlight,
     Key,
@@ -132,6 +135,62 @@ class LocalAppends(TxnAppends):
             raise refusal(vchannel, error) from error
         if not taken:
             in_flight.size += size
+        return future
+
+    def append_expecting(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | None,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Tells the message's vchannel to append it if this is its last event; returns None as `append` does."""
+        record = record_of(message, bytes_max=self.message_bytes_max)
+        check_client_type(message)
+        record.ext = b"" if key is None else kept_key_ext(key, self._settings)
+        barrier = _barrier(barrier_time_tick)
+        self._vchannels.expect(message.vchannel, expected_last)
+        size = _record_size(record) + len(record.ext)
+        if not taken and not self._in_flight.has_room(size):
+            return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        exclusive = type_properties(message.message_type).exclusive
+        vchannel = self._vchannels.route(message.vchannel)
+        expected = ((vchannel, expected_last),)
+        payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
+        append: ConditionalAppend | ConditionalKeyedAppend
+        if key is None:
+            append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
+        else:
+            append = ConditionalKeyedAppend(
+                payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected
+            )
+        tell(vchannel, append)
+        if not taken:
+            self._in_flight.size += size
+        return future
+
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """As `append_waiting`, if this is the last event of the message's vchannel."""
+        return await (await self.send_expecting(message, barrier_time_tick, key, expected_last))
+
+    async def send_expecting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a message that expects this last event when there is room for it; returns the future of its result."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
+        size += 0 if key is None else len(key_ext(check_key(key)))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
         return future
 
     def no_room(self, message: Message) -> BaseException:

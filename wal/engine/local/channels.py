@@ -120,7 +120,7 @@ class LocalChannels:
             self._ending -= names
             if failure is None:
                 for info in infos:
-                    self._pchannels[info.pchannel].keyed.table.drop((info.name, info.incarnation))
+                    self._pchannels[info.pchannel].forget((info.name, info.incarnation))
                     vchannels.on_dropped(info.name)
             then(failure)
 

@@ -293,6 +293,15 @@ class LocalLog:
             raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
         return min(pchannel.promised.tick for pchannel in self.pchannels.values())
 
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, or None."""
+        info = self.vchannels.records.get(vchannel)
+        if info is not None:
+            return self.pchannels[info.pchannel].last_event((info.name, info.incarnation))
+        if not self.settings.create_vchannels:
+            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
+        return None
+
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel holds, and who holds it."""
         return await self.retention.report()

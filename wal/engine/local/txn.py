@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wal.engine.bodies import bodies_of
@@ -11,8 +11,8 @@ from wal.engine.checks import check_body_type, check_size
 from wal.engine.local.vchannels import VChannelRoutes, tell
 from wal.errors import ChannelNotExistError, WALError
 from wal.frame import Record
-from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext, encode_properties
-from wal.pchannel import BODY_OVERHEAD, Commit, Key, KeyedCommit, Rollback
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties
+from wal.pchannel import BODY_OVERHEAD, Commit, Expected, Key, KeyedCommit, Rollback
 from wal.ticks import check_tick
 
 __all__ = ["LocalTxn"]
@@ -21,7 +21,7 @@ __all__ = ["LocalTxn"]
 class LocalTxn:
     """See `wal.engine.base.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
+    __slots__ = ("_bytes_max", "_expected", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class LocalTxn:
         context: TxnContext,
         names: tuple[str, ...],
         key: Key | None,
+        expected_last: Mapping[str, MessageID | None],
         *,
         bytes_max: int,
     ) -> None:
@@ -39,6 +40,7 @@ class LocalTxn:
         self.names: tuple[str, ...] = names
         self._vchannel = names[0]
         self._key = key
+        self._expected = expected_last
         self._bytes_max = bytes_max
 
     def append(self, message: Message, barrier_time_tick: int) -> int:
@@ -87,11 +89,14 @@ class LocalTxn:
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._key
+        expected: Expected = ()
+        if self._expected:
+            expected = tuple([(self._vchannels.existing(name), last) for name, last in self._expected.items()])
         if key is None:
-            tell(vchannel, Commit(txn_id, future))
+            tell(vchannel, Commit(txn_id, future, expected))
         else:
             scope = tuple(sorted(self._vchannels.existing(name).run_name for name in self.names))
-            tell(vchannel, KeyedCommit(txn_id, future, key, scope))
+            tell(vchannel, KeyedCommit(txn_id, future, expected, key, scope))
         return future
 
     async def rollback(self) -> None:

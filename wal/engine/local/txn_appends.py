@@ -10,19 +10,21 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
+from wal.engine.base import NOT_EXPECTED
 from wal.engine.bodies import bodies_of, plain_bodies
 from wal.engine.checks import kept_key_ext, spans_pchannels
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, tell
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.message import AppendResult, ForgottenResult, Message, TxnContext
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext
 from wal.pchannel import (
     BODY_OVERHEAD,
     Append,
     Atomic,
     Begin,
     Bulk,
+    Expected,
     InFlight,
     Key,
     PChannel,
@@ -60,10 +62,15 @@ class TxnAppends:
         self.message_bytes_max: int = settings.message_bytes_max
 
     def append_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> Awaitable[AppendResult | ForgottenResult]:
         """Appends a whole transaction, in one operation."""
-        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key)
+        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
         if not self._in_flight.has_room(operation.size):
             return self._append_waiting(vchannel, operation, future)
         tell(vchannel, operation)
@@ -71,22 +78,38 @@ class TxnAppends:
         return future
 
     async def send_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Sends a whole transaction when there is room for it; returns the future of its result."""
         await self._create_in_slices(names, self._key_bytes(key))
-        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key)
+        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
         await self._tell_with_room(vchannel, operation)
         return future
 
     async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+        *,
+        key_bytes: int = 0,
     ) -> LocalTxn:
         """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have."""
+        for name, last in expected_last.items():
+            self._vchannels.expect(name, last)
         await self._create_in_slices(names, key_bytes or self._key_bytes(key))
         future: asyncio.Future[TxnContext] = self._create_future()
         tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
-        return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
+        context = await future
+        return LocalTxn(
+            self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max
+        )
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
         """Waits for room in flight, takes it, and sends the operation to the vchannel."""
@@ -98,7 +121,12 @@ class TxnAppends:
             raise
 
     def _transaction(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None],
     ) -> tuple[VChannel, Atomic, asyncio.Future[AppendResult | ForgottenResult]]:
         """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
         size = names_size(names, key_bytes=self._key_bytes(key))
@@ -113,13 +141,20 @@ class TxnAppends:
             size += found.stored
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         check_txn_size(len(bodies), counted, size, self._txn_limits())
+        for name, last in expected_last.items():
+            self._vchannels.expect(name, last)
         vchannels = self._on_one_pchannel(names)
+        expected: Expected = ()
+        if expected_last:
+            expected = tuple(
+                [(each, expected_last[each.channel]) for each in vchannels if each.channel in expected_last]
+            )
         run_names = None
         if len(names) > 1:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
             run_names = [by_name[name] for name in owners or ()]
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        return vchannels[0], Atomic(vchannels, bodies, run_names, size, barrier, future, key), future
+        return vchannels[0], Atomic(vchannels, bodies, run_names, size, barrier, future, key, expected), future
 
     async def _append_waiting(
         self, vchannel: VChannel, operation: Atomic, future: asyncio.Future[AppendResult | ForgottenResult]

@@ -24,6 +24,7 @@ from wal.channels import (
     place,
     unsaved_records,
 )
+from wal.engine.checks import check_expected
 from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
@@ -36,6 +37,7 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
+from wal.message import MessageID
 from wal.pchannel import Drop, PChannel, VChannel
 from wal.reading import Selection
 from wal.settings import Settings
@@ -112,6 +114,10 @@ class VChannelRoutes:
                 raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions are over")
             vchannel = self.route(name)
         return vchannel
+
+    def expect(self, name: str, expected: MessageID | None) -> None:
+        """Raises InvalidArgumentError if an id cannot be the last one of this vchannel, because it is of another log."""
+        check_expected(name, expected, self._pchannels[self.pchannel_of(name)].log_id)
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
@@ -191,7 +197,7 @@ class VChannelRoutes:
         def removed(error: WALError | None) -> None:
             # Only now: while its record exists, an opening may find the vchannel alive, and then its keys have to be known.
             if error is None:
-                vchannel.pchannel.keyed.table.drop(vchannel.run_name)
+                vchannel.pchannel.forget(vchannel.run_name)
                 self.on_dropped(name)
                 self.when_shown(name, partial(settle, saved))
             else:

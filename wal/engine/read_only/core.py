@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
-from wal.backends import LogSnapshot, ReadOnlyPChannelLog
+from wal.backends import LogSnapshot, ReadOnlyPChannelLog, ReadOnlyStoredLog
 from wal.channels import UnknownVChannels, VChannelInfo, VChannelView, common_place
 from wal.cursors import LogRange, LogView
 from wal.engine.read_only.source import ReadOnlySource
 from wal.errors import ChannelNotExistError, ClosedError, LogWentBackError, TruncatedError
 from wal.message import MessageID, Origin
+from wal.pchannel.last_events import LastEvents
 from wal.reading import (
     ReadPosition,
     Selection,
@@ -40,6 +42,8 @@ class ReadOnlyCore:
         self.view: VChannelView = VChannelView({}, {})
         """The vchannels as the last look found them."""
         self._create_vchannels = create_vchannels
+        self._lasts: dict[str, tuple[tuple[int, int | None], LastEvents]] = {}
+        """By pchannel: the last events as of the checkpoint that was newest when somebody asked."""
         self._unknown = UnknownVChannels(source.location)
         self._looking = threading.RLock()  # a signal handler may close what its own thread is looking at
         self._closed = False
@@ -147,6 +151,42 @@ class ReadOnlyCore:
             return None
         found = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
         return None if found is None else self.origin(log, position).message_id(found)
+
+    def last_event(self, name: str) -> MessageID | None:
+        """Returns the id of a vchannel's last durable event, truncated or not; None if it never had one, or is not known.
+
+        Not for a log over the network, whose server is asked.
+
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+        info = self.look().records.get(name)
+        if info is None:
+            if not self._create_vchannels:
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            return None
+        log, run_name = cast("ReadOnlyStoredLog", self.logs[info.pchannel]), (info.name, info.incarnation)
+        while True:
+            position = log.checkpoint_position()
+            lasts = self._last_events_at(log, position)
+            start = position if position is not None and lasts.complete else 0
+            first, events = log.last_events(start, frozenset((name,)))
+            event = events.get(run_name) or lasts.get(run_name)
+            # If the log holds less than what was written after the checkpoint, a newer one has replaced it, or nothing was written.
+            if run_name in events or first <= start or log.checkpoint_position() == position:
+                return None if event is None else self.origin(log, event[0]).message_id(event[1])
+
+    def _last_events_at(self, log: ReadOnlyStoredLog, position: int | None) -> LastEvents:
+        """Returns the last events as of this checkpoint of a log; an empty table if it is gone."""
+        known = self._lasts.get(log.pchannel)
+        if known is not None and known[0] == (log.incarnation, position):
+            return known[1]
+        lasts = LastEvents()
+        if position is not None:
+            if (state := log.checkpoint_state(position)) is None:
+                return lasts
+            lasts.restore(state)
+        self._lasts[log.pchannel] = (log.incarnation, position), lasts
+        return lasts
 
     def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
         """Returns the id of the earliest event that is not truncated, or None."""

@@ -25,6 +25,7 @@ from wal.engine.read_only.source import ReadOnlySource
 from wal.engine.read_only.sources import check_source, pauses, source_of
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
 from wal.location import Location
+from wal.message import MessageID
 from wal.pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.reading import Selection
 from wal.retention import PChannelRetention, RetentionBounds, pins_of, report_of
@@ -145,6 +146,10 @@ class ReadOnlyLog:
             f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
             "written, and hand the tick over"
         )
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, or None."""
+        return await self._in_thread(partial(self.core.last_event, vchannel))
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from wal.channels import VChannelInfo, check_vchannel, place
+from wal.engine.base import NOT_EXPECTED
 from wal.engine.bodies import as_messages, bodies_of
 from wal.engine.bulk import Piece, bulk_results
 from wal.engine.checks import check_client_type, check_size, kept_key_ext
@@ -26,7 +27,7 @@ from wal.engine.remote.txn import RemoteTxn
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.engine.remote.withdrawals import Withdrawable
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
-from wal.message import AppendResult, ForgottenResult, Message, MessageType, type_properties
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, type_properties
 from wal.pchannel import (
     BODY_OVERHEAD,
     InFlight,
@@ -40,7 +41,7 @@ from wal.pchannel import (
 )
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import columns_of
+from wal.rpc.columns import columns_of, expected_to_proto, request_of
 from wal.settings import Settings
 from wal.ticks import check_tick
 
@@ -63,6 +64,7 @@ class RemoteAppends:
         *,
         locate: Locate,
         known_producers: KnownProducers,
+        judges_expected_last: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -74,6 +76,7 @@ class RemoteAppends:
         self._limits = limits
         self._locate = locate
         self._known_producers = known_producers
+        self._judges_expected_last = judges_expected_last
         self._held: dict[str, tuple[Hold, Producer]] = {}
         self._dropping: set[str] = set()
         self._txns: WeakSet[RemoteTxn] = WeakSet()
@@ -114,6 +117,45 @@ class RemoteAppends:
             future.add_done_callback(partial(self._ended_transactions, message))
         return future
 
+    def append_expecting(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | None,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message that expects this last event of its vchannel, in a request of its own; returns None as `append` does."""
+        self._check_judged()
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
+        size = self._checked_size(message) + key_bytes
+        check_client_type(message)
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        if not taken and not self._in_flight.has_room(size):
+            return None
+        (expected,) = expected_to_proto({message.vchannel: expected_last})
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            appends = [(message, barrier, key)]
+            return proto.ProduceRequest(append=request_of(number, appends, seen_time_tick=seen, expected_last=expected))
+
+        future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
+        sending = Sending(future, size, make=make, barrier=barrier, key=key, repeatable=key is not None)
+        self._route(message.vchannel, sending).add(sending)
+        if not taken:
+            self._in_flight.size += size
+        if type_properties(message.message_type).exclusive:
+            future.add_done_callback(partial(self._ended_transactions, message))
+        return future
+
+    def _check_judged(self) -> None:
+        """Raises InvalidArgumentError if the server is of a version that ignores `expected_last`."""
+        if not self._judges_expected_last:
+            raise InvalidArgumentError(
+                "the server is of a version that does not know expected_last and would append without judging it: upgrade the server"
+            )
+
     def _ended_transactions(self, message: Message, future: asyncio.Future[AppendResult | ForgottenResult]) -> None:
         """Takes the outcome of a message that no transaction may span."""
         if not future.cancelled() and future.exception() is None and (tick := future.result().time_tick) is not None:
@@ -136,6 +178,20 @@ class RemoteAppends:
         result: AppendResult | ForgottenResult = await (await self._waiting(message, barrier_time_tick, key, key_bytes))
         return result
 
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message that expects this last event of its vchannel when there is room for it."""
+        size = self._checked_size(message) + (0 if key is None else len(key_ext(check_key(key))))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
     async def _waiting(
         self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int
     ) -> asyncio.Future[Any]:
@@ -152,9 +208,16 @@ class RemoteAppends:
     # -- many messages
 
     async def append_txn(
-        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, in one request."""
+        if expected_last:
+            self._check_judged()
         bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
         barrier = check_tick("barrier_time_tick", barrier_time_tick)
         stored_key = b"" if key is None else kept_key_ext(key, self._settings)
@@ -171,6 +234,7 @@ class RemoteAppends:
                     key=stored_key,
                     barrier_time_tick=barrier,
                     seen_time_tick=seen,
+                    expected_last=expected_to_proto(expected_last),
                 )
             )
 
@@ -212,8 +276,16 @@ class RemoteAppends:
 
         return await bulk_results(listed, sent())
 
-    async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> RemoteTxn:
+    async def begin_txn(
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> RemoteTxn:
         """Opens a transaction on vchannels of one pchannel."""
+        if expected_last:
+            self._check_judged()
         key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
         producer = await self._one_producer(names)
 
@@ -237,6 +309,7 @@ class RemoteAppends:
             await future,
             names,
             key,
+            expected_last,
             self._limits,
             bytes_max=self.message_bytes_max,
         )

@@ -42,12 +42,13 @@ from wal.rpc.connection import Connection
 from wal.rpc.methods import (
     ALLOCATE_TIME_TICKS,
     DESCRIBE_LOG,
+    GET_LAST_EVENT,
     GET_LATEST_TICK,
     GET_MOMENT,
     GET_RETENTION,
     TRUNCATE,
 )
-from wal.rpc.positions import identity_from_proto
+from wal.rpc.positions import id_or_none, identity_from_proto
 from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto, tail_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
@@ -190,6 +191,7 @@ class RemoteLog:
             ),
             locate=self._directory.located_to_write,
             known_producers=KnownProducers(self.pchannels, self._node),
+            judges_expected_last=description.judges_expected_last,
         )
 
     async def use(self, names: Iterable[str]) -> None:
@@ -319,6 +321,13 @@ class RemoteLog:
         request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
         answer = await self._node(name).read(GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
         return answer.time_tick
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, or None."""
+        name = await self._directory.pchannel_of(vchannel)
+        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
+        answer = await self._node(name).read(GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
+        return id_or_none("last", answer.last)
 
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel holds, and who holds it."""

@@ -7,7 +7,7 @@ keepalive and at most once in it; an answer that the transaction has ended fails
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from wal.engine.bodies import as_messages, bodies_of
@@ -16,12 +16,12 @@ from wal.engine.remote.producer import Producer
 from wal.engine.remote.vchannels import KnownVChannels
 from wal.engine.remote.withdrawals import Withdrawable
 from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
-from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
 from wal.pchannel import InFlight, Key, TxnLimits, check_txn_size, key_ext, names_size
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import columns_of
+from wal.rpc.columns import columns_of, expected_to_proto
 from wal.ticks import check_tick
 
 __all__ = ["RemoteTxn"]
@@ -41,6 +41,7 @@ class RemoteTxn:
         begun: append_pb2.BegunTxn,
         names: tuple[str, ...],
         key: Key | None,
+        expected_last: Mapping[str, MessageID | None],
         limits: TxnLimits,
         *,
         bytes_max: int,
@@ -54,6 +55,7 @@ class RemoteTxn:
         self._begun = begun
         self._names = names
         self._key = key
+        self._expected = expected_to_proto(expected_last)
         self._limits = limits
         self._bytes_max = bytes_max
         self._incarnations = {name: info.incarnation for name in names if (info := known.records.get(name)) is not None}
@@ -264,6 +266,7 @@ class RemoteTxn:
                     key=b"" if self._key is None else key_ext(self._key),
                     barrier_time_tick=self._barrier,
                     seen_time_tick=seen,
+                    expected_last=self._expected,
                 )
             )
 

@@ -28,37 +28,49 @@ class MessageColumns(_message.Message):
     properties: bytes
     def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[bytes] = ..., payload_lengths: _Optional[bytes] = ..., payloads: _Optional[bytes] = ..., types: _Optional[bytes] = ..., properties_lengths: _Optional[bytes] = ..., properties: _Optional[bytes] = ...) -> None: ...
 
+class ExpectedLast(_message.Message):
+    __slots__ = ("vchannel", "last")
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    vchannel: str
+    last: bytes
+    def __init__(self, vchannel: _Optional[str] = ..., last: _Optional[bytes] = ...) -> None: ...
+
 class AppendRequest(_message.Message):
-    __slots__ = ("first_request_id", "messages", "key_lengths", "keys", "barrier_time_ticks", "seen_time_tick")
+    __slots__ = ("first_request_id", "messages", "key_lengths", "keys", "barrier_time_ticks", "seen_time_tick", "expected_last")
     FIRST_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     BARRIER_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     first_request_id: int
     messages: MessageColumns
     key_lengths: bytes
     keys: bytes
     barrier_time_ticks: bytes
     seen_time_tick: int
-    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    expected_last: ExpectedLast
+    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Union[ExpectedLast, _Mapping[str, object]]] = ...) -> None: ...
 
 class AppendTxnRequest(_message.Message):
-    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick")
+    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
     key: bytes
     barrier_time_tick: int
     seen_time_tick: int
-    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
+    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ...) -> None: ...
 
 class BeginTxnRequest(_message.Message):
     __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
@@ -87,7 +99,7 @@ class KeepTxnRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTxnRequest(_message.Message):
-    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick")
+    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +107,7 @@ class CommitTxnRequest(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txn: BegunTxn
     vchannels: _containers.RepeatedScalarFieldContainer[str]
@@ -102,7 +115,8 @@ class CommitTxnRequest(_message.Message):
     key: bytes
     barrier_time_tick: int
     seen_time_tick: int
-    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
+    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ...) -> None: ...
 
 class RollbackTxnRequest(_message.Message):
     __slots__ = ("request_id", "txn_id")

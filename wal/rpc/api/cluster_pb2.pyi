@@ -17,18 +17,20 @@ class DescribeLogRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LogDescription(_message.Message):
-    __slots__ = ("wal_name", "pchannels", "frame_bytes_max", "settings", "log_id")
+    __slots__ = ("wal_name", "pchannels", "frame_bytes_max", "settings", "log_id", "judges_expected_last")
     WAL_NAME_FIELD_NUMBER: _ClassVar[int]
     PCHANNELS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    JUDGES_EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     wal_name: str
     pchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.LogIdentity]
     frame_bytes_max: int
     settings: LogSettings
     log_id: int
-    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ...) -> None: ...
+    judges_expected_last: bool
+    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ..., judges_expected_last: bool = ...) -> None: ...
 
 class LogSettings(_message.Message):
     __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_by_age", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")

@@ -38,6 +38,7 @@ class StreamingCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STREAMING_CODE_NOT_LOCAL: _ClassVar[StreamingCode]
     STREAMING_CODE_UNAVAILABLE: _ClassVar[StreamingCode]
     STREAMING_CODE_SESSION_LOST: _ClassVar[StreamingCode]
+    STREAMING_CODE_CONFLICT: _ClassVar[StreamingCode]
     STREAMING_CODE_LOG_WENT_BACK: _ClassVar[StreamingCode]
     STREAMING_CODE_UNKNOWN: _ClassVar[StreamingCode]
 STREAMING_CODE_OK: StreamingCode
@@ -66,6 +67,7 @@ STREAMING_CODE_FORMAT: StreamingCode
 STREAMING_CODE_NOT_LOCAL: StreamingCode
 STREAMING_CODE_UNAVAILABLE: StreamingCode
 STREAMING_CODE_SESSION_LOST: StreamingCode
+STREAMING_CODE_CONFLICT: StreamingCode
 STREAMING_CODE_LOG_WENT_BACK: StreamingCode
 STREAMING_CODE_UNKNOWN: StreamingCode
 
@@ -80,7 +82,7 @@ class StreamingError(_message.Message):
     def __init__(self, code: _Optional[_Union[StreamingCode, str]] = ..., cause: _Optional[str] = ..., fields: _Optional[_Union[ErrorFields, _Mapping[str, object]]] = ...) -> None: ...
 
 class ErrorFields(_message.Message):
-    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common")
+    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common", "last", "vchannel")
     OUTCOME_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,8 @@ class ErrorFields(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     BULK_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMON_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
     outcome_unknown: bool
     key: str
     keys: _containers.RepeatedCompositeFieldContainer[_wire_pb2.ResourceKey]
@@ -103,7 +107,9 @@ class ErrorFields(_message.Message):
     pid: int
     bulk: BulkResults
     last_common: bytes
-    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[bytes] = ...) -> None: ...
+    last: bytes
+    vchannel: str
+    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[bytes] = ..., last: _Optional[bytes] = ..., vchannel: _Optional[str] = ...) -> None: ...
 
 class BulkResults(_message.Message):
     __slots__ = ("appended",)

@@ -23,6 +23,12 @@ class TickResponse(_message.Message):
     time_tick: int
     def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
 
+class LastEventResponse(_message.Message):
+    __slots__ = ("last",)
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    last: bytes
+    def __init__(self, last: _Optional[bytes] = ...) -> None: ...
+
 class PChannelRequest(_message.Message):
     __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
