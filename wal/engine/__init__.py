@@ -6,9 +6,8 @@ Files:
 * bodies:      the messages of a transaction that are known at once, checked, in their stored form
 * bulk:        collects the results of the pieces of an `append_bulk`
 * checks:      the checks of messages and keys that every engine makes before it sends anything
-* factory:     the choice of the engine for a location
+* factory:     the choice of the engine for a location, and its import without blocking the event loop
 * hosting:     one pchannel in a given term: opened, recovered, run and closed
-* late_import: importing what only an opening needs without blocking the event loop
 * metadata:    opening the KV that a setting names
 * local:       the engine of a log that this process writes
 * read_only:   the engine of a log that another process writes

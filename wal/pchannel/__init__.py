@@ -10,7 +10,6 @@ The write path, in the order of an append:
 * submissions    what waits for the next frame, and how its callers get the outcome
 * append_submissions  consecutive appends of a turn, plain or keyed, as one of these
 * pipeline       FramePipeline: from submission to durable frame; here a frame is handed to the backend
-* frame_owner    FrameOwner: what the pipeline tells the pchannel of its frames
 * tick_supply    TickSupply: ticks from the oracle, and the operations that wait for more of them
 * promised_tick  PromisedTick, BarrierHeap, TickFrames: the tick up to which the log is complete, and what waits for it (pure)
 * txn_table      TxnTable: open transactions, their bounds, and the clock of their leases (pure)

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,7 +28,6 @@ from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import CopyNames, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import Origin
 from wal.pchannel.append_submissions import KeyedSubmission, PlainSubmission
-from wal.pchannel.frame_owner import FrameOwner
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keyed_writes import KeyedWrites
@@ -38,7 +37,7 @@ from wal.pchannel.promised_tick import PromisedTick, TickFrames
 from wal.pchannel.submissions import OwnSubmission, Submission, cut
 from wal.pchannel.tick_supply import TickSupply
 
-__all__ = ["FramePipeline"]
+__all__ = ["FrameOwner", "FramePipeline"]
 
 GROUP_RECORDS: Final = 4096
 """A frame has at most this many records, so that building it blocks the loop for about a millisecond. The backend bounds its bytes."""
@@ -56,6 +55,28 @@ class _Flight(msgspec.Struct, gc=False):
     frame: EncodedFrame
     draft: FrameDraft
     since: float
+
+
+class FrameOwner(Protocol):
+    """What a `FramePipeline` tells of its frames. Frames are expected, shown and settled in one order; a refused one is never shown."""
+
+    def expect(self, frame: EncodedFrame) -> None:
+        """Called when a frame was handed to the backend."""
+
+    def show(self, position: int, frame: EncodedFrame, *, promised_tick: int) -> None:
+        """Called when the oldest frame in flight is durable, before its callers have their results."""
+
+    def frame_durable(self, frame: EncodedFrame) -> None:
+        """Called when the callers of a durable frame have their results."""
+
+    def frame_settled(self) -> None:
+        """Called when a frame is durable or was refused, and the frames that could follow it were handed over."""
+
+    def fail(self, error: WALError, *, answered: bool = False) -> None:
+        """Called when the log takes no more frames: it must call `FramePipeline.stop`."""
+
+    def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
+        """Called for a defect in the pipeline: nothing can be written any more."""
 
 
 class FramePipeline:
