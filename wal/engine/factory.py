@@ -1,14 +1,11 @@
-"""The choice of the engine for a location. Only this file names the engines; it imports one when a log is opened, in a thread, while the
-event loop keeps running."""
+"""The choice of the engine for a location. Only this file names the engines; it imports one when a log is opened."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wal.async_only import import_late
 from wal.location import Location, absolute_path, parse_kv
 from wal.settings import Settings
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from wal.engine.base import ReadableEngine
     from wal.engine.read_only.source import ReadOnlySource
 
-__all__ = ["check_readable", "import_late", "make_engine", "make_source", "with_absolute_paths"]
+__all__ = ["check_readable", "make_engine", "make_source", "with_absolute_paths"]
 
 
 def with_absolute_paths(settings: Settings) -> Settings:
@@ -71,15 +68,3 @@ def make_source(location: Location, settings: Settings, *, wait_s: float) -> Rea
     from wal.engine.read_only.sources import source_of
 
     return source_of(location, settings)
-
-
-async def import_late(name: str) -> None:
-    """Imports a module in a thread, unless it is loaded already. Raises what the import raises.
-
-    An import reads files and takes tens of milliseconds; the event loop must not block that long. After this call an `import`
-    statement finds the module loaded.
-    """
-    module = sys.modules.get(name)
-    # If another thread is importing the module, this call waits for it in a thread too.
-    if module is None or getattr(module.__spec__, "_initializing", False):
-        await asyncio.to_thread(import_module, name)

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wal.engine.factory import import_late
+from wal.async_only import import_late
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
 from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from wal.engine.factory import import_late
+from wal.async_only import import_late
 from wal.errors import InvalidArgumentError
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream

@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
+from wal.async_only import import_late
 from wal.backends import FRAME_BYTES_MAX, LogBackend
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
 from wal.channels import load_pchannels
-from wal.engine.factory import import_late
 from wal.engine.metadata import PULSAR_ROOT, check_requirements, open_metadata, pulsar_address
 from wal.errors import FormatError, InvalidArgumentError
 from wal.files import HeldDirectory
