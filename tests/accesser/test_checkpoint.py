@@ -29,7 +29,7 @@ def names(data: str, pattern: str) -> list[str]:
     return sorted(path.name for path in folder(data).glob(pattern))
 
 
-async def checkpointed(log: WALAccesser, *, state: bool = True) -> int:
+async def checkpointed(log: WALAccesser) -> int:
     """Waits until the checkpoint is at the end of the log, and returns its position."""
     pchannel = local(log).pchannels["p0"]
     assert pchannel.checkpointer is not None
@@ -37,7 +37,7 @@ async def checkpointed(log: WALAccesser, *, state: bool = True) -> int:
     async with asyncio.timeout(60):
         while ledger.last.position != pchannel.tail.durable_end or pchannel.log.checkpointed != ledger.last.position:
             await asyncio.sleep(0.01)
-    assert (ledger.last.state == ledger.last.position) is state
+    assert ledger.last.state == ledger.last.position
     return ledger.last.position
 
 
@@ -155,22 +155,23 @@ async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: 
         await keyed.check(log)
 
 
-async def test_without_keys_the_record_alone_moves(data: str) -> None:
+async def test_state_without_keys_has_last_events(data: str) -> None:
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         results = await log.append_bulk([Message("a", BODY) for _ in range(60)])
         before = names(data, "*.wal")
         await log.truncate(up_to=results[-1].message_id)
         assert len(names(data, "*.wal")) == 1 < len(before), "space is back when truncate returns"
-        position = await checkpointed(log, state=False)
-    assert names(data, "checkpoint-*") == []
+        position = await checkpointed(log)
+    assert names(data, "checkpoint-*") == [f"checkpoint-{position:016x}"]
     record = await record_of(data)
-    assert (record["position"], record["state"]) == (position, None)
+    assert (record["position"], record["state"]) == (position, position)
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         assert await payloads(log, "a") == []
+        assert await log.last("a") == results[-1].message_id
 
 
-async def test_the_state_before_goes_on_holding(data: str) -> None:
-    """Only events without keys follow keyed ones: the position moves, the state stays."""
+async def test_later_state_has_the_keys_of_before(data: str) -> None:
+    """Only events without keys follow keyed ones: the state is stored again for the last events, with the keys."""
     keyed = Keyed()
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         await keyed.append(log, 2)
@@ -179,10 +180,11 @@ async def test_the_state_before_goes_on_holding(data: str) -> None:
         first = await checkpointed(log)
         results = await log.append_bulk([Message("a", BODY) for _ in range(60)])
         await log.truncate(up_to=results[-1].message_id)
-        second = await checkpointed(log, state=False)
+        second = await checkpointed(log)
+    assert second > first
     record = await record_of(data)
-    assert (record["position"], record["state"]) == (second, first)
-    assert names(data, "checkpoint-*") == [f"checkpoint-{first:016x}"]
+    assert (record["position"], record["state"]) == (second, second)
+    assert names(data, "checkpoint-*") == [f"checkpoint-{second:016x}"]
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         await keyed.check(log)
 

@@ -396,18 +396,17 @@ class BackendConformance:
         quiet, loud, copied = ("quiet", 1), ("loud", 1), ("copied", 1)
         async with self.opened(tmp_path) as log:
             positions = await append_all(log, frames)
-            events = {quiet: (positions[0], 2), loud: (positions[3], 0), copied: (positions[1], 2)}
+            events = {quiet: (positions[0], 2), loud: (positions[3], 0), copied: (positions[1], 1)}
             assert await log.last_events(0) == events
             assert await log.last_events(positions[1]) == {loud: events[loud], copied: events[copied]}
             assert await log.last_events(positions[3]) == {loud: events[loud]}
             assert await log.last_events(log.durable_end) == {}
             await log.truncate(positions[3], 0)
-            start = log.extents()[0].start
-            kept = {name: event for name, event in events.items() if event[0] >= start}
-            assert await log.last_events(start) == kept
+            # What was truncated may still be there, or not.
+            kept = await log.last_events(log.extents()[0].start)
+            assert {loud: events[loud]}.items() <= kept.items() <= events.items()
         async with self.opened(tmp_path, 2) as log:
-            start = log.extents()[0].start
-            assert await log.last_events(start) == {n: event for n, event in events.items() if event[0] >= start}
+            assert await log.last_events(log.extents()[0].start) == kept
 
     async def test_truncation_is_exact(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)

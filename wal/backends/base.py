@@ -231,8 +231,8 @@ class PChannelLog(ReadableLog):
     async def last_events(self, start: int) -> dict[RunName, LogPosition]:
         """Returns the newest durable event at or after `start`, truncated or not, of each vchannel that has one there.
 
-        Of several incarnations of a name, only the newest is certain to be there. Raises TruncatedError when `start` is below the held
-        frames.
+        Of several incarnations of a name, only the newest is certain to be there. What is not held any more is left out, if it is in the
+        first extent; below that, it raises TruncatedError.
         """
 
     @abc.abstractmethod

@@ -121,10 +121,17 @@ class LogReader:
         )
 
     def last_events(self, events: dict[RunName, LogPosition], start: int, end: int) -> FramePage:
-        """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames."""
-        self.check_held(start, end)
+        """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames.
+
+        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more.
+        """
         page = self._page(
-            start, end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.indices > 0, lambda _: True
+            max(start, self._kept_from()),
+            end,
+            _LAST_EVENTS_BYTES,
+            self.check_held,
+            lambda header: header.indices > 0,
+            lambda _: True,
         )
         for frame in page.frames:
             for name, index in frame.view.last_events().items():
