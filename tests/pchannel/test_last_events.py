@@ -46,8 +46,9 @@ def test_table_follows_durable_frames(frames: list[list[Call]], dropped: int) ->
         if position == dropped and expected:
             gone = next(iter(expected))
             del expected[gone]
-            table.drop(gone)
-            recovered.drop(gone)
+            for one in (table, recovered):
+                one.drop(gone)
+                assert one.get(gone) is None
     restored = LastEvents()
     restored.restore(b"".join(table.snapshot()))
     assert restored.complete
