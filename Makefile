@@ -37,7 +37,7 @@ servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minut
 
 $(CLASSES): $(SYNCED)
 	@echo "test: writing down once which classes a session of Spark loads, so that the sessions of all tests start faster"
-	@$(PYTHON) -W ignore -m tests.spark.java
+	-@timeout 300 $(PYTHON) -W ignore -m tests.spark.java
 
 test: servers $(CLASSES) ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
