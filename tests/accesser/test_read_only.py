@@ -374,6 +374,21 @@ async def test_lost_or_foreign_file_is_damage(
             assert await payloads(reader, "orders") == [b"1"]
 
 
+async def test_page_and_map_lost_together(data: str) -> None:
+    """The fence says that the log was opened."""
+    async with open_wal(data, pchannels=2) as writer:
+        await writer.create_vchannel("orders", pchannel="p1")
+        await writer.raw_append(Message("orders", b"1"))
+    for name in ("control", "vchannels"):
+        await asyncio.to_thread((Path(data) / "pchannels" / "p1" / name).unlink)
+    with pytest.raises(CorruptionError, match="control is missing"):
+        await open_wal(data, read_only=True)
+    async with open_wal(data):
+        pass
+    async with open_wal(data, read_only=True) as reader:
+        assert await payloads(reader, "orders") == [b"1"]
+
+
 async def test_map_lost_below_a_reader(data: str) -> None:
     async with open_wal(data, pchannels=1) as writer:
         await writer.raw_append(Message("orders", b"1"))

@@ -122,10 +122,10 @@ class MapPlace(msgspec.Struct, frozen=True):
 def read_map(folder: Path) -> VChannelMap | None:
     """Returns the map in the folder of a pchannel, or None if there is none. Blocks."""
     try:
-        found = read_changed_map(folder, None)
+        changed = read_changed_map(folder, None)
     except FileNotFoundError:
         return None
-    return None if found is None else found[1]
+    return None if changed is None else changed[1]
 
 
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:

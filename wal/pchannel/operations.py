@@ -91,9 +91,9 @@ def closed_at_barrier() -> ClosedError:
 def conflict(vchannel: str, expected: MessageID | None, last: MessageID | None) -> ConflictError:
     """Returns the error of an operation that expected another last event of this vchannel."""
     there = "it never had an event" if last is None else f"its last event is {last}"
-    wanted = "no event" if expected is None else str(expected)
+    should = "no event" if expected is None else str(expected)
     return ConflictError(
-        f"nothing was written to vchannel {vchannel!r}: expected_last says {wanted}, but {there}: read up to it, decide again, and append "
+        f"nothing was written to vchannel {vchannel!r}: expected_last says {should}, but {there}: read up to it, decide again, and append "
         "with expected_last=error.last",
         vchannel=vchannel,
         last=last,

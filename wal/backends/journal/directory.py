@@ -220,7 +220,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
             control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
-    # The page goes last: without it, a map of vchannels says that it was lost.
+    # The page goes last: without it, the fence and the map of vchannels say that it was lost.
     for path in sorted(directory.iterdir(), key=lambda path: path == control_path):
         disk.unlink(path)
     header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from wal.backends.base import FramePage, StoredFrame
 from wal.backends.journal.checkpoint import load_checkpoint, newest_checkpoint
-from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
+from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.directory import check_format
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
@@ -63,19 +63,21 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
 
 
 def _pchannels(directory: Path) -> list[str]:
-    """Returns the names of the pchannels that have a control page. One that has a map of vchannels had it once."""
-    mapped = [path.parent for path in directory.glob(f"pchannels/*/{MAP_NAME}")]
-    named = [path.parent.name for path in directory.glob(_CONTROL_PAGES)]
-    for folder in mapped:
-        if folder.name not in named and folder.exists():
-            path, expected = folder / CONTROL_NAME, "the control page of a log that was opened"
+    """Returns the names of the pchannels that have a control page. One that has a fence or a map of vchannels was opened, so it had one."""
+    opened = [path for name in (FENCE_NAME, MAP_NAME) for path in directory.glob(f"pchannels/*/{name}")]
+    names = [path.parent.name for path in directory.glob(_CONTROL_PAGES)]
+    for sign in opened:
+        path = sign.with_name(CONTROL_NAME)
+        # A writer that recreates a log removes its page last, so that the sign is gone by then.
+        if path.parent.name not in names and not path.exists() and sign.exists():
+            expected = "the control page of a log that was opened"
             raise CorruptionError(
                 f"{path} is missing; expected {expected}; it is made again when the log is opened for writing",
                 path=str(path),
                 offset=0,
                 expected=expected,
             )
-    return named
+    return names
 
 
 class ReadOnlyJournal:
@@ -93,8 +95,8 @@ class ReadOnlyJournal:
 
         Raises CorruptionError for one that was opened once, and has lost its control page.
         """
-        found = _storage_errors(self._directory, lambda: _pchannels(self._directory))
-        return sorted(found, key=lambda name: (len(name), name))
+        names = _storage_errors(self._directory, lambda: _pchannels(self._directory))
+        return sorted(names, key=lambda name: (len(name), name))
 
     def open(self, pchannel: str) -> ReadOnlyJournalLog:
         """Opens the log of this pchannel. Raises FormatError if it has none, CorruptionError if its control page is damaged."""
@@ -240,10 +242,10 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         self.check()
         if not missing or self._control.map_noted:
             path = self.directory / MAP_NAME
-            found = "it is missing" if missing else "it is the map of another log"
+            damage = "it is missing" if missing else "it is the map of another log"
             expected = f"the map of the vchannels of incarnation {self.incarnation:x}"
             raise CorruptionError(
-                f"{path} is damaged: {found}; expected {expected}; it is written again when the log is opened for writing",
+                f"{path} is damaged: {damage}; expected {expected}; it is written again when the log is opened for writing",
                 path=str(path),
                 offset=0,
                 expected=expected,

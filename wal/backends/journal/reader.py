@@ -138,11 +138,11 @@ class LogReader:
                 continue
             with self._failures(segment, start, end, self.check_held):
                 index = self._segments.index(segment)
-            wanted = frozenset(index.names() if names is None else names) - passed
+            rest = frozenset(index.names() if names is None else names) - passed
             for frame in self._heads(
-                segment, index, start, end, wanted, select=SegmentIndex.newest, check=self.check_held
+                segment, index, start, end, rest, select=SegmentIndex.newest, check=self.check_held
             ):
-                for name, at in frame.view.last_events(wanted).items():
+                for name, at in frame.view.last_events(rest).items():
                     events[name] = (frame.position, at)
             passed.update(name for name, _ in events)
         return events
