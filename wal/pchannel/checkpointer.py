@@ -64,15 +64,13 @@ class Checkpointer:
         """The number of changes since the last checkpoint for which the log keeps room."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
         """Called with the broadcasts that a durable checkpoint no longer lists."""
+        self._keep_room()  # before the first append, which may be the one that fills the disk
 
     def look(self) -> None:
         """Begins a checkpoint if one is due."""
         if self._ended or self._running is not None:
             return
-        if (changes := self._state.changes + self._state.lasts.added) > self._room_for:
-            # Room for twice as many, so that this is rare and comes before the disk is full.
-            self._room_for = max(_CHANGES_MIN, 2 * changes)
-            self._log.keep_room(self._room_for * _CHANGE_BYTES)
+        self._keep_room()
         due = self.ledger.is_due(
             end=self._end(),
             keyed=self._state.changes,
@@ -105,6 +103,13 @@ class Checkpointer:
         if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
             await asyncio.wait((self._begin(),))
         self._ended = True
+
+    def _keep_room(self) -> None:
+        """Has the log keep room for the next checkpoint, if it does not."""
+        if (changes := self._state.changes + self._state.lasts.added) >= self._room_for:
+            # Room for twice as many, so that this is rare and comes before the disk is full.
+            self._room_for = max(_CHANGES_MIN, 2 * changes)
+            self._log.keep_room(self._room_for * _CHANGE_BYTES)
 
     def _begin(self) -> asyncio.Task[None]:
         # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
