@@ -324,9 +324,20 @@ class LogWentBackError(WALError):
 
     code = StreamingCode.LOG_WENT_BACK
 
-    def __init__(self, message: str, *, last_common: MessageID | None = None) -> None:
+    def __init__(
+        self, message: str, *, last_common: MessageID | None = None, commons: Sequence[MessageID] = ()
+    ) -> None:
+        """`commons` are the last common events in all pchannels, of an error that is about a whole log."""
         super().__init__(message)
-        self.last_common = last_common
+        self.commons: tuple[MessageID, ...] = tuple(commons) or (() if last_common is None else (last_common,))
+        self.last_common: MessageID | None = self.commons[0] if last_common is None and self.commons else last_common
+
+    def of(self, pchannel: str) -> LogWentBackError:
+        """Returns the error with the last common event of this pchannel, None if none of it is known."""
+        common = next((one for one in self.commons if one.pchannel == pchannel), None)
+        if common == self.last_common:
+            return self
+        return LogWentBackError(str(self), last_common=common)
 
 
 class CorruptionError(WALError):

@@ -17,8 +17,10 @@ from wal.backends.journal import Disk
 from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.layout import Envelope, SegmentHeader, padding, slot_bytes
+from wal.backends.journal.lineage import load_lineage, save_lineage
 from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameHeader
+from wal.message import Lineage, Restore
 
 HEADER = SegmentHeader(
     incarnation=0x0102,
@@ -63,6 +65,25 @@ def test_golden_bytes() -> None:
     assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation, position=0x3200) is None
     assert RECORD.pack(9) == sealed(SLOT_GOLDEN)
     assert ControlRecord.unpack(RECORD.pack(9), 0) == (9, RECORD)
+
+
+LINEAGE = Lineage(0x3333, (Restore(0x1111, 0x4000, (0x3000, 2)), Restore(0x2222, 0x5000)))
+LINEAGE_GOLDEN = (
+    "57414c52" "01000000" "02000000" "00000000" "3333000000000000"
+    "1111000000000000" "0040000000000000" "0030000000000000" "02000000" "01000000"
+    "2222000000000000" "0050000000000000" "0000000000000000" "00000000" "00000000"
+)  # fmt: skip
+
+
+def test_golden_lineage(tmp_path: Path) -> None:
+    save_lineage(Disk(), tmp_path, LINEAGE)
+    assert (tmp_path / "lineage").read_bytes() == sealed(LINEAGE_GOLDEN)
+    assert load_lineage(tmp_path, 0x3333) == LINEAGE
+    # A restore that was interrupted before the metadata knew of it does not count.
+    assert load_lineage(tmp_path, 0x2222) == Lineage(0x2222, LINEAGE.restores[:1])
+    assert load_lineage(tmp_path, 0x1111) == Lineage(0x1111)
+    with pytest.raises(CorruptionError, match="of the incarnations 1111, 2222, 3333"):
+        load_lineage(tmp_path, 0x4444)
 
 
 async def test_a_segment_to_the_byte(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ import pytest
 
 from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
-from wal import Message, ReadPosition, WALAccesser, bridge, open_wal
+from wal import Message, ReadPosition, Settings, StartAfter, StartFrom, WALAccesser, bridge, open_wal
 from wal.backends import FramePage, LogSnapshot
 from wal.cursors import CursorUse
+from wal.engine.local.restored import mark_restored
 from wal.engine.remote.remote_log import RemoteReadableLog
 from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.errors import ClosedError, LogWentBackError
+from wal.location import parse_location
 from wal.message import AppendResult, LogPosition, MessageID
 from wal.node.access import Access
 from wal.pchannel import ReadablePChannel
@@ -235,3 +237,51 @@ async def test_cursor_saved_after_the_look(restored: Restored, monkeypatch: pyte
         monkeypatch.setattr(ReadLoop, "_load", load_what_was_just_saved)
         async with log.read("orders", cursor="reader", follow=False) as scanner:
             assert [message async for message in scanner] == []
+
+
+async def test_marked_restore_ends_clients(data_dir: Path) -> None:
+    """Of a log with several pchannels: the error of each reader has the last common event of its pchannel."""
+    place = data_dir / "log"
+    async with open_wal(place, pchannels=2) as log:
+        for number, name in enumerate(("orders", "bills")):
+            await log.create_vchannel(name, pchannel=f"p{number}")
+        common = {name: (await log.raw_append(Message(name, b"1"))).message_id for name in ("orders", "bills")}
+    await asyncio.to_thread(shutil.copytree, place, data_dir / "copy")
+    served = Restored(place)
+    await served.start()
+    async with asyncio.timeout(40):
+        log = await open_wal(served.location)
+        scanners = {name: log.read(name) for name in common}
+        waiting = {}
+        for name, scanner in scanners.items():
+            assert (await anext(scanner)).payload == b"1"
+            lost = await log.raw_append(Message(name, b"2"))
+            assert (await anext(scanner)).payload == b"2"
+            waiting[name] = asyncio.ensure_future(anext(scanner))
+        address = served.served.address
+        await served.stop()
+        await asyncio.to_thread(shutil.rmtree, place)
+        await asyncio.to_thread((data_dir / "copy").rename, place)
+        lineages = await mark_restored(parse_location(place), Settings())
+        await served.start(address)
+        for pchannel, (name, task) in zip(lineages, waiting.items(), strict=True):
+            with pytest.raises(LogWentBackError) as raised:
+                await task
+            assert raised.value.last_common is not None
+            assert raised.value.last_common.pchannel == pchannel
+            assert raised.value.last_common.position == common[name].position
+        with pytest.raises(LogWentBackError):
+            await log.create_vchannel("new")
+        await log.close()
+        async with open_wal(served.location) as log:
+            assert "new" not in {info.name for info in await log.vchannels()}
+            async with log.read("bills", deliver_policy=StartFrom(common["bills"]), follow=False) as scanner:
+                assert [message.payload async for message in scanner] == [b"1"]
+            with pytest.raises(LogWentBackError) as raised:
+                async with log.read("bills", deliver_policy=StartAfter(lost.message_id)):
+                    pass
+            assert raised.value.last_common is not None
+            with pytest.raises(LogWentBackError):
+                await log.truncate(up_to=lost.message_id)
+            await log.truncate(up_to=common["orders"])
+        await served.stop()

@@ -10,6 +10,7 @@ import pytest
 from tests.spark.queries import StreamQuery
 from tests.spark.test_stream import put, texts
 from wal import Message, bridge
+from wal.cli.main import main
 from wal.errors import LogWentBackError
 
 
@@ -50,3 +51,29 @@ def test_reopened_log_goes_on(data_dir: Path) -> None:
             put(log, number)
             assert texts(query.step()) == [str(number)]
         assert query.step() is None
+
+
+def test_stream_goes_on_after_marked_restore(data_dir: Path) -> None:
+    """What it has read is in the copy: it reads what follows. A stream that has read more is refused, however long the log is."""
+    place, copied = data_dir / "log", data_dir / "copy"
+    with bridge.blocking(place) as log:
+        put(log, *range(5))
+    ahead, query = (StreamQuery(place, startingOffsets="earliest") for _ in range(2))
+    for one in (ahead, query):
+        assert one.step() == []
+        assert len(texts(one.step())) == 5
+    shutil.copytree(place, copied)
+    with bridge.blocking(place) as log:
+        put(log, *range(20))
+    assert len(texts(ahead.step())) == 20
+    shutil.rmtree(place)
+    copied.rename(place)
+    assert main(["mark-restored", str(place)]) == 0
+    assert query.step() is None
+    with pytest.raises(LogWentBackError):
+        ahead.step()
+    with bridge.blocking(place) as log:
+        put(log, *(f"new {number}" for number in range(40)))
+    assert texts(query.step()) == [f"new {number}" for number in range(40)]
+    with pytest.raises(LogWentBackError):
+        ahead.step()

@@ -22,7 +22,7 @@ import msgspec
 
 from wal.errors import NoSpaceError, WALError, WouldBlockError
 from wal.frame import EncodedFrame, FrameView, RunName
-from wal.message import LogPosition
+from wal.message import Lineage, LogPosition
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -114,6 +114,11 @@ class ReadableLog(abc.ABC):
 
     pchannel: str
     incarnation: int
+
+    @property
+    def lineage(self) -> Lineage:
+        """Returns the restores that the log has gone through."""
+        return Lineage(self.incarnation)
 
     @property
     @abc.abstractmethod

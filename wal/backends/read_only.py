@@ -12,7 +12,7 @@ import msgspec
 
 from wal.backends.base import FramePage
 from wal.frame import RunName
-from wal.message import LogPosition
+from wal.message import Lineage, LogPosition
 
 __all__ = ["LogSnapshot", "ReadOnlyPChannelLog", "ReadOnlyStoredLog"]
 
@@ -48,6 +48,8 @@ class ReadOnlyPChannelLog(Protocol):
     pchannel: str
     incarnation: int
     """The incarnation of the log that is read. A recreated log has another one."""
+    lineage: Lineage
+    """The restores that the log has gone through."""
     refresh_waits: bool
     """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
 

@@ -155,6 +155,8 @@ class BlockingRead:
         try:
             core.open()
             self._log, selection = core.attach(self._names)
+            self._log.lineage.note(self._log.pchannel)
+            self._options = self._progress.adopt(self._log.lineage)
             cursor = self._load_cursor()
             if cursor is not None:
                 self._progress.go_on(cursor.start, cursor.position)

@@ -28,6 +28,7 @@ from wal.channels.pchannels import (
     new_incarnation,
     pchannel_names,
     raise_term,
+    renew_incarnations,
     save_checkpoint,
 )
 from wal.channels.service import (
@@ -90,6 +91,7 @@ __all__ = [
     "place",
     "raise_term",
     "read_map",
+    "renew_incarnations",
     "save_checkpoint",
     "unsaved_records",
 ]

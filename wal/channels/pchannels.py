@@ -16,6 +16,8 @@ from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError
 from wal.message import Natural
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wal.kv import KVBase
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "new_incarnation",
     "pchannel_names",
     "raise_term",
+    "renew_incarnations",
     "save_checkpoint",
 ]
 
@@ -99,6 +102,18 @@ async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
             f"pchannel {meta.name} was taken over by another writer while term {raised.term} was being claimed: open the log again"
         )
     return raised
+
+
+async def renew_incarnations(kv: KVBase, metas: Mapping[str, PChannelMeta], incarnations: Mapping[str, int]) -> None:
+    """Gives all these pchannels new incarnations, at once; raises ChannelFencedError if another writer took one over meanwhile."""
+    renewed = {
+        PREFIX + name: _encode(msgspec.structs.replace(meta, incarnation=incarnations[name]))
+        for name, meta in metas.items()
+    }
+    if await kv.change_if({PREFIX + name: _encode(meta) for name, meta in metas.items()}, saves=renewed) is not None:
+        raise ChannelFencedError(
+            "another writer has taken the log over meanwhile: nothing was changed; close it and try again"
+        )
 
 
 async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:

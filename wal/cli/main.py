@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal._version import __version__
-from wal.cli.standalone import add_command
+from wal.cli import restored, standalone
 from wal.errors import InvalidArgumentError, WALError
 from wal.installation import install_hint
 
@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="wal", description="The write-ahead log of wal-runtime.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_command(commands)
+    standalone.add_command(commands)
+    restored.add_command(commands)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -1,7 +1,8 @@
 """CursorStatus: whether a saved cursor can be used, given the current log and vchannels. Pure.
 
 DROPPED            one of its vchannels was dropped since: it counts as never saved, and the next sweep deletes it
-OTHER_INCARNATION  its pchannel was recreated since: using it is an error, and it holds nothing back
+OTHER_INCARNATION  its pchannel was recreated since, or restored from a copy that lacks its event: using it is an error, and it holds
+                   nothing back
 STALE              the writer found it over a bound: using it raises TruncatedError, and it holds nothing back
 TRUNCATED          the log was truncated past it, which happens only to a restored cursor: using it raises TruncatedError
 LIVE               it can be used, and holds back retention
@@ -17,6 +18,7 @@ import msgspec
 from wal.cursors.cursor import Cursor, CursorInfo
 from wal.cursors.store import other_incarnation, stale
 from wal.errors import InvalidArgumentError, TruncatedError
+from wal.message import Lineage
 
 __all__ = [
     "CursorStatus",
@@ -40,6 +42,7 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
     durable_end: int
     newest: tuple[int, int] | None = None
     bytes_between: Callable[[int, int], int] | None = None
+    lineage: Lineage | None = None
     bytes_for: Callable[[frozenset[str], tuple[int, int], int], int] | None = None
 
     def held_bytes(self, start: tuple[int, int]) -> int:
@@ -107,7 +110,12 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
         case CursorStatus.DROPPED:
             return None
         case CursorStatus.OTHER_INCARNATION:
-            raise InvalidArgumentError(other_incarnation(cursor))
+            log = view.logs.get(cursor.pchannel)
+            lineage = None if log is None else log.lineage
+            restore = None if lineage is None else lineage.since(cursor.incarnation)
+            if lineage is None or restore is None:
+                raise InvalidArgumentError(other_incarnation(cursor))
+            raise lineage.lost(f"{cursor.key}", cursor.pchannel, restore, cursor.form)
         case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
     if cursor.pchannel != pchannel:

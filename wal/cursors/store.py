@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
+from wal.message import Lineage
 
 __all__ = ["LOCK_TIMEOUT_S", "CursorStore", "DamagedCursor", "SavedCursors"]
 
@@ -114,6 +115,22 @@ class CursorStore(SavedCursors):
         else:
             self._put(changed)
         return True
+
+    def adopt(self, lineages: Mapping[str, Lineage]) -> None:
+        """Moves the cursors of logs that were restored since to the incarnations that these have now, by pchannel.
+
+        A cursor whose event was lost stays as it is: using it raises LogWentBackError.
+        """
+        with self.locked():
+            for cursor in self.load_all():
+                if not isinstance(cursor, Cursor) or (lineage := lineages.get(cursor.pchannel)) is None:
+                    continue
+                restore = lineage.since(cursor.incarnation)
+                # Without an event, nothing was passed below `start`, which may be the fork itself.
+                if restore is not None and (cursor.event or (cursor.start[0] - 1, 0))[0] < restore.fork:
+                    start = min(cursor.start, (restore.fork, 0))
+                    self._put(msgspec.structs.replace(cursor, incarnation=lineage.incarnation, start=start))
+        self.sync()
 
     def delete(self, keep: Callable[[Cursor], bool]) -> None:
         """Deletes, under the lock, the cursors for which `keep` returns False; damaged ones stay. Durable when it returns."""

@@ -3,6 +3,7 @@
 Files:
 
 * message           what a user appends, and what a reader receives
+* lineage           the incarnations of a log that was restored from copies
 * message_id        the id of an event, log positions, and positions in MessagePack
 * types             the types, and what each of them means to the log
 * properties        the reserved keys, and the stored form of a user's properties
@@ -15,6 +16,7 @@ Files:
 
 from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
+from wal.message.lineage import Lineage, Restore
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import (
     FORM_JOURNAL,
@@ -47,6 +49,7 @@ __all__ = [
     "ForgottenResult",
     "ImmutableMessage",
     "ImmutableTxnMessage",
+    "Lineage",
     "LogPosition",
     "Message",
     "MessageID",
@@ -56,6 +59,7 @@ __all__ = [
     "PackedPosition",
     "Reserved",
     "ResourceKey",
+    "Restore",
     "TimeTickMessage",
     "TxnContext",
     "TypeProperties",

@@ -21,6 +21,7 @@ __all__ = [
     "MessageID",
     "Natural",
     "PackedPosition",
+    "note_fork",
     "packed",
     "unpacked",
 ]
@@ -43,7 +44,8 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
     It has the `pchannel`, the `incarnation` of the pchannel's log, the `position` of the frame (see the forms above; a Pulsar position is
     `ledger << 64 | entry`) and the `index` within the frame. Ids are hashable. `==` never raises; `<`, `<=`, `>` and `>=` raise an
-    InvalidArgumentError for ids of different pchannels or incarnations.
+    InvalidArgumentError for ids of different pchannels or incarnations, unless both name events of one log that was restored from a copy
+    and is open in this process, or was.
 
         bytes:  form u8 | length u8 and name of the pchannel | incarnation u64 | position (8 or 16 bytes) | index u32, big-endian
         text:   pchannel:incarnation:position:index            (incarnation hexadecimal; a Pulsar position is ledger.entry)
@@ -149,12 +151,29 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
     def _key(self, other: MessageID) -> tuple[int, int]:
         if not isinstance(other, MessageID):
             raise TypeError(f"a MessageID can be compared with a MessageID, not with {type(other).__name__}")
-        if not self.same_log(other):
+        if not self.same_log(other) and not _is_common(self, other) and not _is_common(other, self):
             raise InvalidArgumentError(
                 f"{self} and {other} lie in different pchannels (or incarnations of one) and have no order: "
                 "compare ids of one pchannel, or compare time ticks"
             )
         return (self.position, self.index)
+
+
+# -- restores of copies, see `wal.message.lineage`
+
+_FORKS: Final[dict[tuple[str, int, int], int]] = {}
+"""By pchannel, an incarnation and a later one of the same log: the position below which both are the same."""
+
+
+def note_fork(pchannel: str, parent: int, child: int, fork: int) -> None:
+    """Notes that a log which this process has opened is the same in both incarnations below this position."""
+    _FORKS[pchannel, parent, child] = fork
+
+
+def _is_common(early: MessageID, late: MessageID) -> bool:
+    """Returns whether `early` names an event that the later incarnation of the log, that of `late`, has too."""
+    fork = _FORKS.get((early.pchannel, early.incarnation, late.incarnation))
+    return fork is not None and early.pchannel == late.pchannel and early.position < fork and early.form == late.form
 
 
 # -- positions in MessagePack, whose integers end at 64 bits: a Pulsar position takes more, and is stored as its 16 bytes, big-endian

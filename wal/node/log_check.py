@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from wal.engine.local.log import LocalLog
-from wal.errors import FormatError, InvalidArgumentError, WALError
+from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, WALError
 from wal.rpc.codes import abort
 from wal.rpc.headers import log_header, log_in
 
@@ -22,7 +22,10 @@ __all__ = ["LogCheck"]
 
 
 class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """Refuses every call for another log than this one with a FormatError. The trailer `log-id` ends the client that gets it."""
+    """Refuses every call for another log than this one with a FormatError, for this one before a restore with a LogWentBackError.
+
+    The trailer `log-id` ends the client that gets it.
+    """
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
@@ -38,11 +41,29 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
             return _refusing(error)
         if opened in (None, own):
             return await continuation(handler_call_details)
+        if (restored := _restored(self._log, opened)) is not None:
+            return _refusing(restored, log_header(own))
         another = FormatError(
             f"this client opened log {opened:x}, and the server at this address has log {own:x} now: nothing was done. Look whether the "
             "server was started on the right directory, or the address names the right server; then open the log again"
         )
         return _refusing(another, log_header(own))
+
+
+def _restored(log: LocalLog, opened: int) -> LogWentBackError | None:
+    """Returns the error for a client that opened the log before it was restored from a copy; None if it never was this log."""
+    lineages = {name: pchannel.log.lineage for name, pchannel in log.pchannels.items()}
+    first = next(iter(lineages.values()))
+    parents = [restore.parent for restore in first.restores]
+    if opened not in parents:
+        return None
+    since = len(parents) - parents.index(opened)
+    lost: list[LogWentBackError] = []
+    for name, lineage in lineages.items():  # a restore is one of all pchannels
+        if restores := lineage.restores[-since:]:
+            error = lineage.lost("what this client opened", name, min(restores, key=lambda one: one.fork))
+            lost.append(error)
+    return LogWentBackError(str(lost[0]), commons=[common for error in lost for common in error.commons])
 
 
 def _refusing(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:

@@ -13,7 +13,7 @@ __all__ = ["identity_of", "tail_of"]
 
 def identity_of(pchannel: PChannel) -> LogIdentity:
     """Returns the message that identifies the log of a pchannel, with the term in which it is written."""
-    return identity_to_proto(pchannel.origin(), term=pchannel.log.term)
+    return identity_to_proto(pchannel.origin(), term=pchannel.log.term, lineage=pchannel.log.lineage)
 
 
 def tail_of(pchannel: PChannel) -> TailState:

@@ -130,6 +130,7 @@ class ReadLoop:
         Raises LogWentBackError if the log has another event at the position to resume from.
         """
         pchannel, selection, spawn = await self._attach(self.vchannels)
+        self._options = self.progress.adopt(pchannel.log.lineage)
         saved = None
         if self.cursor is not None:
             saved = await self._load(self.cursor, pchannel)

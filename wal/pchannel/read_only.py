@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from actors import Clock
 from wal.backends import FramePage, LogSnapshot, ReadableLog, ReadOnlyPChannelLog
 from wal.errors import ClosedError, UnknownError, WALError
-from wal.message import MessageID
+from wal.message import Lineage, MessageID
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.tail import Tail
 from wal.reading import log_went_back
@@ -202,6 +202,7 @@ class ThreadedLog(ReadableLog):
     ) -> None:
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
+        self._lineage = log.lineage
         self.shown: LogSnapshot = shown
         self.known: LogSnapshot = shown
         """The log as the last `refresh` or `reach` found it."""
@@ -209,6 +210,10 @@ class ThreadedLog(ReadableLog):
         self._pool = pool
         self._calls: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._lineage
 
     @property
     def durable_end(self) -> int:

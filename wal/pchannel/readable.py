@@ -93,6 +93,7 @@ class ReadablePChannel(abc.ABC):
         """`promised_tick` and `newest` are those known together with `log.durable_end`."""
         self.channel: str = log.pchannel
         self.log = log
+        log.lineage.note(log.pchannel)
         self.form = form
         # Weak references, so that a scanner which was never closed is garbage-collected and leaves the set.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
@@ -107,6 +108,13 @@ class ReadablePChannel(abc.ABC):
     def log_id(self) -> MessageID:
         """An id of this log, for checking whether another id belongs to it."""
         return self.origin().message_id(0)
+
+    def current(self, message_id: MessageID) -> MessageID:
+        """Returns the id under the log's incarnation if it is of an earlier one, before a restore; else as it is.
+
+        Raises LogWentBackError if its event was lost by a restore.
+        """
+        return self.log.lineage.current(message_id) if message_id.pchannel == self.channel else message_id
 
     @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
@@ -165,7 +173,7 @@ class ReadablePChannel(abc.ABC):
         end."""
         if not isinstance(position, ReadPosition):
             raise TypeError(f"a position must be a ReadPosition, not {type(position).__name__}")
-        event = position.message_id
+        event = self.current(position.message_id)
         if not event.same_log(self.log_id) or event.position >= self.tail.durable_end:
             raise InvalidArgumentError(
                 f"position {position} is in another log, or above the durable end {self.tail.durable_end} of pchannel {self.channel}: "

@@ -5,7 +5,7 @@ Everything is checked here once, for every reader: a scanner on a loop, the brid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -166,6 +166,15 @@ class ReadOptions(msgspec.Struct, frozen=True):
     until_time_tick: int | None = None
     resume: ReadPosition | None = None
     include_time_ticks: bool = False
+
+    def adopted(self, current: Callable[[MessageID], MessageID]) -> ReadOptions:
+        """Returns these options with the ids that `current` returns for theirs, see `Lineage.current`."""
+        policy, resume = self.policy, self.resume
+        if isinstance(policy, _At):
+            policy = type(policy)(current(policy.message_id))
+        if resume is not None:
+            resume = ReadPosition(current(resume.message_id), resume.time_tick)
+        return msgspec.structs.replace(self, policy=policy, resume=resume)
 
     @classmethod
     def of(

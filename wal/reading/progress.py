@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from wal.backends import FramePage, StoredFrame
-from wal.message import ImmutableMessage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
+from wal.message import ImmutableMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading.assembly import assemble
 from wal.reading.frame_rows import FrameRows, frame_rows
 from wal.reading.options import All, ReadOptions
@@ -87,6 +87,15 @@ class Progress:
         self.page_count: int = 0
 
     # -- beginning
+
+    def adopt(self, lineage: Lineage) -> ReadOptions:
+        """Takes the ids in the options as those of a log with this lineage, and returns the options. Call it before `begin`.
+
+        Raises LogWentBackError for an id whose event was lost by a restore.
+        """
+        if lineage.restores:
+            self._options = self._options.adopted(lineage.current)
+        return self._options
 
     def go_on(self, start: LogPosition, position: ReadPosition | None) -> None:
         """Makes the read begin at a cursor, whatever the options say. Call it before `begin`.

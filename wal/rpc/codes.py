@@ -222,8 +222,7 @@ def _fields(error: WALError) -> proto.ErrorFields:
             earliest = error.earliest
             return proto.ErrorFields(earliest=bytes(earliest) if isinstance(earliest, MessageID) else b"")
         case LogWentBackError():
-            common = error.last_common
-            return proto.ErrorFields(last_common=bytes(common) if isinstance(common, MessageID) else b"")
+            return proto.ErrorFields(last_common=map(bytes, error.commons))
         case CorruptionError():
             offset = None if error.offset == _NO_OFFSET else error.offset
             return proto.ErrorFields(path=error.path, offset=offset, expected=error.expected)
@@ -244,8 +243,7 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
     if kind is TruncatedError:
         return TruncatedError(text, earliest=id_from_bytes("earliest", fields.earliest) if fields.earliest else None)
     if kind is LogWentBackError:
-        common = fields.last_common
-        return LogWentBackError(text, last_common=id_from_bytes("last_common", common) if common else None)
+        return LogWentBackError(text, commons=[id_from_bytes("last_common", common) for common in fields.last_common])
     if kind is CorruptionError:
         offset = fields.offset if fields.HasField("offset") else _NO_OFFSET
         return CorruptionError(text, path=fields.path, offset=offset, expected=fields.expected)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wal.channels import OwnerDescription, VChannelInfo
 from wal.errors import InvalidArgumentError
-from wal.message import LogPosition, MessageID, Origin
+from wal.message import Lineage, LogPosition, MessageID, Origin, Restore
 from wal.rpc.api import pchannel_pb2 as proto
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "id_to_bytes",
     "identity_from_proto",
     "identity_to_proto",
+    "lineage_from_proto",
     "owner_from_proto",
     "owner_to_proto",
     "position_from_proto",
@@ -55,10 +56,34 @@ def event_from_proto(event: proto.EventPosition) -> LogPosition:
     return (position_from_proto(event.frame), event.index)
 
 
-def identity_to_proto(log: Origin, *, term: int = 0) -> proto.LogIdentity:
+def identity_to_proto(log: Origin, *, term: int = 0, lineage: Lineage | None = None) -> proto.LogIdentity:
     """Returns the message that identifies a log; `term` is the one in which it is written."""
+    restores = [
+        proto.LogRestore(
+            parent=restore.parent, fork=position_to_proto(restore.fork), newest=event_to_proto(restore.newest)
+        )
+        for restore in (() if lineage is None else lineage.restores)
+    ]
     return proto.LogIdentity(
-        pchannel=proto.PChannelInfo(name=log.pchannel, term=term), incarnation=log.incarnation, form=log.form
+        pchannel=proto.PChannelInfo(name=log.pchannel, term=term),
+        incarnation=log.incarnation,
+        form=log.form,
+        restores=restores,
+    )
+
+
+def lineage_from_proto(log: proto.LogIdentity) -> Lineage:
+    """Returns the lineage of a log."""
+    return Lineage(
+        log.incarnation,
+        tuple(
+            Restore(
+                restore.parent,
+                position_from_proto(restore.fork),
+                event_from_proto(restore.newest) if restore.HasField("newest") else None,
+            )
+            for restore in log.restores
+        ),
     )
 
 

@@ -84,18 +84,18 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
     if not isinstance(edge, str):
         edge = edge.get(moment.origin.pchannel, EARLIEST)  # type: ignore[assignment]
     if isinstance(edge, PChannelOffset):
-        here = _offset(moment, moment.earliest, 0)
-        if not edge.same_log(here):
+        here, offset = _offset(moment, moment.earliest, 0), edge.current(moment.lineage)
+        if not offset.same_log(here):
             raise InvalidArgumentError(
                 f"message id {edge.message_id} belongs to another incarnation of pchannel {edge.pchannel!r} than the one that is "
                 "read here: use ids that were read from this log"
             )
-        if edge.log_position > (moment.durable_end, 0):
+        if offset.log_position > (moment.durable_end, 0):
             raise InvalidArgumentError(
                 f"message id {edge.message_id} is above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
                 "use an id that was read from this log, or latest"
             )
-        return edge
+        return offset
     if edge == EARLIEST:
         return _offset(moment, moment.earliest, 0)
     return _offset(moment, (moment.durable_end, 0), moment.promised_tick)

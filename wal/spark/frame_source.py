@@ -13,7 +13,7 @@ import msgspec
 
 from wal.backends import FramePage
 from wal.cursors import SavedCursors
-from wal.message import Origin
+from wal.message import Lineage, Origin
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
@@ -26,7 +26,7 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
 
     `origin` identifies the log (its pchannel, incarnation and form of ids; the position is arbitrary). Events below `earliest` are
     truncated; `last_truncated` is the newest of them, if known. Everything at or below `promised_tick` is below position `durable_end`, and
-    nothing above that tick may be shown. `closed`: no process is known to have the log open for writing.
+    nothing above that tick may be shown. `closed`: no process is known to have the log open for writing. `lineage`: its restores.
     """
 
     origin: Origin
@@ -35,6 +35,7 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
     promised_tick: int
     closed: bool = False
     last_truncated: LogPosition | None = None
+    lineage: Lineage = Lineage(0)
 
 
 class KnownVChannels(Protocol):

@@ -74,6 +74,7 @@ class JournalFrames:
             state.promised_tick,
             state.closed,
             log.last_truncated,
+            log.lineage,
         )
 
     def vchannels(self) -> ViewedVChannels:

@@ -165,6 +165,7 @@ def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: Chann
             moment = logs.moment(pchannel)
             there = at_edge(moment, LATEST)
             here = done.pchannels.get(pchannel, there.moved((0, 0), 0))
+            here = here.current(moment.lineage)
             if not here.same_log(there):
                 continue
             first = max(here.log_position, moment.earliest)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.message import FORM_JOURNAL, MessageID, Origin
+from wal.message import FORM_JOURNAL, Lineage, MessageID, Origin
 
 __all__ = ["LogPosition", "PChannelOffset", "StreamOffset"]
 
@@ -52,6 +52,18 @@ class PChannelOffset(msgspec.Struct, frozen=True):
         """Returns whether both are in the same incarnation of the same pchannel, so that their positions can be compared."""
         return (self.pchannel, self.incarnation, self.form) == (other.pchannel, other.incarnation, other.form)
 
+    def current(self, lineage: Lineage) -> PChannelOffset:
+        """Returns the offset in the incarnation that the log has now, if it is of an earlier one, before a restore; else as it is.
+
+        Raises LogWentBackError if what was below it was lost by a restore.
+        """
+        restore = lineage.since(self.incarnation)
+        if restore is None:
+            return self
+        if self.log_position > (restore.fork, 0):
+            raise lineage.lost(f"the offset {self.message_id}", self.pchannel, restore, self.form)
+        return PChannelOffset(self.pchannel, lineage.incarnation, self.log_position, self.time_tick, self.form)
+
     def moved(self, place: LogPosition, time_tick: int) -> PChannelOffset:
         """Returns this offset at another position in the same log."""
         return PChannelOffset(self.pchannel, self.incarnation, place, time_tick, self.form)
@@ -72,6 +84,13 @@ class StreamOffset(msgspec.Struct, frozen=True):
     pchannels: Mapping[str, PChannelOffset] = {}
     incarnations: Mapping[str, int] = {}
     pinned: bool = True
+
+    def current(self, lineages: Mapping[str, Lineage]) -> StreamOffset:
+        """Returns the offsets in the incarnations that the logs have now, see `PChannelOffset.current`; `lineages` is by pchannel."""
+        places = {
+            name: place.current(lineages[name]) if name in lineages else place for name, place in self.pchannels.items()
+        }
+        return StreamOffset(places, self.incarnations, self.pinned)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the offset in Spark's form: plain values, every object sorted by its keys."""

@@ -20,7 +20,7 @@ from wal.cursors import SavedCursors
 from wal.engine.remote.blocking import PATIENCE_S, BlockingRemote
 from wal.engine.remote.blocking_cursors import BlockingCursors
 from wal.engine.remote.blocking_log import BlockingLog
-from wal.errors import ClosedError, CorruptionError, FormatError
+from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL
 from wal.network import Method
@@ -98,13 +98,16 @@ class ServerFrames:
     def moment(self, pchannel: str) -> LogMoment:
         try:
             state = self._log(pchannel).reach()
-        except FormatError:  # another log is there now: a reader that continues sees another origin
+        except (FormatError, LogWentBackError):  # another log is there now: a reader that continues sees another origin
             self._remote.close()
             self._connect()
             state = self._log(pchannel).reach()
         last_truncated, origin = self._log(pchannel).last_truncated, self._remote.log.pchannels[pchannel].origin()
         self._ends[pchannel] = state.durable_end
-        return LogMoment(origin, state.earliest, state.durable_end, state.promised_tick, state.closed, last_truncated)
+        lineage = self._log(pchannel).lineage
+        return LogMoment(
+            origin, state.earliest, state.durable_end, state.promised_tick, state.closed, last_truncated, lineage
+        )
 
     def vchannels(self) -> ViewedVChannels:
         if time.monotonic() >= self._view_until:
@@ -232,7 +235,7 @@ class ServerFrames:
         """Raises ClosedError for a call that a server refused because it has another log now."""
         try:
             yield
-        except FormatError as error:
+        except (FormatError, LogWentBackError) as error:
             if self.is_current():
                 raise
             raise ClosedError(

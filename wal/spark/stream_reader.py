@@ -146,7 +146,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue  # created after the target was fixed
                 end = self._target[name]
             start = begin.pchannels.get(name) or end.moved((0, 0), 0)
-            self._check_log(logs, start, moment)
+            start = self._checked(logs, start, moment)
             place = min(self._begin_at(start, moment), end.log_position)
             if start.log_position >= end.log_position:
                 continue
@@ -230,17 +230,17 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
         logs = opened(self._source)
         self._check_there(list(logs.pchannels()), until)
-        pieces = []
+        pieces, ends = [], dict(until.pchannels)
         for name, last in until.pchannels.items():
             first = begin.pchannels.get(name) or last.moved((0, 0), 0)
             if first.log_position >= last.log_position:
                 continue
             moment = logs.moment(name)
-            self._check_log(logs, last, moment)
+            first, ends[name] = first.current(moment.lineage), self._checked(logs, last, moment)
             pieces.append(Piece(name, self._begin_at(first, moment), last.log_position))
         if not any(piece.start < piece.end for piece in pieces):
             return []
-        template = self._template(until.pchannels, until.incarnations)
+        template = self._template(ends, until.incarnations)
         return [*share(logs, template, pieces, self._options.partitions_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -289,8 +289,12 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: this is another log"
             )
 
-    def _check_log(self, logs: FrameLogs, offset: PChannelOffset, moment: LogMoment) -> None:
-        """Raises ClosedError if another log is there now, LogWentBackError if an older copy of this one is."""
+    def _checked(self, logs: FrameLogs, offset: PChannelOffset, moment: LogMoment) -> PChannelOffset:
+        """Returns the offset in the incarnation that the log has now.
+
+        Raises ClosedError if another log is there now, LogWentBackError if an older copy of this one is.
+        """
+        offset = offset.current(moment.lineage)
         if not offset.same_log(at_edge(moment, "earliest")):
             raise ClosedError(
                 f"the log of pchannel {offset.pchannel!r} is not the one that this query has read so far: it was recreated, so begin "
@@ -300,3 +304,4 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._judged.get(offset.pchannel) != judged:
             check_back(logs, moment, offset)
             self._judged[offset.pchannel] = judged
+        return offset

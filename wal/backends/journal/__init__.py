@@ -9,6 +9,7 @@ Files, from the bottom up:
 * segment:             one file of the log, read frame by frame
 * segments:            the segments of one log, and the index of each
 * control, fence:      the page with the numbers that change with every frame, and its lock
+* lineage:             the restores that a log has gone through
 * preparer:            the thread that prepares the next segment
 * directory:           FORMAT, LOCK, permissions, and a new log
 * active:              the segment that is being written, and its stored index

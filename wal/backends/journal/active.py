@@ -41,6 +41,7 @@ def begin_segment(
     old: ActiveSegment,
     spare: Spare,
     *,
+    incarnation: int,
     last: tuple[int, int],
     newest: tuple[int, int] | None,
     first_tick: int,
@@ -58,7 +59,7 @@ def begin_segment(
         old.file.write([Envelope(0, generation, old.index.end).pack(), padding(0)], offset)
         old.file.sync()
     header = SegmentHeader(
-        incarnation=old.segment.header.incarnation,
+        incarnation=incarnation,  # after a restore, not that of the old one
         generation=secrets.randbits(64),
         base=old.index.end,
         size=spare.size,

@@ -19,13 +19,14 @@ from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.backends.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
+from wal.backends.journal.lineage import save_lineage
 from wal.backends.journal.log import JournalLog
 from wal.backends.journal.read_only import absence
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.backends.journal.write_path import WritePath
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
-from wal.message import FORM_JOURNAL
+from wal.message import FORM_JOURNAL, Lineage
 
 __all__ = ["JournalBackend", "hold"]
 
@@ -157,6 +158,10 @@ class JournalBackend(LogBackend):
             self._recovering.discard(recovering)
         self._logs.add(log)
         return log
+
+    def save_lineage(self, pchannel: str, lineage: Lineage) -> None:
+        """Stores durably that the log of this pchannel, which is not open, was restored from a copy. Blocks."""
+        _storage_errors(lambda: save_lineage(self._disk, self.folder(pchannel), lineage))
 
     async def close(self) -> None:
         if self._closed:

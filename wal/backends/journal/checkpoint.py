@@ -25,6 +25,7 @@ from wal.backends.journal.control import ControlPage
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.preparer import NO_SPACE
 from wal.errors import CorruptionError, NoSpaceError, StorageError
+from wal.message import Lineage
 
 __all__ = ["CheckpointFiles", "load_checkpoint", "newest_checkpoint"]
 
@@ -32,11 +33,11 @@ __all__ = ["CheckpointFiles", "load_checkpoint", "newest_checkpoint"]
 class CheckpointFiles:
     """The checkpoints of one log that is open for writing in `term`."""
 
-    def __init__(self, disk: Disk, directory: Path, control: ControlPage, *, incarnation: int, term: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, control: ControlPage, *, lineage: Lineage, term: int) -> None:
         self._disk = disk
         self._directory = directory
         self._control = control
-        self._incarnation = incarnation
+        self._lineage = lineage
         self._term = term
         self._reserve = directory / _RESERVE_NAME
         self._using_reserve = threading.Lock()
@@ -45,7 +46,7 @@ class CheckpointFiles:
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
         """Durably stores the concatenated pieces. Raises ChannelFencedError if the log has a higher term by now."""
-        packed = _HEADER.pack(_MAGIC, _VERSION, self._incarnation, position, sum(map(len, pieces)))
+        packed = _HEADER.pack(_MAGIC, _VERSION, self._lineage.incarnation, position, sum(map(len, pieces)))
         crc = google_crc32c.value(packed)
         for piece in pieces:
             crc = google_crc32c.extend(crc, piece)
@@ -107,7 +108,7 @@ class CheckpointFiles:
 
     def load(self, position: int) -> bytes:
         """Returns the blob that was saved for this position; raises CorruptionError when it is missing or damaged."""
-        blob = load_checkpoint(self._directory, position, incarnation=self._incarnation)
+        blob = load_checkpoint(self._directory, position, lineage=self._lineage)
         if blob is None:
             path = self.path(position)
             raise CorruptionError(
@@ -148,7 +149,7 @@ def newest_checkpoint(directory: Path) -> int | None:
     return max((int(path.name.removeprefix(_PREFIX), 16) for path in directory.glob(_PATTERN)), default=None)
 
 
-def load_checkpoint(directory: Path, position: int, *, incarnation: int) -> bytes | None:
+def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> bytes | None:
     """Returns the blob of the checkpoint for this position, or None if it is missing. Raises CorruptionError when it is damaged."""
     path = _path(directory, position)
     try:
@@ -160,11 +161,12 @@ def load_checkpoint(directory: Path, position: int, *, incarnation: int) -> byte
     blob = data[_HEADER.size + _CRC.size :]
     if len(data) < _HEADER.size + _CRC.size:
         raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")
-    magic, version, stored_incarnation, at, length = _HEADER.unpack_from(data)
+    magic, version, incarnation, at, length = _HEADER.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _HEADER.size)
     computed = google_crc32c.extend(google_crc32c.value(data[: _HEADER.size]), blob)
-    identity = (magic, version, stored_incarnation, at, length)
-    if computed != crc or identity != (_MAGIC, _VERSION, incarnation, position, len(blob)):
+    identity = (magic, version, at, length)
+    covered = lineage.covers(incarnation, position - 1)  # it is about what lies below its position
+    if computed != crc or not covered or identity != (_MAGIC, _VERSION, position, len(blob)):
         raise CorruptionError(
             f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}"
         )

@@ -40,7 +40,7 @@ from wal.errors import (
 )
 from wal.files import HeldDirectory
 from wal.frame import EncodedFrame, RunName
-from wal.message import LogPosition
+from wal.message import Lineage, LogPosition
 
 __all__ = ["JournalLog"]
 
@@ -76,6 +76,7 @@ class JournalLog(PChannelLog):
         """
         self.pchannel = pchannel
         self.incarnation = incarnation
+        self._lineage = recovered.lineage
         self.term = term
         self.state: LogState = recovered.state
         self._disk = disk
@@ -93,7 +94,7 @@ class JournalLog(PChannelLog):
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )
-        self._checkpoints = CheckpointFiles(disk, directory, control, incarnation=incarnation, term=term)
+        self._checkpoints = CheckpointFiles(disk, directory, control, lineage=recovered.lineage, term=term)
         with contextlib.ExitStack() as undo:  # a thread may not start
             disk.hold(held)
             undo.callback(disk.let_go, held)
@@ -129,6 +130,10 @@ class JournalLog(PChannelLog):
         for path in recovered.leftovers:
             self._preparer.run(partial(disk.unlink, path))
         self._preparer.prepare(2 * recovered.active.segment.header.size)
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._lineage
 
     @property
     def durable_end(self) -> int:

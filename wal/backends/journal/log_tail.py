@@ -179,6 +179,7 @@ class LogTail:
                 self._disk,
                 old,
                 spare,
+                incarnation=self._control.load_owned().incarnation,
                 last=self._last,
                 newest=self._newest,
                 first_tick=first_tick,

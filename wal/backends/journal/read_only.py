@@ -22,15 +22,16 @@ from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM
 from wal.backends.journal.directory import check_format
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
+from wal.backends.journal.lineage import load_lineage
 from wal.backends.journal.read_only_segments import ReadOnlySegments
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged, segment_bases
 from wal.backends.journal.segments import last_truncated
 from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
-from wal.errors import ClosedError, CorruptionError, FormatError, StorageError, TruncatedError
+from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError
 from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.frame import RunName
-from wal.message import LogPosition
+from wal.message import Lineage, LogPosition
 
 __all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "absence"]
 
@@ -132,7 +133,12 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         self._held.watch(directory / CONTROL_NAME, self._control.status)
         self._lost: StorageError | None = None
         self.incarnation: int = record.incarnation
-        self._segments = ReadOnlySegments(disk, directory, incarnation=record.incarnation)
+        try:
+            self.lineage: Lineage = load_lineage(directory, record.incarnation)
+        except BaseException:
+            self._control.close()
+            raise
+        self._segments = ReadOnlySegments(disk, directory, lineage=self.lineage)
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
         )
@@ -226,7 +232,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
 
     def checkpoint_state(self, position: int) -> bytes | None:
         with self._damage_or_loss():
-            return load_checkpoint(self.directory, position, incarnation=self.incarnation)
+            return load_checkpoint(self.directory, position, lineage=self.lineage)
 
     def bytes_between(self, start: int, end: int) -> int:
         return max(0, end - start)
@@ -261,7 +267,11 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         if self._lost is not None:
             raise self._lost
         record = self._control.load()
-        if record.term == REPLACED_TERM or record.incarnation != self.incarnation:
+        if record.term != REPLACED_TERM and record.incarnation != self.incarnation:
+            raise LogWentBackError(
+                f"the log of pchannel {self.pchannel!r} was restored from a copy: open it again; positions of what the copy has stay valid"
+            )
+        if record.term == REPLACED_TERM:
             raise ClosedError(
                 f"the log of pchannel {self.pchannel!r}, which was empty, was created again by another process: open it again to go on"
             )

@@ -19,6 +19,7 @@ from wal.backends.journal.layout import segment_name
 from wal.backends.journal.segment import Segment, damaged, segment_bases
 from wal.backends.journal.segments import IndexCache, load_index, open_shared, scanned_index, sealed_index
 from wal.errors import CorruptionError
+from wal.message import Lineage
 
 __all__ = ["ReadOnlySegments"]
 
@@ -26,10 +27,10 @@ __all__ = ["ReadOnlySegments"]
 class ReadOnlySegments:
     """The segments of one log, in the order of the log; the last one holds the durable end. Thread-safe."""
 
-    def __init__(self, disk: Disk, directory: Path, *, incarnation: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, *, lineage: Lineage) -> None:
         self._disk = disk
         self._directory = directory
-        self._incarnation = incarnation
+        self._lineage = lineage
         self.segments: tuple[Segment, ...] = ()
         self._last_index = SegmentIndex(0)
         self._stored = False
@@ -145,10 +146,10 @@ class ReadOnlySegments:
 
     def _load(self, base: int) -> Segment:
         segment = Segment.load(self._disk, self._directory / segment_name(base))
-        if segment.header.incarnation != self._incarnation:
+        if not self._lineage.covers(segment.header.incarnation, base):
             raise damaged(
                 CorruptionError(
-                    f"it is of incarnation {segment.header.incarnation:#x}", expected=f"{self._incarnation:#x}"
+                    f"it is of incarnation {segment.header.incarnation:#x}", expected=f"{self._lineage.incarnation:#x}"
                 ),
                 segment.path,
                 0,

@@ -36,10 +36,12 @@ from wal.backends.journal.layout import (
     segment_name,
     slot_bytes,
 )
+from wal.backends.journal.lineage import load_lineage
 from wal.backends.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
 from wal.backends.journal.segment import ScanEnd, Segment, damaged, segment_bases
 from wal.backends.journal.segments import load_index
 from wal.errors import ChannelFencedError, CorruptionError
+from wal.message import Lineage
 
 __all__ = ["Recovered", "recover_log"]
 
@@ -54,6 +56,7 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 
     state: LogState
     control: ControlPage
+    lineage: Lineage
     segments: tuple[Segment, ...]
     active: ActiveSegment
     spares: list[Spare]
@@ -70,6 +73,7 @@ def recover_log(
     """Takes over the log in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
     control_path = directory / CONTROL_NAME
     bases = segment_bases(directory)
+    lineage = load_lineage(directory, incarnation)
     if not bases and not control_path.exists():
         raise CorruptionError(
             f"{directory} holds no log of pchannel {pchannel!r}", path=str(directory), expected="a log"
@@ -84,7 +88,8 @@ def recover_log(
             before = found or _rebuilt(disk, directory)
             boot = disk.boot()
             search_bytes = _SEARCH_SAME_BOOT_BYTES if found is not None and control.is_of_boot(boot) else None
-            if before.incarnation != incarnation:
+            # After a restore was noted in the metadata, this opening is the first one to note it in the page.
+            if before.incarnation != incarnation and lineage.since(before.incarnation) is None:
                 raise CorruptionError(
                     f"the log of pchannel {pchannel!r} is of incarnation {before.incarnation:#x}",
                     path=str(control_path),
@@ -94,10 +99,10 @@ def recover_log(
                 raise ChannelFencedError(
                     f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
                 )
-            control.store(msgspec.structs.replace(before, term=term, closed=False))
+            control.store(msgspec.structs.replace(before, incarnation=incarnation, term=term, closed=False))
             control.own(pchannel, term)
             control.sync()
-            segments = _chain(disk, directory, before, checkpoint)
+            segments = _chain(disk, directory, before, checkpoint, lineage)
             spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
                 disk.sync_directory(directory)  # the name of the last segment may be known only to the kernel yet
@@ -106,12 +111,17 @@ def recover_log(
             state = _state(before, active, torn)
             control.store(
                 msgspec.structs.replace(
-                    before, term=term, closed=False, durable=state.end, promised_tick=state.promised_tick
+                    before,
+                    incarnation=incarnation,
+                    term=term,
+                    closed=False,
+                    durable=state.end,
+                    promised_tick=state.promised_tick,
                 )
             )
             control.note_boot(boot)
         undo.pop_all()
-    return Recovered(state, control, segments, active, spares, leftovers)
+    return Recovered(state, control, lineage, segments, active, spares, leftovers)
 
 
 def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
@@ -126,7 +136,9 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
     return LogState(index.end, term, sequence, promised_tick, before.earliest, before.closed, newest, torn)
 
 
-def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
+def _chain(
+    disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None, lineage: Lineage
+) -> tuple[Segment, ...]:
     """Returns the segments from the earliest event or the checkpoint on, after checking that each follows the one before; removes those
     below."""
     bases = segment_bases(directory)
@@ -145,9 +157,9 @@ def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int |
     for base in bases[first:]:
         segment = Segment.load(disk, directory / segment_name(base))
         header = segment.header
-        if header.incarnation != before.incarnation:
+        if not lineage.covers(header.incarnation, base):
             raise damaged(
-                CorruptionError(f"it is of incarnation {header.incarnation:#x}", expected=f"{before.incarnation:#x}"),
+                CorruptionError(f"it is of incarnation {header.incarnation:#x}", expected=f"{lineage.incarnation:#x}"),
                 segment.path,
                 0,
             )

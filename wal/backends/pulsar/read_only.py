@@ -26,7 +26,7 @@ from wal.backends.pulsar.recovery import end_before
 from wal.backends.read_only import LogSnapshot
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
 from wal.frame import RunName
-from wal.message import LogPosition
+from wal.message import Lineage, LogPosition
 from wal.pulsar.admin import Admin
 from wal.pulsar.connection import Connection
 from wal.pulsar.positions import ledger_of, position_of, text_of
@@ -57,6 +57,7 @@ class ReadOnlyTopic:
     ) -> None:
         self.pchannel = pchannel
         self.incarnation = incarnation
+        self.lineage: Lineage = Lineage(incarnation)
         self.topic: str = connection.address.topic(pchannel)
         self.ledgers: LedgerTable = LedgerTable(())
         self.state: LogSnapshot

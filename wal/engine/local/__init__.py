@@ -11,6 +11,7 @@ Files:
 * txn:             an open transaction
 * copies_operator: the log as its broadcaster sees it
 * copy_routes:     a cache of the pchannels that the vchannels of broadcasts are on
+* restored:        notes that a journal was restored from a copy
 * announcements:   the lines that the log writes when it is opened and closed
 """
 

@@ -234,6 +234,9 @@ class LocalLog:
             await store.begin()
         else:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
+        lineages = {name: pchannel.log.lineage for name, pchannel in self.pchannels.items()}
+        if any(lineage.restores for lineage in lineages.values()):
+            await asyncio.to_thread(store.adopt, lineages)
         self.cursors = CursorService(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.add(self.cursors.close, abandon=self.cursors.abandon)
         self.channels = LocalChannels(self.vchannels, self.pchannels, self.cursors)
@@ -337,6 +340,7 @@ class LocalLog:
     async def truncate(self, up_to: MessageID) -> None:
         """Truncates the pchannel of this event up to it, inclusive."""
         pchannel = self.pchannels.get(up_to.pchannel)
+        up_to = up_to if pchannel is None else pchannel.current(up_to)
         if pchannel is None or not up_to.same_log(pchannel.log_id):
             raise InvalidArgumentError(
                 f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
@@ -362,6 +366,7 @@ class LocalLog:
                 pchannel.log.durable_end,
                 newest=pchannel.tail.newest,
                 bytes_between=pchannel.log.bytes_between,
+                lineage=pchannel.log.lineage,
                 bytes_for=pchannel.log.bytes_for,
             )
             for name, pchannel in self.pchannels.items()

@@ -134,6 +134,7 @@ class ReadOnlyCore:
                 snapshot.earliest,
                 snapshot.durable_end,
                 bytes_between=logs[name].bytes_between,
+                lineage=logs[name].lineage,
                 bytes_for=logs[name].bytes_for,
             )
             for name, snapshot in snapshots.items()

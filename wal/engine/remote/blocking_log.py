@@ -13,6 +13,7 @@ from typing import Final
 from wal.backends import FramePage, LogSnapshot
 from wal.engine.remote.blocking import BlockingRemote
 from wal.errors import ClosedError
+from wal.message import Lineage
 
 __all__ = ["BlockingLog"]
 
@@ -30,6 +31,7 @@ class BlockingLog:
         self._remote = remote
         self._found = remote.log.pchannels[pchannel]
         self.incarnation: int = self._found.log.incarnation
+        self.lineage: Lineage = self._found.log.lineage
         self._ahead: tuple[_Read, concurrent.futures.Future[FramePage]] | None = None
         self._turn = threading.Lock()
         self._closed = False

@@ -29,7 +29,7 @@ from wal.engine.remote.remote_pchannel import RemotePChannel
 from wal.engine.remote.seen import SeenTick
 from wal.engine.remote.supervision import Supervision
 from wal.engine.remote.vchannels import KnownVChannels
-from wal.errors import ClosedError, InvalidArgumentError, WALError
+from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError
 from wal.location import ServerLocation
 from wal.message import MessageID
 from wal.message.wire_pb2 import MessageID as MessageIDProto
@@ -48,7 +48,7 @@ from wal.rpc.methods import (
     GET_RETENTION,
     TRUNCATE,
 )
-from wal.rpc.positions import id_or_none, identity_from_proto
+from wal.rpc.positions import id_or_none, identity_from_proto, lineage_from_proto
 from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto, tail_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
@@ -149,10 +149,10 @@ class RemoteLog:
     def _end(self, failure: WALError) -> None:
         """Ends the client: its readers, what it has in flight, and every later call get this error."""
         self.in_flight.fail(lambda: failure)
-        for producer in self.producers.values():
-            producer.end(failure)
-        for pchannel in self.pchannels.values():
-            pchannel.tail.fail(failure)
+        for name, producer in self.producers.items():
+            producer.end(_of(failure, name))
+        for name, pchannel in self.pchannels.items():
+            pchannel.tail.fail(_of(failure, name))
         self._nodes.stop(failure)
         self._connection.stop(failure)
 
@@ -230,6 +230,7 @@ class RemoteLog:
         snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
         log = RemoteReadableLog(
             identity_from_proto(moment.log),
+            lineage_from_proto(moment.log),
             snapshot,
             partial(self._node, name),
             partial(self._nodes.report, name),
@@ -362,6 +363,7 @@ class RemoteLog:
     async def truncate(self, up_to: MessageID) -> None:
         """Truncates the pchannel of this event up to it, inclusive. Doing it twice does no harm, so it is sent until it is answered."""
         pchannel = self.pchannels.get(up_to.pchannel)
+        up_to = up_to if pchannel is None else pchannel.current(up_to)
         if pchannel is None or not up_to.same_log(pchannel.log_id):
             raise InvalidArgumentError(
                 f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
@@ -378,6 +380,11 @@ class RemoteLog:
         answer = await self._connection.read(ALLOCATE_TIME_TICKS, request, "allocating a time tick")
         self.seen.saw(answer.first)
         return answer.first
+
+
+def _of(failure: WALError, pchannel: str) -> WALError:
+    """Returns the error that ended the client, for one pchannel: `last_common` is an id of it, or None."""
+    return failure.of(pchannel) if isinstance(failure, LogWentBackError) else failure
 
 
 def _closed() -> ClosedError:

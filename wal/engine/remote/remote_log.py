@@ -30,13 +30,13 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.message import FORM_JOURNAL, LogPosition, MessageID, Origin
+from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
 from wal.reading import PageRequest, ReadPosition
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.encoded_page import READ_PAGES
 from wal.rpc.methods import GET_MOMENT
-from wal.rpc.positions import identity_from_proto, position_to_proto
+from wal.rpc.positions import identity_from_proto, lineage_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
 
 __all__ = ["LATER", "MOVED", "NOT_HERE", "RemoteReadableLog"]
@@ -66,6 +66,7 @@ class RemoteReadableLog(ReadableLog):
     def __init__(
         self,
         origin: Origin,
+        lineage: Lineage,
         shown: LogSnapshot,
         connection: Callable[[], Connection],
         report: Callable[[WALError], None],
@@ -75,6 +76,7 @@ class RemoteReadableLog(ReadableLog):
         self.incarnation = origin.incarnation
         self.form: int = origin.form
         self.origin: Origin = origin
+        self._lineage = lineage
         self.shown: LogSnapshot = shown
         """The log as its readers see it."""
         self._last_truncated: LogPosition | None = None
@@ -97,6 +99,10 @@ class RemoteReadableLog(ReadableLog):
         self._tasks: set[asyncio.Task[None]] = set()
         self._reads: SharedCalls[FramePage] = SharedCalls()
         self._moments: SharedCalls[tuple[LogSnapshot, LogPosition | None]] = SharedCalls()
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._lineage
 
     @property
     def durable_end(self) -> int:
@@ -125,11 +131,14 @@ class RemoteReadableLog(ReadableLog):
         if not found.incarnation:
             return
         if found.incarnation != own.incarnation or found.form != own.form:
-            error = FormatError(
+            error: WALError = FormatError(
                 f"the server has another log of pchannel {own.pchannel} now (incarnation {found.incarnation:x}, before it was "
                 f"{own.incarnation:x}): nothing was done. Look whether the server was started on the right directory; then open the log "
                 "again"
             )
+            later = lineage_from_proto(log)
+            if (restore := later.since(own.incarnation)) is not None:
+                error = later.lost("the end of the log that this client opened", own.pchannel, restore, own.form)
             self._end_client(error)
             raise error
 

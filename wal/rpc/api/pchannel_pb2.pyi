@@ -1,7 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -31,14 +32,26 @@ class EventPosition(_message.Message):
     def __init__(self, frame: _Optional[_Union[Position, _Mapping[str, object]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class LogIdentity(_message.Message):
-    __slots__ = ("pchannel", "incarnation", "form")
+    __slots__ = ("pchannel", "incarnation", "form", "restores")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FORM_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
     pchannel: PChannelInfo
     incarnation: int
     form: int
-    def __init__(self, pchannel: _Optional[_Union[PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ...) -> None: ...
+    restores: _containers.RepeatedCompositeFieldContainer[LogRestore]
+    def __init__(self, pchannel: _Optional[_Union[PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., restores: _Optional[_Iterable[_Union[LogRestore, _Mapping[str, object]]]] = ...) -> None: ...
+
+class LogRestore(_message.Message):
+    __slots__ = ("parent", "fork", "newest")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    FORK_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    parent: int
+    fork: Position
+    newest: EventPosition
+    def __init__(self, parent: _Optional[int] = ..., fork: _Optional[_Union[Position, _Mapping[str, object]]] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class TailState(_message.Message):
     __slots__ = ("durable_end", "promised_tick", "newest", "earliest", "last_truncated")

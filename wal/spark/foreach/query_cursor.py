@@ -45,7 +45,9 @@ class QueryCursor:
         raises InvalidArgumentError when none is in this log. Otherwise it raises what `scanner.save` does.
         """
         logs = opened(self._source)
-        known = {name: logs.moment(name).origin.message_id(0) for name in logs.pchannels()}
+        moments = {name: logs.moment(name) for name in logs.pchannels()}
+        known = {name: moment.origin.message_id(0) for name, moment in moments.items()}
+        ends = [end.current({name: moment.lineage for name, moment in moments.items()}) for end in ends]
         here = [
             end for end in ends if any(known.get(name) == at.origin.message_id(0) for name, at in end.pchannels.items())
         ]
