@@ -24,6 +24,7 @@ from wal import (
     open_wal,
 )
 from wal.backends.journal.lineage import LINEAGE_NAME, load_lineage
+from wal.channels.map_keeper import VChannelMapKeeper
 from wal.cli.main import main
 from wal.engine.local import restored
 from wal.engine.local.restored import mark_restored
@@ -256,6 +257,23 @@ async def test_interruption_loses_nothing(copied: Copied, step: str, monkeypatch
         (result,) = await append(log, 1)
     lineage = await asyncio.to_thread(load_lineage, copied.place / "pchannels" / "p0", result.message_id.incarnation)
     assert [restore.parent for restore in lineage.restores] == [parent]
+
+
+async def test_opening_that_ends_early(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first opening after the mark ends after the control pages, and before the maps: the parent's maps are those of the copy."""
+
+    class InterruptedOpening(Exception):
+        pass
+
+    async def interrupt(*_: object, **__: object) -> bool:
+        raise InterruptedOpening
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VChannelMapKeeper, "start", interrupt)
+        with pytest.raises(InterruptedOpening):
+            await mark(copied.place)
+    async with open_wal(copied.place, read_only=True) as log:
+        assert len(await payloads(log)) == OLD
 
 
 async def test_damaged_lineage_is_an_error(copied: Copied) -> None:

@@ -113,10 +113,12 @@ class MapMark(msgspec.Struct, frozen=True):
 
 
 class MapPlace(msgspec.Struct, frozen=True):
-    """The folder of a pchannel's map, and the incarnation of the pchannel."""
+    """The folder of a pchannel's map, and the incarnation of the pchannel, with those that it had before its restores."""
 
     folder: Path
     incarnation: int
+    parents: frozenset[int] = frozenset()
+    """Until the first opening after a restore has written the map anew, it is that of the copy, of the same vchannels."""
 
 
 def read_map(folder: Path) -> VChannelMap | None:
@@ -217,7 +219,7 @@ class VChannelMaps:
             if changed is None:
                 continue
             mark, found = changed
-            if found.incarnation != place.incarnation:
+            if found.incarnation != place.incarnation and found.incarnation not in place.parents:
                 self.foreign.add(pchannel)
                 continue
             seen[pchannel], maps[pchannel] = mark, found

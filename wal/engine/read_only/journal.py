@@ -53,7 +53,9 @@ class ReadOnlyJournalSource(ReadOnlySource):
 
     def open_log(self, pchannel: str) -> ReadOnlyJournalLog:
         log = self.logs[pchannel] = self._opened().open(pchannel)
-        self._places[pchannel] = MapPlace(log.directory, log.incarnation)
+        self._places[pchannel] = MapPlace(
+            log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores)
+        )
         return log
 
     def vchannels(self) -> VChannelView:
