@@ -28,7 +28,7 @@ from wal.channels.map_keeper import VChannelMapKeeper
 from wal.cli.main import main
 from wal.engine.local import restored
 from wal.engine.local.restored import mark_restored
-from wal.errors import CorruptionError, InvalidArgumentError, LogWentBackError, WALError
+from wal.errors import ConflictError, CorruptionError, InvalidArgumentError, LogWentBackError, WALError
 from wal.location import parse_location
 from wal.message import AppendResult, Lineage, Restore
 
@@ -83,6 +83,27 @@ async def copied(data_dir: Path) -> Copied:
 async def payloads(log: WALAccesser, **options: object) -> list[list[bytes]]:
     async with log.read("orders", follow=False, **options) as scanner:  # type: ignore[arg-type]
         return [[body.payload for body in message.bodies()] async for message in scanner]
+
+
+async def test_last_events_outlive_it(copied: Copied) -> None:
+    (lineage,) = (await mark(copied.place)).values()
+    last, lost = copied.results[OLD - 1].message_id, copied.lost[-1].message_id
+    async with open_wal(copied.place, read_only=True) as log:
+        found = await log.last("orders")
+        assert found == lineage.current(last)
+    async with open_wal(copied.place) as log:
+        assert await log.last("orders") == found
+        with pytest.raises(LogWentBackError):
+            await log.raw_append(Message("orders", b"refused"), expected_last=lost)
+        for expected in (copied.results[0].message_id, None):
+            with pytest.raises(ConflictError) as caught:
+                await log.raw_append(Message("orders", b"refused"), expected_last=expected)
+            assert caught.value.last == found
+        accepted = await log.raw_append(Message("orders", b"accepted"), expected_last=last)
+        assert await log.last("orders") == accepted.message_id
+        with pytest.raises(ConflictError):
+            await log.raw_append(Message("orders", b"refused"), expected_last=last)
+        assert len(await payloads(log)) == OLD + 1
 
 
 @pytest.mark.parametrize("new", [0, NEW])

@@ -72,9 +72,9 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
     return ext
 
 
-def check_expected(name: str, expected: MessageID | None, log_id: MessageID) -> None:
+def check_expected(name: str, expected: MessageID, log_id: MessageID) -> None:
     """Raises InvalidArgumentError if the id that is expected as the last one of this vchannel is not of its pchannel's log."""
-    if expected is not None and not expected.same_log(log_id):
+    if not expected.same_log(log_id):
         raise InvalidArgumentError(
             f"expected_last={expected} is an id of another pchannel, or of another log: vchannel {name!r} is on pchannel {log_id.pchannel} "
             f"of the log with incarnation {log_id.incarnation:x}; use an id that was read or appended there, or log.last({name!r})"

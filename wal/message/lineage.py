@@ -47,6 +47,14 @@ class Lineage(msgspec.Struct, frozen=True):
         restore = self.since(incarnation)
         return incarnation == self.incarnation or (restore is not None and position < restore.fork)
 
+    def is_now(self, message_id: MessageID, now: MessageID | None) -> bool:
+        """Returns whether an id of any incarnation names the event that has the id `now` in this one."""
+        return (
+            now is not None
+            and self.covers(message_id.incarnation, message_id.position)
+            and msgspec.structs.replace(message_id, incarnation=self.incarnation) == now
+        )
+
     def current(self, message_id: MessageID) -> MessageID:
         """Returns the id under the incarnation that the log has now; an id that was never of this log is returned as it is.
 

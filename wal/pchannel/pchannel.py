@@ -192,7 +192,7 @@ class PChannel(ReadablePChannel, Member):
         """Returns the error for the first vchannel whose last durable event is another one than expected, or None."""
         for vchannel, event in expected:
             last = self.last_event(vchannel.run_name)
-            if last != event:
+            if last != event and (event is None or not self.log.lineage.is_now(event, last)):
                 return conflict(vchannel.channel, event, last)
         return None
 

@@ -116,8 +116,13 @@ class VChannelRoutes:
         return vchannel
 
     def expect(self, name: str, expected: MessageID | None) -> None:
-        """Raises InvalidArgumentError if an id cannot be the last one of this vchannel, because it is of another log."""
-        check_expected(name, expected, self._pchannels[self.pchannel_of(name)].log_id)
+        """Raises InvalidArgumentError if an id cannot be the last one of this vchannel, because it is of another log.
+
+        Raises LogWentBackError if it is of an event that a restore has lost.
+        """
+        if expected is not None:
+            pchannel = self._pchannels[self.pchannel_of(name)]
+            check_expected(name, pchannel.current(expected), pchannel.log_id)
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""

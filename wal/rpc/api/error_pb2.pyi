@@ -106,10 +106,10 @@ class ErrorFields(_message.Message):
     expected: str
     pid: int
     bulk: BulkResults
-    last_common: bytes
+    last_common: _containers.RepeatedScalarFieldContainer[bytes]
     last: bytes
     vchannel: str
-    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[bytes] = ..., last: _Optional[bytes] = ..., vchannel: _Optional[str] = ...) -> None: ...
+    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[_Iterable[bytes]] = ..., last: _Optional[bytes] = ..., vchannel: _Optional[str] = ...) -> None: ...
 
 class BulkResults(_message.Message):
     __slots__ = ("appended",)
