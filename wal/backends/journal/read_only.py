@@ -216,7 +216,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
     def _last_events(self, start: int, record: ControlRecord, names: frozenset[str]) -> dict[RunName, LogPosition]:
         segments, reader = self._segments, self._reader
         if start < segments.segments[0].base:  # truncated, and held for recovery
-            segments = ReadOnlySegments(self._disk, self.directory, incarnation=self.incarnation)
+            segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
             segments.reach(record.durable, start)
             reader = LogReader(
                 self._disk,
