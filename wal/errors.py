@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from wal.message import AppendResult, Message, MessageID
 
 __all__ = [
+    "AuthenticationError",
     "BulkAppendError",
     "ChannelExistError",
     "ChannelFencedError",
@@ -108,6 +109,7 @@ class StreamingCode(enum.IntEnum):
     UNAVAILABLE = 24
     SESSION_LOST = 25
     CONFLICT = 26
+    UNAUTHENTICATED = 27
     LOG_WENT_BACK = 28
     UNKNOWN = 999
 
@@ -178,6 +180,12 @@ class InvalidArgumentError(WALError, ValueError):
     """A wrong value. The text names the value, the limit and what to do."""
 
     code = StreamingCode.INVAILD_ARGUMENT
+
+
+class AuthenticationError(InvalidArgumentError):
+    """A server takes no calls with this token, or none without one, or the token has not the right that the call needs."""
+
+    code = StreamingCode.UNAUTHENTICATED
 
 
 class KeyNotExistError(InvalidArgumentError, KeyError):

@@ -38,6 +38,7 @@ CODES = {
     "UnavailableError": 24,
     "SessionLostError": 25,
     "ConflictError": 26,
+    "AuthenticationError": 27,
     "LogWentBackError": 28,
 }
 ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}

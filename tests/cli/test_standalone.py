@@ -21,6 +21,7 @@ from wal.errors import InvalidArgumentError, StorageError
 from wal.network import TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.methods import NODE_STATES
+from wal.rpc.tokens import Right, Token
 from wal.secret import Secret
 from wal.settings import MEANINGS, Settings
 
@@ -47,13 +48,27 @@ def test_flags_override_variables_and_those_the_file(tmp_path: Path, monkeypatch
     assert (settings.pchannels, settings.producers_max, settings.txn_keepalive) == (2, 8, 5.5)
     assert access.listen == "127.0.0.1:2"
     assert access.tls == TlsFiles(ca="a", certificate="c", key="K")
-    assert (access.insecure, access.tokens) == (True, (Secret("open"),))
+    assert (access.insecure, access.tokens) == (True, (Token(Secret("open")),))
 
 
 def test_tokens_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text("old\n\nnew\n")
-    assert access_from(parsed("--token-file", str(file))).tokens == (Secret("old"), Secret("new"))
+    assert access_from(parsed("--token-file", str(file))).tokens == (Token(Secret("old")), Token(Secret("new")))
+    file.write_text("# who may do what\nreport read 1a\nshop  read,write\t2b\nread,write 3c\n")
+    assert access_from(parsed("--token-file", str(file))).tokens == (
+        Token(Secret("1a"), "report", frozenset([Right.READ])),
+        Token(Secret("2b"), "shop", frozenset([Right.READ, Right.WRITE])),
+        Token(Secret("read,write 3c")),
+    )
+    for text, words in (
+        ("a read 1\na write 2\n", "'a' is there twice"),
+        ("\n", "holds no token"),
+        ("a read \xe4\n", "printable ASCII"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidArgumentError, match=words):
+            access_from(parsed("--token-file", str(file)))
     file.write_text("\n")
     with pytest.raises(InvalidArgumentError, match="holds no token"):
         access_from(parsed("--token-file", str(file)))

@@ -23,7 +23,7 @@ PUBLIC = """
 """
 
 ERRORS = """
-    BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError CorruptionError EndOfStreamError
+    AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError CorruptionError EndOfStreamError
     FormatError IgnoredOperationError InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError
     KeyNotExistError LockedError LogWentBackError NoPayloadError NoSpaceError NotLocalError ResourceAcquiredError SessionLostError
     StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError UnknownError UnknownOutcomeError

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2
 
 from tests.node.servers import Child, Serving, connected, serving
 from wal.errors import (
+    AuthenticationError,
     ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
@@ -26,6 +27,7 @@ from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
+from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 HEALTH: Any = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
@@ -53,11 +55,11 @@ async def test_a_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving)
 
 
 async def test_a_token_is_asked_of_everybody_but_probes() -> None:
-    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("open")])) as one:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open"))])) as one:
         async with connected(one.address, token=Secret("open")) as connection:
             assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
         async with connected(one.address) as stranger:
-            with pytest.raises(InvalidArgumentError, match="with a token only"):
+            with pytest.raises(AuthenticationError, match="with a token only"):
                 await stranger.read(NODE_STATES, ASK, "asking")
             assert (await stranger.read(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
 
@@ -79,7 +81,7 @@ def test_an_address_is_checked(listen: str) -> None:
 
 
 def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
-    tls, token = TlsFiles(certificate="a", key="b"), Secret("open")
+    tls, token = TlsFiles(certificate="a", key="b"), Token(Secret("open"))
     for listen in ("127.0.0.1:0", "127.3.2.1:1", "localhost:2", "[::1]:3"):
         Access(listen=listen)
     for listen in ("0.0.0.0:0", "[::]:0", "log.example:8810", "10.0.0.1:1"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.node.servers import Child, child, serving
 from wal import Message, WALAccesser, open_wal
-from wal.errors import InvalidArgumentError, UnavailableError, WALError
+from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError, WALError
 from wal.network import TlsFiles
 from wal.node.access import Access
+from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 HANG_S = 60.0
@@ -71,13 +73,15 @@ async def test_files_that_cannot_be_read(certificates: Path) -> None:
 
 
 async def test_tokens() -> None:
-    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("open"), Secret("old")])) as one:
+    async with serving(
+        access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open")), Token(Secret("old"))])
+    ) as one:
         for token in ("open", "old"):
             async with open_wal(f"wal://{one.address}", token=token) as log:
                 await log.vchannels()
         assert "has none" in str(await refusal(f"wal://{one.address}"))
         error = await refusal(f"wal://{one.address}", token="wrong")
-        assert isinstance(error, InvalidArgumentError)
+        assert isinstance(error, AuthenticationError)
         assert "is not the server's" in str(error)
 
 
@@ -96,14 +100,48 @@ async def test_a_token_that_is_taken_back(data_dir: Path) -> None:
                 await second.kill()
 
 
+async def test_tokens_are_read_again_on_sighup(data_dir: Path, tmp_path: Path) -> None:
+    """A token that is taken back ends the client; one that is new lets in; a file that cannot be used changes nothing."""
+    file = tmp_path / "tokens"
+    file.write_text("a read,write,admin old\n")
+    async with child(data_dir, "--token-file", str(file)) as server:
+        location = f"wal://{server.address}"
+        async with open_wal(location, token="old") as log:
+            await log.raw_append(Message("orders", b"first"))
+            async with log.read("orders") as scanner:
+                assert (await anext(scanner)).payload == b"first"
+                following = asyncio.ensure_future(anext(scanner))
+                file.write_text("\n")
+                server.process.send_signal(signal.SIGHUP)
+                file.write_text("b read,write new\nc read report\n")
+                server.process.send_signal(signal.SIGHUP)
+                await asyncio.wait((following,), timeout=HANG_S)
+                await ends_with_the_reason(log, following)
+        async with open_wal(location, token="new") as log:
+            last = await log.raw_append(Message("orders", b"second"))
+            with pytest.raises(AuthenticationError, match="needs 'admin'"):
+                await log.truncate(up_to=last.message_id)
+        async with open_wal(location, token="report") as log:
+            async with log.read("orders", follow=False, cursor="report") as scanner:
+                assert [message.payload async for message in scanner] == [b"first", b"second"]
+                await scanner.save()
+            for append in (log.raw_append(Message("orders", b"no")), log.raw_append(Message("new", b"no"))):
+                with pytest.raises(AuthenticationError, match="needs 'write'"):
+                    await append
+            with pytest.raises(AuthenticationError, match="needs 'write'"):
+                async with log.txn("orders") as txn:
+                    await txn.append(b"no")
+        assert await server.stop() == 0
+
+
 async def ends_with_the_reason(log: WALAccesser, following: asyncio.Future[object]) -> None:
     words = "the token of this call is not the server's"
     async with asyncio.timeout(HANG_S):
-        with pytest.raises(InvalidArgumentError, match=words):
+        with pytest.raises(AuthenticationError, match=words):
             await log.raw_append(Message("orders", b"second"), idempotency_key="second")
-        with pytest.raises(InvalidArgumentError, match=words):
+        with pytest.raises(AuthenticationError, match=words):
             await log.vchannels()
-        with pytest.raises(InvalidArgumentError, match=words):
+        with pytest.raises(AuthenticationError, match=words):
             await log.broadcast().tasks()
-        with pytest.raises(InvalidArgumentError, match=words):
+        with pytest.raises(AuthenticationError, match=words):
             await following

@@ -15,6 +15,7 @@ from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
 from wal.channels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.node.access import Access
+from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 
@@ -146,7 +147,7 @@ async def test_the_settings_of_a_log_are_its_servers(served: Serving) -> None:
 
 
 async def test_a_client_without_the_token_is_refused() -> None:
-    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("t0ken")])) as one:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("t0ken"))])) as one:
         with pytest.raises(InvalidArgumentError, match="token"):
             await open_wal(f"wal://{one.address}")
         async with open_wal(f"wal://{one.address}", token="t0ken") as log:

@@ -15,7 +15,7 @@ from wal.errors import (
     TruncatedError,
 )
 from wal.message import MessageID
-from wal.network import TlsFiles
+from wal.network import ServerCertificate, TlsFiles
 from wal.rpc.api import cluster_pb2, component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header, producer_in
@@ -105,7 +105,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     server = grpc.aio.server(interceptors=interceptors, options=server_options(**options))
     add_handlers(server, fake.handlers())
-    port = await listen(server, address, tls=tls)
+    port = await listen(server, address, tls=None if tls is None else await ServerCertificate.of(tls))
     await server.start()
     try:
         yield port

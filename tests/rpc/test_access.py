@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import ssl
 import time
 from pathlib import Path
 
 import grpc
 import grpc.aio
+import msgspec
 import pytest
 
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
-from wal.errors import (
-    InvalidArgumentError,
-    UnavailableError,
-)
-from wal.network import TlsFiles
+from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
+from wal.network import ServerCertificate, TlsFiles
 from wal.network.reach import LOOK_S
 from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.auth import TokenCheck
+from wal.rpc.auth import WARNING_PAUSE_S, TokenCheck
+from wal.rpc.headers import token_header
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
-from wal.rpc.serving import listen
+from wal.rpc.serving import add_handlers, listen
+from wal.rpc.tokens import Right, Token
 from wal.secret import Secret
 
 
 async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
-    check = TokenCheck([Secret("old"), Secret("new")])
+    check = TokenCheck([Token(Secret("old")), Token(Secret("new"))], monotonic=time.monotonic)
     async with serving(Server(), interceptors=[check]) as port:
         for token in ("old", "new"):
             async with connected(port, token=Secret(token)) as connection:
@@ -36,7 +38,7 @@ async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
                 stream.cancel()
         for refused, words in ((Secret("other"), "is not the server's"), (None, "has none")):
             async with connected(port, token=refused) as connection:
-                with pytest.raises(InvalidArgumentError, match=words) as answer:
+                with pytest.raises(AuthenticationError, match=words) as answer:
                     await listed(connection)
                 assert "other" not in str(answer.value)
                 stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
@@ -49,7 +51,7 @@ async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
 
 async def test_the_status_of_a_wrong_token_is_one_that_every_client_knows() -> None:
     async with (
-        serving(Server(), interceptors=[TokenCheck([Secret("a")])]) as port,
+        serving(Server(), interceptors=[TokenCheck([Token(Secret("a"))], monotonic=time.monotonic)]) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -59,9 +61,108 @@ async def test_the_status_of_a_wrong_token_is_one_that_every_client_knows() -> N
 
 async def test_a_check_needs_a_token_that_can_be_sent() -> None:
     with pytest.raises(InvalidArgumentError, match="without a token"):
-        TokenCheck([])
+        TokenCheck([], monotonic=time.monotonic)
     with pytest.raises(InvalidArgumentError, match="printable ASCII"):
-        TokenCheck([Secret("ä")])
+        Token(Secret("ä"))
+
+
+READER, WRITER = frozenset([Right.READ]), frozenset([Right.WRITE])
+
+
+async def test_a_token_lets_in_as_far_as_its_rights_reach() -> None:
+    check = TokenCheck(
+        [Token(Secret("r"), "report", READER), Token(Secret("w"), "shop", WRITER)], monotonic=time.monotonic
+    )
+    async with serving(Server(), interceptors=[check]) as port:
+        async with connected(port, token=Secret("r")) as reader:
+            assert await listed(reader) == ["orders"]
+            stream = await reader.stream(PRODUCE, "producing", headers=[HEADER])
+            with pytest.raises(AuthenticationError, match=r"no right to .*Produce, which needs 'write'"):
+                await stream.read()
+        async with connected(port, token=Secret("w")) as writer:
+            stream = await writer.stream(PRODUCE, "producing", headers=[HEADER])
+            assert await stream.read() is not None
+            with pytest.raises(AuthenticationError, match="which needs 'read'"):
+                await listed(writer)
+            stream.cancel()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                call = channel.unary_unary(LIST_VCHANNELS.path, **LIST_VCHANNELS.serializers())
+                await call(LISTING, metadata=[token_header(Secret("w"))])
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_stream_ends_when_its_token_is_taken_back() -> None:
+    old, new = Token(Secret("old"), "old"), Token(Secret("new"), "new")
+    check = TokenCheck([old, new], monotonic=time.monotonic)
+    async with (
+        serving(Server(), interceptors=[check]) as port,
+        connected(port, token=Secret("old")) as first,
+        connected(port, token=Secret("new")) as second,
+    ):
+        streams = [await one.stream(PRODUCE, "producing", headers=[HEADER]) for one in (first, second)]
+        for stream in streams:
+            assert await stream.read() is not None
+        check.renew([msgspec.structs.replace(new, rights=READER | WRITER)])
+        with pytest.raises(AuthenticationError, match="is not the server's"):
+            await streams[0].read()
+        with pytest.raises(AuthenticationError):
+            await listed(first)
+        assert await listed(second) == ["orders"]
+        check.renew([msgspec.structs.replace(new, rights=READER)])
+        with pytest.raises(AuthenticationError):
+            await streams[1].read()
+        assert await listed(second) == ["orders"]
+
+
+async def test_refused_calls_are_told_at_most_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 100.0
+    check = TokenCheck([Token(Secret("r"), "report", READER)], monotonic=lambda: now_s)
+    async with serving(Server(), interceptors=[check]) as port, connected(port, token=Secret("wrong")) as connection:
+        for _ in range(3):
+            with pytest.raises(AuthenticationError):
+                await listed(connection)
+        now_s += WARNING_PAUSE_S
+        with pytest.raises(AuthenticationError):
+            await listed(connection)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line.partition(" was refused for its token")[2] for line in said] == [
+        "",
+        " (2 other calls were refused since the last such line)",
+    ]
+    assert all(line.startswith("a call from ipv4:127.0.0.1:") and "wrong" not in line for line in said)
+
+
+async def test_a_certificate_is_renewed_while_a_server_runs(certificates: Path) -> None:
+    names = ("server", "elsewhere")
+    first, second = (
+        TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in names
+    )
+    certificate = await ServerCertificate.of(first)
+    server = grpc.aio.server()
+    add_handlers(server, Server().handlers())
+    port = await listen(server, "127.0.0.1:0", tls=certificate)
+    await server.start()
+    try:
+        async with connected(port, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
+            assert await listed(connection) == ["orders"]
+            for wrong in (
+                TlsFiles(certificate=first.certificate, key=second.key),
+                msgspec.structs.replace(second, ca=certificates / "ca.pem"),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    await certificate.renew(wrong)
+            assert await shown(port) == (certificates / "server.pem").read_text().strip()
+            await certificate.renew(second)
+            assert await shown(port) == (certificates / "elsewhere.pem").read_text().strip()
+            assert await listed(connection) == ["orders"], "a connection that has begun stays"
+    finally:
+        await server.stop(None)
+
+
+async def shown(port: int) -> str:
+    """Returns the certificate that a server shows, in PEM."""
+    return (await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))).strip()
 
 
 async def test_tls_and_mutual_tls(certificates: Path) -> None:
@@ -126,9 +227,8 @@ async def test_a_server_that_was_reached_once_is_waited_for(certificates: Path) 
 
 
 async def test_a_server_with_tls_needs_a_certificate(certificates: Path) -> None:
-    server = grpc.aio.server()
     with pytest.raises(InvalidArgumentError, match="a server with TLS needs a certificate"):
-        await listen(server, "127.0.0.1:0", tls=TlsFiles(ca=certificates / "ca.pem"))
+        await ServerCertificate.of(TlsFiles(ca=certificates / "ca.pem"))
     missing = TlsFiles(certificate=certificates / "no.pem", key=certificates / "server.key")
     with pytest.raises(InvalidArgumentError, match=r"no\.pem' cannot be read"):
-        await listen(server, "127.0.0.1:0", tls=missing)
+        await ServerCertificate.of(missing)

@@ -12,6 +12,7 @@ from tests.node.servers import ServerProcess, serving
 from tests.spark.place import Place
 from wal.loop_thread import LoopThread
 from wal.node.access import Access
+from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 __all__ = ["ServedPlace", "ServerProcess", "served"]
@@ -45,7 +46,7 @@ class ServedPlace(Place):
 def served(location: str | Path = "memory:", **settings: Any) -> Iterator[ServedPlace]:
     """Serves the log at this location in a thread of this process."""
     token = secrets.token_hex(8)
-    access = Access(listen="127.0.0.1:0", tokens=[Secret(token)])
+    access = Access(listen="127.0.0.1:0", tokens=[Token(Secret(token))])
     thread, stack = LoopThread(), contextlib.AsyncExitStack()
     thread.closing = stack.aclose
     try:

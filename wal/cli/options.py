@@ -18,6 +18,7 @@ from wal.settings import MEANINGS, SERVER_BOUNDS, SERVER_PREFIX, ServerBounds, S
 
 if TYPE_CHECKING:
     from wal.node.access import Access
+    from wal.rpc.tokens import Token
 
 __all__ = ["access_from", "add_options", "settings_from"]
 
@@ -28,7 +29,7 @@ _SERVER: Final[Mapping[str, str]] = {
     "tls_certificate": "the server's certificate (PEM); clients then need TLS",
     "tls_key": "the key of that certificate (PEM)",
     "tls_ca": "the authority (PEM) whose certificate every client has to show",
-    "token_file": "a file with the tokens that clients may show, one a line",
+    "token_file": "a file with the tokens that clients may show, one a line: TOKEN, or NAME RIGHTS TOKEN",
     "insecure": "listens beyond loopback without TLS or without a token",
 }
 _ADDRESSES: Final = ("listen", "advertise")
@@ -128,28 +129,24 @@ def access_from(arguments: argparse.Namespace) -> Access:
     return Access(tls=tls, tokens=tokens, insecure=insecure, bounds=ServerBounds.of(bounds), **addresses)
 
 
-def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
-    from wal.rpc.headers import token_header
+def _tokens(file: str | None, token: str | None) -> tuple[Token, ...]:
+    from wal.rpc.tokens import Token, tokens_in
 
-    texts = [] if token is None else [token]
-    if file is not None:
-        try:
-            texts += [line for line in Path(file).expanduser().read_text().splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise InvalidArgumentError(f"token_file={file!r} cannot be read: {reason}") from None
-        if not texts:
-            raise InvalidArgumentError(f"token_file={file!r} holds no token: write one a line")
-    tokens = tuple(map(Secret, texts))
-    for number, secret in enumerate(tokens):
-        try:
-            token_header(secret)
-        except InvalidArgumentError as error:
-            where = (
-                "WAL_SERVER_TOKEN, or token in [server]" if token is not None and not number else f"token_file={file!r}"
-            )
-            raise InvalidArgumentError(f"{where}: {error}") from None
-    return tokens
+    where, tokens = "WAL_SERVER_TOKEN, or token in [server]", []
+    try:
+        if token is not None:
+            tokens.append(Token(Secret(token)))
+        if file is not None:
+            where = f"token_file={file!r}"
+            if not (found := tokens_in(Path(file).expanduser().read_text())):
+                raise InvalidArgumentError("it holds no token: write one a line")
+            tokens += found
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidArgumentError(f"{where} cannot be read: {reason}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: {error}") from None
+    return tuple(tokens)
 
 
 def _take(given: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:

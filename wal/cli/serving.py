@@ -34,19 +34,20 @@ _log: Final = logging.getLogger("wal.node")
 async def serve(location: Location, settings: Settings, access_now: Callable[[], Access]) -> int:
     """Opens the log and serves it until a signal, or until its storage fails; returns the exit code.
 
-    `access_now` reads how clients reach the server. Raises the error of the options, of a file of TLS, of the port, of the opening, or
-    of the closing.
+    `access_now` reads how clients reach the server. SIGHUP has it read again: the tokens and the files of TLS may be others then.
+    Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
     """
     raise_limit()
-    stopped = asyncio.Event()
+    stopped, renewal = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     failure: WALError | None = None
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, renewal.set)
     try:
         access = await asyncio.to_thread(access_now)
         if access.tls is not None:
-            await access.tls.server_credentials()
+            await access.tls.server_configuration()
         await check_free(access.listen)
         log = LocalLog(location, settings)
         await log.open()
@@ -57,6 +58,8 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
             sys.stdout.write(f"listening on {node.address}\n")
             sys.stdout.flush()
             _log.info("the log at %s is served at %s", location, node.address)
+            renewing = loop.create_task(_renew(node, access_now, renewal), name="renewals of tokens and certificates")
+            stack.callback(renewing.cancel)
             if (failure := await _end_of(node, stopped)) is None:
                 _log.info("stopping: what is under way is finished")
             else:
@@ -65,9 +68,21 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
         if failure is None:  # otherwise the closing fails for the same reason
             raise
     finally:
-        for number in SIGNALS:
+        for number in (*SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
     return 0 if failure is None else EXIT_FAILED
+
+
+async def _renew(node: Node, access_now: Callable[[], Access], requested: asyncio.Event) -> None:
+    """Reads the tokens and the files of TLS again, each time that this is requested."""
+    while await requested.wait():
+        requested.clear()
+        try:
+            await node.renew(await asyncio.to_thread(access_now))
+        except WALError as error:
+            _log.error("the tokens and the files of TLS stay as they are: %s", error)
+        else:
+            _log.info("the tokens and the files of TLS were read again")
 
 
 async def _end_of(node: Node, stopped: asyncio.Event) -> WALError | None:

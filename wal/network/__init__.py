@@ -4,7 +4,7 @@ Files:
 
 * method     a method: its path, and the types of its messages
 * forks      the import of gRPC itself, without its handlers of forks
-* tls        the files of a TLS connection, for a client and for a server
+* tls        the files of a TLS connection, for a client and for a server, whose certificate can be renewed
 * endpoints  a channel to each of several addresses, and the choice of one for calls
 * tls_faults what the reasons for a connection that failed say about TLS: pure
 * reach      waits for a connection, and says early why there will be none
@@ -17,6 +17,6 @@ import wal.network.forks  # noqa: F401
 from wal.network.endpoints import PING_S, Endpoints, ping_options
 from wal.network.method import Method
 from wal.network.reach import Reach
-from wal.network.tls import TlsFiles
+from wal.network.tls import ServerCertificate, TlsFiles
 
-__all__ = ["PING_S", "Endpoints", "Method", "Reach", "TlsFiles", "ping_options"]
+__all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options"]

@@ -1,4 +1,4 @@
-"""TlsFiles: the files of a TLS connection, for a client and for a server.
+"""TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's, which can be renewed.
 
 They are read off the loop, and no key is kept longer than it takes to pass it on.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["TlsFiles"]
+__all__ = ["ServerCertificate", "TlsFiles"]
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +40,8 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         ca, key, certificate = await self._read()
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
-    async def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials for a server's port.
+    async def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Returns what the files hold now, for a server.
 
         Raises InvalidArgumentError without a certificate, for a file that cannot be read or used, and for a key of another certificate.
         """
@@ -49,7 +49,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgumentError("a server with TLS needs a certificate and its key: give both")
         ca, key, certificate = await self._read()
         await asyncio.to_thread(self._check, ca, key, certificate)
-        return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
     def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
         """Raises InvalidArgumentError for files that no server can use. gRPC would only say that it cannot listen."""
@@ -74,6 +74,35 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _read(self) -> list[bytes | None]:
         return await asyncio.to_thread(lambda: [_read(path) for path in (self.ca, self.key, self.certificate)])
+
+
+class ServerCertificate:
+    """A server's certificate, which can be renewed while the server runs: connections that begin later get the new one."""
+
+    def __init__(self, now: grpc.ServerCertificateConfiguration, *, asks_clients: bool) -> None:
+        self._now = now
+        self._asks_clients = asks_clients
+        # gRPC asks for what is valid now at each handshake, in a thread of its own.
+        self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            now, lambda: self._now, asks_clients
+        )
+
+    @classmethod
+    async def of(cls, tls: TlsFiles) -> ServerCertificate:
+        """Reads the files. Raises the errors of `TlsFiles.server_configuration`."""
+        return cls(await tls.server_configuration(), asks_clients=tls.ca is not None)
+
+    async def renew(self, tls: TlsFiles) -> None:
+        """Reads the files. Raises the errors of `TlsFiles.server_configuration`, and then nothing is changed.
+
+        Raises InvalidArgumentError, too, if clients would have to show a certificate from now on, or need none any more: that is
+        settled at the start of a server.
+        """
+        if (tls.ca is not None) != self._asks_clients:
+            raise InvalidArgumentError(
+                "whether clients have to show a certificate (tls_ca) is settled when the server starts: start it again"
+            )
+        self._now = await tls.server_configuration()
 
 
 def _read(path: str | os.PathLike[str] | None) -> bytes | None:

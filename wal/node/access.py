@@ -15,7 +15,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.network import TlsFiles
-from wal.secret import Secret
+from wal.rpc.tokens import Token
 from wal.settings import ServerBounds
 
 __all__ = ["Access"]
@@ -30,7 +30,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str = LISTEN
     tls: TlsFiles | None = None
-    tokens: Sequence[Secret] = ()
+    tokens: Sequence[Token] = ()
     insecure: bool = False
     """Allows other interfaces than loopback without TLS and a token."""
     advertise: str = ""

@@ -12,6 +12,7 @@ import grpc.aio
 
 from wal.errors import ClosedError
 from wal.rpc.codes import abort
+from wal.rpc.serving import Behavior, wrapped
 
 __all__ = ["Draining"]
 
@@ -88,24 +89,11 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         if self.begun:
             return _REFUSED
         handler = await continuation(handler_call_details)
-        return None if handler is None else self._counted(handler)
+        return None if handler is None else wrapped(handler, self._counted)
 
-    def _counted(self, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
-        """Returns a handler that does the same and is counted while it runs."""
-
-        def counted(behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-            async def call(request: Any, context: Any) -> Any:
-                with self._under_way():
-                    return await behavior(request, context)
-
-            return call
-
-        serializers = (handler.request_deserializer, handler.response_serializer)
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(counted(handler.unary_unary), *serializers)
-        if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(counted(handler.stream_stream), *serializers)
-        return grpc.unary_stream_rpc_method_handler(counted(handler.unary_stream), *serializers)
+    async def _counted(self, behavior: Behavior, request: Any, context: Any) -> Any:
+        with self._under_way():
+            return await behavior(request, context)
 
     @contextlib.contextmanager
     def _under_way(self) -> Iterator[None]:

@@ -13,7 +13,8 @@ from typing import Any, Final
 import grpc.aio
 
 from wal.engine.local.log import LocalLog
-from wal.errors import ChannelFencedError, ClosedError, WALError
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
+from wal.network import ServerCertificate
 from wal.node.access import Access
 from wal.node.bounds import Bounded
 from wal.node.draining import Draining
@@ -51,6 +52,8 @@ class Node:
         states: States,
         watch: ProcessWatch,
         bounded: Bounded,
+        check: TokenCheck | None,
+        certificate: ServerCertificate | None,
     ) -> None:
         self.address: str = address
         self.failure: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
@@ -64,6 +67,8 @@ class Node:
         self._watch = watch
         self.bounded: Bounded = bounded
         """What clients have under way."""
+        self._check = check
+        self._certificate = certificate
 
     @classmethod
     async def start(cls, log: LocalLog, access: Access) -> Node:
@@ -73,8 +78,10 @@ class Node:
         """
         draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.pchannels)
         interceptors: Sequence[Any] = (LogCheck(log), Fence(), draining)
-        if access.tokens:
-            interceptors = (TokenCheck(access.tokens), *interceptors)
+        check = TokenCheck(access.tokens, monotonic=time.monotonic) if access.tokens else None
+        if check is not None:
+            interceptors = (check, *interceptors)
+        certificate = await ServerCertificate.of(access.tls) if access.tls is not None else None
         settings = log.settings
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
         request_bytes, bounds = max(request_bytes, MESSAGE_BYTES_MAX), access.bounds
@@ -90,7 +97,7 @@ class Node:
         )
         server = grpc.aio.server(interceptors=(bounded, *interceptors), options=options)
         try:
-            port = await listen(server, access.listen, tls=access.tls)
+            port = await listen(server, access.listen, tls=certificate)
             handlers = all_handlers(log, hosted, draining, states, address=access.advertised(port))
             add_handlers(server, handlers)
             await states.serve_health(server, handlers)
@@ -99,12 +106,31 @@ class Node:
         except BaseException:
             await server.stop(None)
             raise
-        node = cls(server, access.address(port), draining, states, watch, bounded)
+        node = cls(server, access.address(port), draining, states, watch, bounded, check, certificate)
         for pchannel in log.pchannels.values():
             pchannel.tail.on_failure = node._look_at
             if pchannel.tail.failure is not None:
                 node._look_at(pchannel.tail.failure)
         return node
+
+    async def renew(self, access: Access) -> None:
+        """Takes the tokens and the certificate of this access from now on. Calls under way whose tokens were taken back end.
+
+        Nothing is changed if this raises InvalidArgumentError: for files that cannot be used, and for tokens or TLS where there were none,
+        or the reverse, which is settled at the start.
+        """
+        for what, was, now in (
+            ("tokens", self._check is not None, bool(access.tokens)),
+            ("TLS", self._certificate is not None, access.tls is not None),
+        ):
+            if was != now:
+                raise InvalidArgumentError(
+                    f"the server was started {'with' if was else 'without'} {what}, which is settled until it ends: start it again"
+                )
+        if self._certificate is not None and access.tls is not None:
+            await self._certificate.renew(access.tls)
+        if self._check is not None:
+            self._check.renew(access.tokens)
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the node stops at once."""

@@ -40,6 +40,7 @@ from wal.rpc.methods import (
 )
 from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_to_proto
 from wal.rpc.serving import Handler
+from wal.rpc.tokens import Right, check_right
 
 __all__ = ["VChannelCalls"]
 
@@ -68,6 +69,8 @@ class VChannelCalls:
         }
 
     async def _locate(self, request: proto.LocateVChannelsRequest, _context: object) -> bytes:
+        if request.create:
+            check_right(Right.WRITE, "create vchannels")
         names = await checked_names(request.names)
         vchannels, pchannels = self._log.vchannels, list(self._log.pchannels)
         if request.together and names:

@@ -19,6 +19,7 @@ Files, from the bottom up:
 * broadcasts:   broadcasts, their results and tasks as messages, and back
 * reports:      settings, statistics, retention, producers and tails as messages, and back
 * headers:      the metadata of a call: what a stream is created with, and the token
+* tokens:       the tokens of a server, their names and rights, and the right that each method needs
 * auth:         the server's check of tokens
 * answer:       what the end of a call means: its answer, or an error
 * stream:       the client's side of a stream

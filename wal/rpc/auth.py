@@ -1,58 +1,133 @@
-"""TokenCheck: the server's check of tokens, before any handler of a call runs."""
+"""TokenCheck: the server's check of tokens and their rights, before any handler of a call runs."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from wal.errors import InvalidArgumentError
+from wal.errors import AuthenticationError, InvalidArgumentError
 from wal.rpc.codes import abort
-from wal.rpc.headers import token_header, token_in
+from wal.rpc.headers import token_in
+from wal.rpc.serving import Behavior, wrapped
+from wal.rpc.tokens import Right, Token, calling_with, lacking, right_for
 from wal.secret import Secret
 
 __all__ = ["TokenCheck"]
 
 _WITHOUT_TOKEN: Final = ("/grpc.health.v1.Health/",)
 """Services that need no token: what probes of load balancers ask, which can send none."""
+WARNING_PAUSE_S: Final = 1.0
+"""Refused calls are told at most this often: a client that is refused may come again at once."""
+_log: Final = logging.getLogger("wal.rpc")
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """Refuses every call without one of these tokens, except for health checks: InvalidArgumentError, status UNAUTHENTICATED.
+    """Refuses every call without one of these tokens, or whose token has not the right that its method needs: AuthenticationError.
 
-    Tokens are compared in constant time. Several are accepted while they are being changed.
+    The status is UNAUTHENTICATED, and PERMISSION_DENIED for a missing right. Health checks need no token. Tokens are compared in constant
+    time; several are accepted while they are being changed. A WARNING names the address of a refused client.
     """
 
-    def __init__(self, tokens: Iterable[Secret]) -> None:
-        """Raises InvalidArgumentError for no tokens, or for one that no client can send."""
-        self._tokens = tuple(tokens)
-        if not self._tokens:
-            raise InvalidArgumentError("a check of tokens without a token refuses every call: give at least one")
-        for token in self._tokens:
-            token_header(token)
+    def __init__(self, tokens: Iterable[Token], *, monotonic: Callable[[], float]) -> None:
+        """Raises InvalidArgumentError for no tokens."""
+        self._tokens = _checked(tokens)
+        self._under_way: dict[asyncio.Task[Any], tuple[Secret, Right]] = {}
+        self._ended: set[asyncio.Task[Any]] = set()
+        """The calls under way whose tokens were taken back."""
+        self._monotonic = monotonic
+        self._told_at_s = -math.inf
+        self._untold = 0
+
+    def renew(self, tokens: Iterable[Token]) -> None:
+        """Takes these tokens from now on; calls under way that they do not allow end. Raises InvalidArgumentError for no tokens."""
+        self._tokens = _checked(tokens)
+        for task, (secret, right) in self._under_way.items():
+            token = self._token(secret)
+            if (token is None or right not in token.rights) and task not in self._ended:
+                self._ended.add(task)
+                task.cancel()
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        given = token_in(handler_call_details.invocation_metadata or ())
-        known = given is not None and sum(given == token for token in self._tokens) > 0  # all are compared, always
-        if known or handler_call_details.method.startswith(_WITHOUT_TOKEN):
+    ) -> grpc.RpcMethodHandler | None:
+        method = handler_call_details.method
+        if method.startswith(_WITHOUT_TOKEN):
             return await continuation(handler_call_details)
-        return _REFUSED if given is None else _DENIED
+        given, right = token_in(handler_call_details.invocation_metadata or ()), right_for(method)
+        token = None if given is None else self._token(given)
+        if token is None:
+            return self._refusing(_WITHOUT if given is None else _UNKNOWN, "a token" if given is None else "its token")
+        if right not in token.rights:
+            called = f"the token {token.name!r}" if token.name else "a token"
+            return self._refusing(lacking(right, method), f"the right {right.value!r} of {called}", denied=True)
+        handler, known = await continuation(handler_call_details), token
+
+        async def call(behavior: Behavior, request: Any, context: Any) -> Any:
+            with calling_with(known):
+                return await self._while_allowed(behavior, request, context, (known.secret, right))
+
+        return None if handler is None else wrapped(handler, call)
+
+    async def _while_allowed(
+        self, behavior: Behavior, request: Any, context: Any, allowed_by: tuple[Secret, Right]
+    ) -> Any:
+        """Serves a call until its token is taken back."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way[task] = allowed_by
+        try:
+            return await behavior(request, context)
+        except asyncio.CancelledError:
+            if task not in self._ended or task.uncancel():  # it was cancelled by another one, perhaps as well
+                raise
+            await abort(context, _UNKNOWN, status=grpc.StatusCode.UNAUTHENTICATED)
+        finally:
+            del self._under_way[task]
+            self._ended.discard(task)
+
+    def _token(self, given: Secret) -> Token | None:
+        found = None
+        for token in self._tokens:  # all are compared, always
+            if given == token.secret:
+                found = token
+        return found
+
+    def _refusing(self, error: AuthenticationError, missing: str, *, denied: bool = False) -> grpc.RpcMethodHandler:
+        """Returns a handler that refuses the call, and tells that."""
+        status = grpc.StatusCode.PERMISSION_DENIED if denied else grpc.StatusCode.UNAUTHENTICATED
+
+        async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            self._tell(context.peer(), missing)
+            await abort(context, error, status=status)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
+
+    def _tell(self, address: str, missing: str) -> None:
+        now_s = self._monotonic()
+        if now_s - self._told_at_s < WARNING_PAUSE_S:
+            self._untold += 1
+            return
+        others = f" ({self._untold} other calls were refused since the last such line)" if self._untold else ""
+        _log.warning("a call from %s was refused for %s%s", address, missing, others)
+        self._told_at_s, self._untold = now_s, 0
 
 
-def _refusing(text: str) -> grpc.RpcMethodHandler:
-    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await abort(context, InvalidArgumentError(text), status=grpc.StatusCode.UNAUTHENTICATED)
+def _checked(tokens: Iterable[Token]) -> tuple[Token, ...]:
+    checked = tuple(tokens)
+    if not checked:
+        raise InvalidArgumentError("a check of tokens without a token refuses every call: give at least one")
+    return checked
 
-    return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
 
-
-_REFUSED: Final = _refusing(
+_WITHOUT: Final = AuthenticationError(
     "this server takes calls with a token only, and this one has none: give the client the server's token"
 )
-_DENIED: Final = _refusing("the token of this call is not the server's: give the client the server's token")
+_UNKNOWN: Final = AuthenticationError("the token of this call is not the server's: give the client the server's token")

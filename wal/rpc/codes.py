@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wal.errors import (
+    AuthenticationError,
     BulkAppendError,
     ChannelExistError,
     ChannelFencedError,
@@ -77,6 +78,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     InnerError: _Status.INTERNAL,
     EndOfStreamError: _Status.OUT_OF_RANGE,
     InvalidArgumentError: _Status.INVALID_ARGUMENT,
+    AuthenticationError: _Status.UNAUTHENTICATED,
     KeyNotExistError: _Status.INVALID_ARGUMENT,
     TransactionExpiredError: _Status.FAILED_PRECONDITION,
     InvalidTransactionStateError: _Status.FAILED_PRECONDITION,

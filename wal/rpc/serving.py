@@ -18,12 +18,21 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.network import PING_S, Method, TlsFiles, ping_options
+from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.encoded_page import fields_in
 
-__all__ = ["ENTRIES_MAX", "MESSAGE_BYTES_MAX", "add_handlers", "check_free", "listen", "server_options"]
+__all__ = [
+    "ENTRIES_MAX",
+    "MESSAGE_BYTES_MAX",
+    "Behavior",
+    "add_handlers",
+    "check_free",
+    "listen",
+    "server_options",
+    "wrapped",
+]
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
@@ -42,6 +51,29 @@ Handler = (
 )
 """A handler: `(request, context) -> response`; for a method that answers with many responses, an async generator of the same arguments; for
 a method that also takes many requests `(context) -> None`, where the context is a `Conversation`."""
+
+
+Behavior = Callable[[Any, Any], Awaitable[Any]]
+"""What a handler does with the request of a call, or with None if those come by its context, and the context."""
+
+
+def wrapped(
+    handler: grpc.RpcMethodHandler, around: Callable[[Behavior, Any, Any], Awaitable[Any]]
+) -> grpc.RpcMethodHandler:
+    """Returns a handler of `add_handlers` whose behaviors are called by `around(behavior, request, context)`."""
+
+    def wrap(behavior: Behavior) -> Behavior:
+        async def call(request: Any, context: Any) -> Any:
+            return await around(behavior, request, context)
+
+        return call
+
+    serializers = (handler.request_deserializer, handler.response_serializer)
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(wrap(handler.unary_unary), *serializers)
+    if handler.stream_stream is not None:
+        return grpc.stream_stream_rpc_method_handler(wrap(handler.stream_stream), *serializers)
+    return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream), *serializers)
 
 
 def server_options(
@@ -88,17 +120,17 @@ def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Ha
     )
 
 
-async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None = None) -> int:
+async def listen(server: grpc.aio.Server, address: str, *, tls: ServerCertificate | None = None) -> int:
     """Adds a port to a server and returns its number; port 0 is a free one. With `tls` only clients with TLS are served.
 
-    Raises InvalidArgumentError for files that cannot be read, StorageError if nothing can listen at the address.
+    Raises StorageError if nothing can listen at the address.
     """
     await check_free(address)
     try:
         if tls is None:
             port: int = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, await tls.server_credentials())
+            port = server.add_secure_port(address, tls.credentials)
     except RuntimeError as error:
         raise StorageError(
             f"nothing can listen at {address!r} ({error}): is the port in use, or the host another machine's? Name another address"

@@ -32,6 +32,7 @@ from wal.node.access import Access
 from wal.rpc import methods as m
 from wal.rpc.codes import error_in
 from wal.rpc.headers import token_header
+from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 REQUESTS: Final = 1000
@@ -205,7 +206,7 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
 
 async def test_strangers_and_what_is_not_grpc_harm_nobody(certificates: Path, soak: int) -> None:
     own = TlsFiles(certificate=certificates / "server.pem", key=certificates / "server.key")
-    access = Access(listen="127.0.0.1:0", tls=own, tokens=[Secret("open")])
+    access = Access(listen="127.0.0.1:0", tls=own, tokens=[Token(Secret("open"))])
     credentials = await TlsFiles(ca=certificates / "ca.pem").credentials()
     async with serving(access=access) as served, grpc.aio.secure_channel(served.address, credentials) as channel:
         neighbour = await Neighbour(channel, token_header(Secret("open"))).open()

@@ -39,6 +39,7 @@ class StreamingCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STREAMING_CODE_UNAVAILABLE: _ClassVar[StreamingCode]
     STREAMING_CODE_SESSION_LOST: _ClassVar[StreamingCode]
     STREAMING_CODE_CONFLICT: _ClassVar[StreamingCode]
+    STREAMING_CODE_UNAUTHENTICATED: _ClassVar[StreamingCode]
     STREAMING_CODE_LOG_WENT_BACK: _ClassVar[StreamingCode]
     STREAMING_CODE_UNKNOWN: _ClassVar[StreamingCode]
 STREAMING_CODE_OK: StreamingCode
@@ -68,6 +69,7 @@ STREAMING_CODE_NOT_LOCAL: StreamingCode
 STREAMING_CODE_UNAVAILABLE: StreamingCode
 STREAMING_CODE_SESSION_LOST: StreamingCode
 STREAMING_CODE_CONFLICT: StreamingCode
+STREAMING_CODE_UNAUTHENTICATED: StreamingCode
 STREAMING_CODE_LOG_WENT_BACK: StreamingCode
 STREAMING_CODE_UNKNOWN: StreamingCode
 
