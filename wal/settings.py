@@ -155,6 +155,9 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
     client_answer_bytes_max: int = 128 * MIB
     upload_bytes_max: int = 1024 * MIB
     client_upload_bytes_max: int = 128 * MIB
+    client_open_txns_max: int = 8_192
+    client_open_txn_bytes_max: int = 64 * MIB
+    txn_keepalive_s_max: float = 3_600.0
 
     @classmethod
     def of(cls, values: Mapping[str, tuple[str, Any]]) -> ServerBounds:
@@ -166,7 +169,7 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _checked(where: str, name: str, value: Any) -> Any:
-        is_time, is_size = name.endswith("_s"), "bytes" in name
+        is_time, is_size = name.endswith(("_s", "_s_max")), "bytes" in name
         given = value
         try:
             if isinstance(value, str):
@@ -418,5 +421,8 @@ SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "client_answer_bytes_max": "the same, of one connection",
     "upload_bytes_max": "most bytes of requests that may be arriving, each counted as the largest",
     "client_upload_bytes_max": "the same, of one connection",
+    "client_open_txns_max": "most open transactions of one client on a pchannel",
+    "client_open_txn_bytes_max": "most bytes of their bodies that the server keeps, of one client on a pchannel",
+    "txn_keepalive_s_max": "longest lease that a client may give a transaction",
 }
 """What each bound of a server means, in a line."""

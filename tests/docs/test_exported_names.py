@@ -23,11 +23,12 @@ PUBLIC = """
 """
 
 ERRORS = """
-    AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError CorruptionError EndOfStreamError
-    FormatError IgnoredOperationError InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError
-    KeyNotExistError LockedError LogWentBackError NoPayloadError NoSpaceError NotLocalError ResourceAcquiredError SessionLostError
-    StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError UnknownError UnknownOutcomeError
-    UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
+    AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError
+    CorruptionError EndOfStreamError FormatError IgnoredOperationError InnerError InvalidArgumentError
+    InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
+    NoSpaceError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError
+    TruncatedError UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError
+    WouldBlockError
 """
 
 MODULES = sorted(

@@ -16,8 +16,11 @@ from tests.node.foreign import Foreign, varint
 from tests.node.servers import Serving, serving
 from tests.node.test_produce import stored
 from tests.rpc.contract import Contract
+from wal import open_wal
 from wal.errors import StreamingCode
 from wal.message import Message, MessageType
+from wal.node.access import Access
+from wal.settings import ServerBounds
 
 EXPIRED = StreamingCode.TRANSACTION_EXPIRED
 WRONG_STATE = StreamingCode.INVALID_TRANSACTION_STATE
@@ -182,7 +185,7 @@ NEGATIVE = base64.b64encode(b"\x08" + varint(-5)).decode()
     ("properties", "code", "words"),
     [
         ({"_t": "900"}, None, ""),
-        ({"_t": "900", "_h": begin_header(-1)}, INVALID, "keepalive_milliseconds=-1 is out of range"),
+        ({"_t": "900", "_h": begin_header(-1)}, INVALID, "keepalive_s=-0.001 is out of range"),
         ({"_t": "900", "_h": begin_header(1 << 62)}, INVALID, "is out of range"),
         ({"_t": "900", "_h": "*"}, INVALID, "'_h' of a message on the wire is '*'"),
         ({"_t": "900", "_tx": FOREIGN_ID}, INVALID, "'_tx' of a message on the wire"),
@@ -229,6 +232,26 @@ async def test_its_bounds_are_those_of_every_transaction(contract: Contract) -> 
         assert "txn_bodies_max=3" in (await producer.refusal("a", b"x", _tx=txn))[1]
         await producer.send("a", _t="901", _tx=txn)
         assert await stored(served, "a") == [b"x"] * 3
+
+
+async def test_the_bodies_that_the_server_keeps_are_bounded_for_each_client(contract: Contract) -> None:
+    """The clients of the contract, which name no session, are one client; ours do not notice."""
+    bounds = ServerBounds(client_open_txn_bytes_max=2000, txn_keepalive_s_max=60.0)
+    async with (
+        serving(access=Access(listen="127.0.0.1:0", bounds=bounds)) as served,
+        Foreign(served.address, contract) as foreign,
+        open_wal(f"wal://{served.address}") as log,
+    ):
+        one, two = await Producer.open(foreign), await Producer.open(foreign)
+        assert "txn_keepalive_s_max=60" in (await one.refusal("a", _t="900", _h=begin_header(60_001)))[1]
+        first, second = await one.begin("a"), await two.begin("a")
+        await one.send("a", bytes(1500), _tx=first)
+        assert "client_open_txn_bytes_max=2000" in (await two.refusal("a", bytes(1500), _tx=second))[1]
+        await log.append_txn("a", [bytes(1500)] * 3)
+        await one.send("a", _t="901", _tx=first)
+        await two.send("a", bytes(1500), _tx=second)
+        await two.send("a", _t="901", _tx=second)
+        assert await stored(served, "a") == [bytes(1500)] * 5
 
 
 async def test_a_transaction_of_the_contract_and_one_of_ours_are_read_alike(

@@ -37,11 +37,11 @@ from wal.rpc.outcomes import Outcome, outcomes_from_proto
 CLOSE = proto.ProduceRequest(close=proto.CloseProducerRequest())
 
 
-async def opened(connection: Connection, info: PChannelInfo | None = None) -> Any:
+async def opened(connection: Connection, info: PChannelInfo | None = None, *, session: bytes = b"") -> Any:
     """Returns a stream after its first response."""
     if info is None:
         info = await assigned(connection)
-    header = producer_header(proto.CreateProducerRequest(pchannel=info))
+    header = producer_header(proto.CreateProducerRequest(pchannel=info, session=session))
     stream = await connection.stream(PRODUCE, "producing", headers=[header])
     first = await stream.read()
     assert first is not None

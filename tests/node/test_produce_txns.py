@@ -21,13 +21,17 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.message import AppendResult, Message, MessageType
+from wal.node.access import Access
 from wal.node.produce_txns import ProduceTxns
-from wal.pchannel import key_ext
+from wal.pchannel import TxnOwner, key_ext
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_from_proto
 from wal.rpc.columns import columns_of
 from wal.rpc.connection import Connection
+from wal.settings import ServerBounds
+
+OWNER = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
 
 
 class Client:
@@ -85,7 +89,7 @@ async def test_the_commit_sends_all_bodies(served: Serving, client: Client) -> N
     assert txn.context.keepalive_milliseconds == 30_000
     assert txn.term == next(iter(served.log.pchannels.values())).log.term
     await client.keep(txn, bodies=2, size=100)
-    assert served.log.statistics().pchannels[0].open_transaction_bytes == 100
+    assert served.log.statistics().pchannels[0].open_transaction_bytes == 0, "they are with the client"
     result = await client.commit(txn, ["a", "b"], Message("a", b"1"), Message("b", b"2"), Message("a", b"3"))
     assert result.txn_context is not None
     assert result.txn_context.txn_id == txn.context.txn_id
@@ -125,12 +129,11 @@ async def test_its_lease_and_its_bounds() -> None:
         client = Client(await opened(connection))
         first, second = await client.begin("a"), await client.begin("a")
         await client.keep(first, bodies=5, size=1000)
+        await client.keep(second, bodies=5, size=1000)  # they are not here, so they take no room
         with pytest.raises(InvalidArgumentError, match="txn_bodies_max=5"):
             await client.keep(second, bodies=6, size=100)
         with pytest.raises(InvalidArgumentError, match="txn_bytes_max=1000"):
             await client.keep(second, bodies=5, size=1001)
-        with pytest.raises(WouldBlockError, match="open_txn_bytes_max=1500"):
-            await client.keep(second, bodies=5, size=501)
         with pytest.raises(InvalidArgumentError, match="txn_bodies_max=5"):
             await client.commit(second, ["a"], *[Message("a", b"") for _ in range(6)])
         await client.commit(second, ["a"], Message("a", b"second"))  # it stayed open
@@ -141,6 +144,46 @@ async def test_its_lease_and_its_bounds() -> None:
         with pytest.raises(TransactionExpiredError, match="expired"):
             await client.commit(brief, ["a"], Message("a", b"late"))
         assert await stored(served, "a") == [b"second", b"first"]
+
+
+async def test_it_belongs_to_the_client_that_began_it(served: Serving) -> None:
+    async with connected(served.address) as connection, connected(served.address) as elsewhere:
+        owner = Client(await opened(connection, session=b"owner"))
+        others = [Client(await opened(elsewhere, session=b"other")), Client(await opened(elsewhere))]
+        txn = await owner.begin("a", keepalive_s=30.0)
+        for other in others:
+            for call in (
+                other.keep(txn, bodies=1, size=1),
+                other.roll_back(txn),
+                other.commit(txn, ["a"], Message("a", b"stolen")),
+            ):
+                with pytest.raises(InvalidTransactionStateError, match="belongs to another client"):
+                    await call
+        owner.stream.cancel()
+        again = Client(await opened(elsewhere, session=b"owner"))  # the same client, on another connection
+        await again.keep(txn, bodies=1, size=1)
+        await again.commit(txn, ["a"], Message("a", b"1"))
+        assert await stored(served, "a") == [b"1"]
+
+
+async def test_a_client_has_bounds_of_its_own() -> None:
+    bounds = ServerBounds(client_open_txns_max=3, txn_keepalive_s_max=60.0)
+    async with (
+        serving(access=Access(listen="127.0.0.1:0", bounds=bounds)) as served,
+        connected(served.address) as connection,
+        connected(served.address) as elsewhere,
+    ):
+        client, other = Client(await opened(connection, session=b"1")), Client(await opened(elsewhere, session=b"2"))
+        for keepalive_s in (60.1, float("inf"), float("nan"), -1.0):
+            with pytest.raises(InvalidArgumentError, match="txn_keepalive_s_max=60"):
+                await client.begin("a", keepalive_s=keepalive_s)
+        txns = [await client.begin("a", keepalive_s=60.0) for _ in range(3)]
+        with pytest.raises(WouldBlockError, match="client_open_txns_max=3"):
+            await client.begin("a")
+        await other.commit(await other.begin("a"), ["a"], Message("a", b"other"))
+        await client.roll_back(txns[0])
+        await client.commit(await client.begin("a"), ["a"], Message("a", b"1"))
+        assert await stored(served, "a") == [b"other", b"1"]
 
 
 async def test_a_key_is_judged_at_the_commit(served: Serving, client: Client) -> None:
@@ -175,7 +218,7 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
 async def test_a_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
     """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
     (pchannel,) = served.log.pchannels.values()
-    txns, futures = ProduceTxns(served.log, pchannel), list[asyncio.Future[Any]]()
+    txns, futures = ProduceTxns(served.log, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
     bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
     for key in (key_ext("once"), b""):
         begun = await client.begin("a", key_bytes=len(key))

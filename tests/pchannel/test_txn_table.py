@@ -21,6 +21,7 @@ from wal.pchannel.txn_table import (
     NAME_OVERHEAD,
     OPEN_MAX,
     TxnLimits,
+    TxnOwner,
     TxnTable,
     check_txn_size,
     names_size,
@@ -219,6 +220,48 @@ def test_the_number_of_open_transactions_is_bounded() -> None:
         table.begin(OPEN_MAX, (("a", 1),), keepalive=1.0, now=0.0)
     table.rollback(7)
     table.begin(OPEN_MAX, (("a", 1),), keepalive=1.0, now=0.0)
+
+
+def test_what_an_owner_has_open_is_bounded_until_it_ends() -> None:
+    table = TxnTable(LIMITS)
+    owner, other = TxnOwner(b"1", 2, 100), TxnOwner(b"2", 2, 100)
+    name = ("a", 1)
+
+    def begin(txn_id: int, owner: TxnOwner | None) -> None:
+        table.begin(txn_id, (name,), keepalive=1.0, now=0.0, owner=owner)
+
+    def append(txn_id: int, size: int) -> None:
+        table.append(txn_id, [(name, Record(b""))], counted=size, stored=size, barrier=0, now=0.0)
+
+    for txn_id, whose in ((1, owner), (2, owner), (3, other), (4, None)):
+        begin(txn_id, whose)
+    with pytest.raises(WouldBlockError, match="client_open_txns_max=2"):
+        begin(5, owner)
+    append(1, 60)
+    with pytest.raises(WouldBlockError, match="client_open_txn_bytes_max=100"):
+        append(2, 41)
+    append(2, 40)
+    append(3, 100)
+    append(4, 300)
+    table.forget_bodies(1, now=0.0)
+    append(2, 60)
+    assert table.size == 500
+    for end in (lambda: table.commit(1, now=0.0), lambda: table.rollback(2), lambda: table.expire(1.0)):
+        end()
+    assert (table.size, len(table), table._of_owners) == (0, 0, {})
+
+
+def test_another_owner_is_refused() -> None:
+    table = TxnTable(LIMITS)
+    owner = TxnOwner(b"1", 2, 100)
+    table.begin(1, (("a", 1),), keepalive=1.0, now=0.0, owner=owner)
+    table.begin(2, (("a", 1),), keepalive=1.0, now=0.0)
+    for txn_id, stranger in ((1, TxnOwner(b"2", 2, 100)), (2, owner)):
+        with pytest.raises(InvalidTransactionStateError, match=f"transaction {txn_id} belongs to another client"):
+            table.keep(txn_id, bodies=0, size=0, owner=stranger, now=0.0)
+    table.keep(1, bodies=4, size=400, owner=owner, now=0.5)
+    assert table.size == 0
+    assert table.expire(1.2) == [2]
 
 
 def test_the_number_of_remembered_reasons_is_bounded() -> None:

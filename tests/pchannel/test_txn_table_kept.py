@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from wal.errors import InvalidArgumentError, TransactionExpiredError, WouldBlockError
+from wal.errors import InvalidArgumentError, TransactionExpiredError
 from wal.frame import Record
-from wal.pchannel import TxnLimits
+from wal.pchannel import TxnLimits, TxnOwner
 from wal.pchannel.txn_table import TxnTable
 
 NAME = ("orders", 1)
+OWNER = TxnOwner(b"1", 8, 150)
 
 
-def test_kept_bodies_are_counted_and_bounded_and_renew_the_lease() -> None:
+def test_kept_bodies_renew_the_lease_and_take_no_room() -> None:
     table = TxnTable(TxnLimits(100, 3, 150, 10_000))
     for txn_id in (1, 2):
-        table.begin(txn_id, (NAME,), keepalive=10.0, now=0.0)
-    table.keep(1, bodies=3, size=100, now=9.0)
-    assert (table.size, table.expire(18.0)) == (100, [2])
-    table.begin(3, (NAME,), keepalive=10.0, now=18.0)
-    for bodies, size, error in ((4, 1, InvalidArgumentError), (1, 101, InvalidArgumentError), (1, 51, WouldBlockError)):
-        with pytest.raises(error):
-            table.keep(3, bodies=bodies, size=size, now=18.0)
-    assert table.size == 100
+        table.begin(txn_id, (NAME,), keepalive=10.0, now=0.0, owner=OWNER)
+    table.keep(1, bodies=3, size=100, owner=OWNER, now=9.0)
+    assert (table.size, table.expire(18.0)) == (0, [2])
+    table.begin(3, (NAME,), keepalive=10.0, now=18.0, owner=OWNER)
+    for bodies, size in ((4, 1), (1, 101)):
+        with pytest.raises(InvalidArgumentError):
+            table.keep(3, bodies=bodies, size=size, owner=OWNER, now=18.0)
+    table.keep(3, bodies=3, size=100, owner=OWNER, now=18.0)
     with pytest.raises(TransactionExpiredError):
-        table.keep(1, bodies=1, size=1, now=20.0)
+        table.keep(1, bodies=1, size=1, owner=OWNER, now=20.0)
     assert table.size == 0
 
 
-def test_without_bodies_it_forgets_those_that_it_has() -> None:
+def test_the_bodies_of_a_refused_commit_are_forgotten() -> None:
     table = TxnTable(TxnLimits(100, 3, 150, 10_000))
     table.begin(1, (NAME,), keepalive=10.0, now=0.0)
     stored = table.get(1, now=0.0).stored
     body = (NAME, Record(b"12345"))
     for _ in range(2):  # as a commit that was refused and is tried again
-        table.keep(1, bodies=0, size=0, now=0.0)
+        table.forget_bodies(1, now=0.0)
         assert (table.size, table.get(1, now=0.0).stored, table.get(1, now=0.0).bodies) == (0, stored, [])
         table.append(1, [body], counted=37, stored=37, barrier=0, now=0.0)
     txn = table.commit(1, now=0.0)
@@ -43,9 +44,9 @@ def test_without_bodies_it_forgets_those_that_it_has() -> None:
 
 def test_a_renewal_leaves_the_bodies_of_a_commit_that_is_under_way() -> None:
     table = TxnTable(TxnLimits(100, 3, 150, 10_000))
-    table.begin(1, (NAME,), keepalive=10.0, now=0.0)
+    table.begin(1, (NAME,), keepalive=10.0, now=0.0, owner=OWNER)
     body = (NAME, Record(b"12345"))
     table.append(1, [body], counted=37, stored=37, barrier=0, now=0.0)
-    table.keep(1, bodies=1, size=37, now=5.0)
+    table.keep(1, bodies=1, size=37, owner=OWNER, now=5.0)
     txn = table.commit(1, now=12.0)
     assert (txn.bodies, table.size) == ([body], 0)

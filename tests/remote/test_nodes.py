@@ -33,6 +33,7 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE
 from wal.rpc.serving import add_handlers, listen, server_options
+from wal.settings import ServerBounds
 
 
 class Coordinator:
@@ -224,6 +225,6 @@ async def test_a_log_whose_pchannels_are_on_another_server() -> None:
 def _without_pchannels(node: Serving) -> dict[Any, Any]:
     """Returns the handlers of a coordinator of the log: what belongs to one pchannel is not served there."""
     hosted = Hosted({})
-    handlers = all_handlers(node.log, hosted, Draining(), States(9), address="nowhere:1")
+    handlers = all_handlers(node.log, hosted, Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
     del handlers[PRODUCE], handlers[CONSUME]
     return {method: handler for method, handler in handlers.items() if "PChannelService" not in method.path}

@@ -7,36 +7,36 @@ nothing is in the log yet, so there is no id and no tick.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from wal.engine.base import NOT_EXPECTED
 from wal.engine.bodies import check_body
 from wal.engine.local.log import LocalLog
 from wal.engine.local.txn import LocalTxn
-from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, MessageType
-from wal.pchannel import PChannel
+from wal.node.produce_txns import check_keepalive
+from wal.pchannel import PChannel, TxnOwner
 from wal.rpc.txn_messages import TxnMessage
 
 __all__ = ["MessageTxns"]
 
-_DAY_S: Final = 24 * 60 * 60
-"""The longest keepalive, because the bodies of a client that has gone are kept that long."""
 Result = AppendResult | ForgottenResult
 
 
 class MessageTxns:
     """The transactions on `pchannel`."""
 
-    def __init__(self, log: LocalLog, pchannel: PChannel) -> None:
+    def __init__(self, log: LocalLog, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
         self._log = log
         self._pchannel = pchannel
+        self._owner = owner
+        self._keepalive_s_max = keepalive_s_max
 
     async def execute(self, given: TxnMessage) -> asyncio.Future[Result]:
         """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
 
         Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
-        it was committed or rolled back; InvalidArgumentError for a message that cannot be in it, which leaves it open.
+        it was committed or rolled back, or is of another client; InvalidArgumentError for a message that cannot be in it, which leaves it
+        open.
         """
         message = given.message
         match message.message_type:
@@ -53,17 +53,13 @@ class MessageTxns:
         return self._answer(txn)
 
     async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
-        if not (keepalive_s == 0 or 0.001 <= keepalive_s <= _DAY_S):
-            raise InvalidArgumentError(
-                f"keepalive_milliseconds={keepalive_s * 1000:.0f} is out of range: 0 for the log's own, or 1 to {_DAY_S * 1000}; "
-                "every body renews it"
-            )
-        return await self._log.appends.begin_txn((message.vchannel,), keepalive_s, None)
+        check_keepalive(keepalive_s, self._keepalive_s_max)
+        return await self._log.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
 
     def _opened(self, given: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""
         log, pchannel = self._log, self._pchannel
-        found = pchannel.table.get(given.txn_id, now=pchannel.lease_now())
+        found = pchannel.table.owned(given.txn_id, self._owner, now=pchannel.lease_now())
         names = tuple([name for name, _ in found.names])
         check_body(given.message, names)
         loop = asyncio.get_running_loop()

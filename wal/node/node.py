@@ -98,7 +98,7 @@ class Node:
         server = grpc.aio.server(interceptors=(bounded, *interceptors), options=options)
         try:
             port = await listen(server, access.listen, tls=certificate)
-            handlers = all_handlers(log, hosted, draining, states, address=access.advertised(port))
+            handlers = all_handlers(log, hosted, draining, states, address=access.advertised(port), bounds=bounds)
             add_handlers(server, handlers)
             await states.serve_health(server, handlers)
             await server.start()

@@ -38,13 +38,14 @@ from wal.node.sessions import replaced
 from wal.node.slices import sliced
 from wal.node.tails import identity_of
 from wal.node.withdrawals import Withdrawals
-from wal.pchannel import Key, PChannel, Together
+from wal.pchannel import Key, PChannel, Together, TxnOwner
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.columns import appends_of, count_of, key_of, plain_of
 from wal.rpc.outcomes import Outcome
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
+from wal.settings import ServerBounds
 
 __all__ = ["ProduceStream"]
 
@@ -62,12 +63,23 @@ Result = AppendResult | ForgottenResult
 class ProduceStream:
     """One stream that writes `pchannel`. `run` it."""
 
-    def __init__(self, context: Any, log: LocalLog, hosted: Hosted, draining: Draining, pchannel: PChannel) -> None:
+    def __init__(
+        self,
+        context: Any,
+        log: LocalLog,
+        hosted: Hosted,
+        draining: Draining,
+        pchannel: PChannel,
+        *,
+        session: bytes,
+        bounds: ServerBounds,
+    ) -> None:
         self._context = context
         self._log = log
         self._appends = log.appends
-        self._txns = ProduceTxns(log, pchannel)
-        self._message_txns = MessageTxns(log, pchannel)
+        owner = TxnOwner(session, bounds.client_open_txns_max, bounds.client_open_txn_bytes_max)
+        self._txns = ProduceTxns(log, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
+        self._message_txns = MessageTxns(log, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
         self._hosted = hosted
         self._draining = draining
         self._pchannel = pchannel

@@ -16,6 +16,7 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Handler
+from wal.settings import ServerBounds
 
 __all__ = ["ProduceService"]
 
@@ -23,10 +24,11 @@ __all__ = ["ProduceService"]
 class ProduceService:
     """Serves the streams that write the pchannels that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
+    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
         self._log = log
         self._hosted = hosted
         self._draining = draining
+        self._bounds = bounds
         self._producer_ids = itertools.count(1)
         self._sessions = Sessions()
 
@@ -37,7 +39,9 @@ class ProduceService:
     async def _produce(self, context: Any) -> None:
         created = producer_in(context.invocation_metadata() or ())
         pchannel = self._hosted.find(created.pchannel)
-        stream = ProduceStream(context, self._log, self._hosted, self._draining, pchannel)
+        stream = ProduceStream(
+            context, self._log, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds
+        )
         async with self._sessions.newest(pchannel.channel, created.session, stream):
             await context.write(
                 proto.ProduceResponse(

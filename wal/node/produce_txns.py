@@ -25,12 +25,12 @@ from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
 from wal.node.slices import sliced
-from wal.pchannel import Key, PChannel
+from wal.pchannel import Key, PChannel, TxnOwner
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.columns import count_of, key_of, messages_of
 from wal.rpc.positions import id_or_none, position_from_proto, position_to_proto
 
-__all__ = ["ProduceTxns", "bodies_in", "expected_in", "names_in"]
+__all__ = ["ProduceTxns", "bodies_in", "check_keepalive", "expected_in", "names_in"]
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -40,20 +40,21 @@ _PAGE_BYTES: Final = 2 << 20
 class ProduceTxns:
     """The transactions on `pchannel`."""
 
-    def __init__(self, log: LocalLog, pchannel: PChannel) -> None:
+    def __init__(self, log: LocalLog, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
         self._log = log
         self._pchannel = pchannel
         self._bodies_max = log.settings.txn_bodies_max
+        self._owner = owner
+        self._keepalive_s_max = keepalive_s_max
 
     async def begin(self, request: proto.BeginTxnRequest) -> proto.BegunTxn:
         """Begins a transaction."""
         names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
-        if not (keepalive_s == 0 or 0.001 <= keepalive_s < 1 << 50):
-            raise InvalidArgumentError(
-                f"keepalive_s={keepalive_s} is out of range: 0 for the log's own, or at least 0.001 seconds"
-            )
+        check_keepalive(keepalive_s, self._keepalive_s_max)
         begun_at = self._pchannel.tail.durable_end
-        txn = await self._log.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes)
+        txn = await self._log.appends.begin_txn(
+            names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner
+        )
         return proto.BegunTxn(
             request_id=request.request_id,
             context=txn_to_proto(txn.context),
@@ -65,7 +66,9 @@ class ProduceTxns:
     def keep(self, request: proto.KeepTxnRequest) -> None:
         """Renews the lease."""
         pchannel = self._pchannel
-        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, now=pchannel.lease_now())
+        pchannel.table.keep(
+            request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.lease_now()
+        )
 
     async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
         """Forgets a transaction; does nothing if it is over."""
@@ -97,7 +100,7 @@ class ProduceTxns:
             raise InvalidArgumentError(
                 f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
             )
-        pchannel.table.keep(txn_id, bodies=0, size=0, now=pchannel.lease_now())
+        pchannel.table.forget_bodies(txn_id, now=pchannel.lease_now())
         if bodies or request.barrier_time_tick:
             txn.append_many(bodies, request.barrier_time_tick)
         return txn.send_commit()
@@ -123,11 +126,11 @@ class ProduceTxns:
     def _opened(
         self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED
     ) -> LocalTxn:
-        """Returns an open transaction; raises TransactionExpiredError if it is over."""
+        """Returns an open transaction; raises TransactionExpiredError if it is over, InvalidTransactionStateError if it is another's."""
         pchannel, log = self._pchannel, self._log
         for name, last in expected.items():
             log.vchannels.expect(name, last)
-        found = pchannel.table.get(txn_id, now=pchannel.lease_now())
+        found = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
         names = tuple([name for name, _ in found.names])
         loop = asyncio.get_running_loop()
         return LocalTxn(
@@ -141,9 +144,9 @@ class ProduceTxns:
         first, so that from then on an exclusive message ends it, and the log is looked at up to there.
         """
         context = request.txn.context
-        keepalive_s = max(context.keepalive_milliseconds, 0) / 1000
+        keepalive_s = min(max(context.keepalive_milliseconds, 0) / 1000, self._keepalive_s_max)
         self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
-        txn = await self._log.appends.begin_txn(names, keepalive_s, key)
+        txn = await self._log.appends.begin_txn(names, keepalive_s, key, owner=self._owner)
         try:
             if set(self._incarnations(names)) != set(request.txn.incarnations):
                 raise ChannelNotExistError(
@@ -193,6 +196,15 @@ class ProduceTxns:
                     "is in the log: begin a new one"
                 )
             at = page.next_position
+
+
+def check_keepalive(keepalive_s: float, most_s: float) -> None:
+    """Raises InvalidArgumentError for a lease that no transaction over the network may have."""
+    if not (keepalive_s == 0 or 0.001 <= keepalive_s <= most_s):
+        raise InvalidArgumentError(
+            f"keepalive_s={keepalive_s:g} is out of range: 0 for the log's own, or 0.001 to the server's txn_keepalive_s_max={most_s:g}; "
+            "every body renews it"
+        )
 
 
 async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[Message]:

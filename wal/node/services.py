@@ -15,12 +15,19 @@ from wal.node.pchannel_service import PChannelService
 from wal.node.produce_service import ProduceService
 from wal.node.states import States
 from wal.rpc.serving import Handler
+from wal.settings import ServerBounds
 
 __all__ = ["all_handlers"]
 
 
 def all_handlers(
-    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str
+    log: LocalLog,
+    hosted: Hosted,
+    draining: Draining,
+    states: States,
+    *,
+    address: str,
+    bounds: ServerBounds,
 ) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
@@ -30,7 +37,7 @@ def all_handlers(
     return {
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
-        **ProduceService(log, hosted, draining).handlers(),
+        **ProduceService(log, hosted, draining, bounds).handlers(),
         **ConsumeService(log, hosted, draining).handlers(),
         **LogService(log, draining).handlers(),
         **PChannelService(log, hosted, draining).handlers(),

@@ -78,7 +78,7 @@ from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState, recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
-from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
+from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_size, names_size
 from wal.pchannel.vchannel import VChannel
 
 __all__ = [
@@ -125,6 +125,7 @@ __all__ = [
     "ThreadedLog",
     "Together",
     "TxnLimits",
+    "TxnOwner",
     "VChannel",
     "check_handler",
     "check_key",

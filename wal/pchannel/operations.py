@@ -17,6 +17,7 @@ from wal.frame import Payloads, Record, RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, Key
 from wal.pchannel.tick_supply import Holder
+from wal.pchannel.txn_table import TxnOwner
 
 __all__ = [
     "Answers",
@@ -204,13 +205,14 @@ class Atomic(msgspec.Struct, gc=False):
 class Begin(msgspec.Struct, gc=False):
     """Opens a transaction over these vchannels, all of this pchannel.
 
-    `key_bytes` is what its idempotency key takes in each commit row.
+    `key_bytes` is what its idempotency key takes in each commit row. `owner` is the client that begins it, if that is over the network.
     """
 
     vchannels: tuple[str, ...]
     keepalive: float
     future: asyncio.Future[TxnContext]
     key_bytes: int = 0
+    owner: TxnOwner | None = None
 
 
 class Commit(msgspec.Struct, gc=False):

@@ -32,6 +32,7 @@ __all__ = [
     "LeaseClock",
     "OpenTxn",
     "TxnLimits",
+    "TxnOwner",
     "TxnTable",
     "check_txn_size",
     "names_size",
@@ -58,8 +59,19 @@ class TxnLimits(msgspec.Struct, frozen=True):
     """The largest encoded frame: a transaction is never split."""
 
 
+class TxnOwner(msgspec.Struct, frozen=True):
+    """A client over the network, known by its session, and how many transactions and bytes of bodies it may have open on a pchannel.
+
+    The clients of the contract name no session: they are one owner.
+    """
+
+    session: bytes
+    open_txns_max: int
+    open_txn_bytes_max: int
+
+
 class OpenTxn(msgspec.Struct, gc=False):
-    """An open transaction.
+    """An open transaction. Only its `owner` may use it; None is the process of the log itself.
 
     `size` counts its bodies as the bounds do, `stored` as they take space in the frame, with its names. `deadline` is in lease time.
     `barrier` is the largest barrier of its bodies.
@@ -71,6 +83,7 @@ class OpenTxn(msgspec.Struct, gc=False):
     size: int
     stored: int
     bodies: list[tuple[RunName, Record]]
+    owner: TxnOwner | None = None
     barrier: int = 0
 
 
@@ -83,6 +96,8 @@ class TxnTable:
         """The number of transactions that have expired."""
         self.limits = limits
         self._open: dict[int, OpenTxn] = {}
+        self._of_owners: dict[TxnOwner, tuple[int, int]] = {}
+        """How many transactions each owner has open, and the bytes of their bodies."""
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -92,22 +107,36 @@ class TxnTable:
         return txn_id in self._open
 
     def begin(
-        self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0
+        self,
+        txn_id: int,
+        names: tuple[RunName, ...],
+        *,
+        keepalive: float,
+        now: float,
+        key_bytes: int = 0,
+        owner: TxnOwner | None = None,
     ) -> TxnContext:
         """Opens a transaction on these vchannels.
 
-        Raises InvalidArgumentError if their names alone would not fit a frame, WouldBlockError if OPEN_MAX transactions are open.
-        The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of the idempotency key in a commit row.
+        Raises InvalidArgumentError if their names alone would not fit a frame, WouldBlockError if OPEN_MAX transactions are open, or as
+        many of the owner as it may have. The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of
+        the idempotency key in a commit row.
         """
         if len(self._open) >= OPEN_MAX:
             raise WouldBlockError(
                 f"{len(self._open)} transactions are open on the pchannel, at most {OPEN_MAX} are kept: end some, or let some expire"
             )
+        if owner is not None and self._of_owners.get(owner, (0, 0))[0] >= owner.open_txns_max:
+            raise WouldBlockError(
+                f"this client has {owner.open_txns_max} open transactions on the pchannel, at most client_open_txns_max="
+                f"{owner.open_txns_max} are accepted: end some, or let some expire"
+            )
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
         stored = names_size([name for name, _ in names], key_bytes=key_bytes)
         check_txn_size(0, 0, stored, self.limits)
-        self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
+        self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [], owner)
+        self._count(owner, 1, 0)
         return context
 
     def append(
@@ -142,41 +171,58 @@ class TxnTable:
                 f"open transactions hold {self.size} bytes and {counted} more would pass open_txn_bytes_max="
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
+        if (owner := txn.owner) is not None and (
+            held := self._of_owners[owner][1]
+        ) + counted > owner.open_txn_bytes_max:
+            raise WouldBlockError(
+                f"open transactions of this client hold {held} bytes and {counted} more would pass client_open_txn_bytes_max="
+                f"{owner.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
+            )
         bodies += added
         if barrier > txn.barrier:
             txn.barrier = barrier
         txn.size += counted
         txn.stored += stored
         self.size += counted
+        self._count(owner, 0, counted)
         return len(bodies)
 
-    def keep(self, txn_id: int, *, bodies: int, size: int, now: float) -> None:
-        """Refreshes the lease of a transaction whose bodies are kept elsewhere until the commit, and counts them.
+    def keep(self, txn_id: int, *, bodies: int, size: int, owner: TxnOwner, now: float) -> None:
+        """Refreshes the lease of a transaction whose bodies are kept elsewhere until the commit.
 
-        `size` are the bytes of its `bodies`, as the bounds count them. Without any it counts nothing and forgets the bodies that are here;
-        otherwise these stay, since a commit may be about to take them. Raises as `append` does.
+        `size` are the bytes of its `bodies`, as the bounds count them. They take nothing of what all open transactions may hold, since they
+        are not here. Raises as `owned` does, and InvalidArgumentError if the commit would be refused for them.
         """
-        txn = self._live(txn_id, now)
+        txn = self.owned(txn_id, owner, now=now)
         txn.deadline = now + txn.context.keepalive
         check_txn_size(bodies, size, 0, self.limits)
-        if self.size - txn.size + size > self.limits.open_txn_bytes_max:
-            raise WouldBlockError(
-                f"open transactions hold {self.size} bytes and {size - txn.size} more would pass open_txn_bytes_max="
-                f"{self.limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
-            )
-        if not bodies:
-            for _, record in txn.bodies:
-                txn.stored -= len(record.payload) + len(record.properties) + BODY_OVERHEAD
-            txn.bodies.clear()
-        self.size += size - txn.size
-        txn.size = size
+
+    def forget_bodies(self, txn_id: int, *, now: float) -> None:
+        """Forgets the bodies of an earlier commit that was refused, and refreshes the lease: the next commit brings all bodies again."""
+        txn = self._live(txn_id, now)
+        txn.deadline = now + txn.context.keepalive
+        for _, record in txn.bodies:
+            txn.stored -= len(record.payload) + len(record.properties) + BODY_OVERHEAD
+        txn.bodies.clear()
+        self.size -= txn.size
+        self._count(txn.owner, 0, -txn.size)
+        txn.size = 0
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Returns the open transaction; raises as `add` does if it is over."""
+        """Returns the open transaction; raises as `append` does if it is over."""
         return self._live(txn_id, now)
 
+    def owned(self, txn_id: int, owner: TxnOwner, *, now: float) -> OpenTxn:
+        """Returns the open transaction; raises as `append` does if it is over, InvalidTransactionStateError if it has another owner."""
+        txn = self._live(txn_id, now)
+        if txn.owner != owner:
+            raise InvalidTransactionStateError(
+                f"transaction {txn_id} belongs to another client: only the client that began it can use it"
+            )
+        return txn
+
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Removes the transaction, so that it can no longer expire, and returns it. Raises as `add` does if it is over."""
+        """Removes the transaction, so that it can no longer expire, and returns it. Raises as `append` does if it is over."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
         self._remember(
@@ -235,7 +281,19 @@ class TxnTable:
         self._remember(txn_id, reason)
 
     def _remove(self, txn_id: int) -> None:
-        self.size -= self._open.pop(txn_id).size
+        txn = self._open.pop(txn_id)
+        self.size -= txn.size
+        self._count(txn.owner, -1, -txn.size)
+
+    def _count(self, owner: TxnOwner | None, count: int, size: int) -> None:
+        """Counts what an owner has open."""
+        if owner is None:
+            return
+        before, held = self._of_owners.get(owner, (0, 0))
+        if before + count:
+            self._of_owners[owner] = before + count, held + size
+        else:
+            del self._of_owners[owner]
 
     def _remember(self, txn_id: int, reason: Callable[[], WALError]) -> None:
         self._ended[txn_id] = reason

@@ -281,6 +281,7 @@ class VChannel(Member):
             keepalive=operation.keepalive or pchannel.keepalive,
             now=pchannel.lease_now(),
             key_bytes=operation.key_bytes,
+            owner=operation.owner,
         )
         if operation.future.done():  # its caller was cancelled and will never end the transaction
             pchannel.table.rollback(txn_id)

@@ -29,6 +29,7 @@ from wal.pchannel import (
     Key,
     PChannel,
     TxnLimits,
+    TxnOwner,
     VChannel,
     check_txn_size,
     names_size,
@@ -99,13 +100,18 @@ class TxnAppends:
         expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
         *,
         key_bytes: int = 0,
+        owner: TxnOwner | None = None,
     ) -> LocalTxn:
-        """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have."""
+        """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have.
+
+        `owner` is the client that begins it, if that is over the network.
+        """
         for name, last in expected_last.items():
             self._vchannels.expect(name, last)
         await self._create_in_slices(names, key_bytes or self._key_bytes(key))
         future: asyncio.Future[TxnContext] = self._create_future()
-        tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
+        begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
+        tell(self._on_one_pchannel(names)[0], begin)
         context = await future
         return LocalTxn(
             self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max
