@@ -13,7 +13,7 @@ from tests.frame.damage import break_cleverly, sealed
 from tests.frame.drafts import Call, build, encode, fields, plans
 from tests.frame.test_laws import HEADER_AT, columns_of
 from wal.errors import CorruptionError, FormatError
-from wal.frame import FrameHeader, FrameView, RunName
+from wal.frame import FrameHeader, FrameView, RunKind, RunName, tables
 from wal.frame.lazy_table import LazyRunTable
 
 NAMES: list[RunName] = [
@@ -75,6 +75,18 @@ def test_any_other_frame_is_checked_as_a_whole(plan: list[Call]) -> None:
     assert type(view.runs) is not LazyRunTable
     for names in ({"a"}, {"orders", "zwölf"}):
         assert view.runs.find(names) == view_of(data, lazy=False).runs.find(names)
+
+
+@given(st.one_of(plans, wide_plans()))
+def test_few_names_are_found_as_by_looking_at_every_run(plan: list[Call]) -> None:
+    """In frames of every kind of run, and of a vchannel with several."""
+    runs = view_of(b"".join(encode(build(plan)[0]).buffers), lazy=False).runs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_SEARCHED_RUNS_MIN", 0)
+        every = sorted({run.name for run in runs})
+        for names in ({"nobody"}, *({name} for name in every), set(every[:4])):
+            looked_at = [run for run in runs if (run.name in names if run.name else run.kind == RunKind.PCHANNEL)]
+            assert runs.find(names) == runs.find(dict.fromkeys(names)) == looked_at
 
 
 @given(wide_plans(), st.randoms(use_true_random=False))

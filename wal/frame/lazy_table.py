@@ -25,14 +25,12 @@ from wal.frame.layout import (
     FrameHeader,
     RunKind,
 )
-from wal.frame.tables import RECORD_COLUMNS, Rows, RunRow, RunTable
+from wal.frame.tables import RECORD_COLUMNS, Rows, RunRow, RunTable, is_few
 
 __all__ = ["LazyRunTable"]
 
 _RUNS_MIN: Final = 8
 """With fewer runs than this, most rows are wanted anyway, and one check of all of them is cheaper."""
-_SEARCHED_MAX: Final = 4
-"""Up to this many names are searched for; for more of them, the name of each run is looked up."""
 
 
 class LazyRunTable(RunTable):
@@ -82,7 +80,7 @@ class LazyRunTable(RunTable):
     def find(self, names: Container[str]) -> list[RunRow]:
         """Returns the runs of these vchannels, of any incarnation."""
         ordinals: Iterable[int]
-        if isinstance(names, frozenset | set) and len(names) <= _SEARCHED_MAX:
+        if is_few(names):
             ordinals = sorted(
                 ordinal for name in names for ordinal in self._search(name.encode(errors="surrogatepass"))
             )

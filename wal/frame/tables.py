@@ -6,12 +6,12 @@ run over whole columns, and a row object is created only for a run that is acces
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ge
 from struct import unpack_from
-from typing import Any, Final, overload
+from typing import Any, Final, TypeGuard, overload
 
 import msgspec
 
@@ -27,7 +27,17 @@ from wal.frame.layout import (
     RunKind,
 )
 
-__all__ = ["RECORD_COLUMNS", "RecordColumns", "Rows", "RunRow", "RunTable"]
+__all__ = ["RECORD_COLUMNS", "RecordColumns", "Rows", "RunRow", "RunTable", "is_few"]
+
+_SEARCHED_MAX: Final = 4
+"""Up to this many vchannels are searched for in a frame of many runs; for more of them, the name of each run is looked up."""
+_SEARCHED_RUNS_MIN: Final = 32
+"""With fewer runs than this, looking at all names is cheaper."""
+
+
+def is_few(names: Container[str]) -> TypeGuard[frozenset[str] | set[str] | dict[str, Any]]:
+    """Returns whether these names are so few that each is searched for in a frame of many runs."""
+    return isinstance(names, frozenset | set | dict) and len(names) <= _SEARCHED_MAX
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -77,8 +87,8 @@ class RunTable(Sequence[RunRow]):
     """The runs of a frame in their order, and the columns of its records (None if the frame has no such column)."""
 
     __slots__ = (
-        "_columns_at", "_copies", "_counts", "_head", "_incarnations", "_kinds", "_mask", "_names", "_offsets", "_records", "_starts",
-        "block_crcs", "block_ends", "ext_lens", "flags", "indices", "payload_lens", "properties_lens", "types",
+        "_by_name", "_columns_at", "_copies", "_counts", "_head", "_incarnations", "_kinds", "_mask", "_names", "_offsets", "_records",
+        "_starts", "block_crcs", "block_ends", "ext_lens", "flags", "indices", "payload_lens", "properties_lens", "types",
     )  # fmt: skip
 
     indices: tuple[int, ...] | None
@@ -118,6 +128,8 @@ class RunTable(Sequence[RunRow]):
         names = head[at : at + header.names_len]
         runs_at, runs = self._columns_at - header.runs * _RUN_BYTES, header.runs
         read = _read_names if len(names) <= _NAMES_KEPT_BYTES else _read_names.__wrapped__
+        self._by_name: dict[str, int] | None = None
+        """See `_ordinals`."""
         self._names = read(self._kinds, head[runs_at + runs : runs_at + 7 * runs], names)
         self._check_rows(header)
         self._check_blocks(header.body_len)
@@ -196,6 +208,8 @@ class RunTable(Sequence[RunRow]):
     def find(self, names: Container[str]) -> list[RunRow]:
         """Returns the runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
         kinds = self._kinds
+        if len(kinds) >= _SEARCHED_RUNS_MIN and is_few(names) and (places := self._ordinals()) is not None:
+            return [self[ordinal] for ordinal in sorted([places[name] for name in names if name in places])]
         if kinds.strip(_VCHANNEL):
             return [
                 self[ordinal]
@@ -212,6 +226,16 @@ class RunTable(Sequence[RunRow]):
             )
             if name in names
         ]
+
+    def _ordinals(self) -> Mapping[str, int] | None:
+        """Returns the ordinal of each vchannel's run, or None if one has several, or if there are runs that every reader sees."""
+        found = self._by_name
+        if found is None:
+            names = self._names
+            found = self._by_name = {name: ordinal for ordinal, name in enumerate(names) if name}
+            if len(found) + names.count("") < len(names) or RunKind.PCHANNEL in self._kinds:
+                found.clear()
+        return found or None
 
     def exts(self, body: bytes) -> list[tuple[str, int, int, int, bytes]]:
         """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext in this body, run after run."""

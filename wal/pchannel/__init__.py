@@ -36,6 +36,7 @@ Reading:
 
 * readable       ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it
 * tail           Tail: the end of the log as readers see it, and how they wait for it to advance
+* page_reads     PageReads: the pages that scanners fetch, a few at a time, one for all that want it
 * recent         RecentFrames: the newest frames, for readers at the tail
 * scanner        Scanner: a reader, as its caller holds it
 * read_loop      ReadLoop: the machinery of a scanner: its pages, its waiting, its cursor, its end
@@ -73,6 +74,7 @@ from wal.pchannel.operations import (
     closed_at_barrier,
     conflict,
 )
+from wal.pchannel.page_reads import PAGE_BYTES
 from wal.pchannel.pchannel import PChannel
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
@@ -82,6 +84,7 @@ from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn
 from wal.pchannel.vchannel import VChannel
 
 __all__ = [
+    "PAGE_BYTES",
     "BODY_OVERHEAD",
     "AckingScanner",
     "Append",

@@ -15,20 +15,18 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from actors import Actor, ActorRef
 from wal.backends import FramePage
 from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID
+from wal.pchannel.page_reads import PAGE_BYTES
 from wal.pchannel.readable import ReadablePChannel
 from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
 
 __all__ = ["Attach", "ReadLoop", "Spawn"]
-
-PAGE_BYTES: Final = 2 * 1024 * 1024
-"""About this many bytes of the log are fetched at a time: enough for sequential reads, and few enough to keep memory flat."""
 
 Spawn = Callable[[Actor, str], ActorRef]
 Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection, Spawn]]]
@@ -384,7 +382,7 @@ class ReadLoop:
 async def _fetch(pchannel: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:
     """Returns the page of the log that begins here. It does not hold the loop, so a scanner that nobody holds can be collected."""
     try:
-        return await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
+        return await pchannel.page(start, names)
     except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
         raise await pchannel.overtaken(start) from error
 

@@ -17,6 +17,7 @@ from wal.backends import FramePage, ReadableLog
 from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import LogPosition, MessageID, Origin
+from wal.pchannel.page_reads import PageReads
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
 from wal.reading import (
@@ -97,8 +98,13 @@ class ReadablePChannel(abc.ABC):
         self.form = form
         # Weak references, so that a scanner which was never closed is garbage-collected and leaves the set.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._reads = PageReads(log)
         self.recent: RecentFrames = RecentFrames(log.durable_end)
         self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
+
+    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
+        """Returns the page of the log that begins here, for a scanner of these vchannels (None: of all); it may have frames of others."""
+        return await self._reads.page(start, names)
 
     def origin(self, position: int = 0) -> Origin:
         """Returns the origin of the frame at this position; any of them names the log."""

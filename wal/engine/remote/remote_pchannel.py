@@ -21,7 +21,7 @@ from wal.engine.remote.remote_log import LATER, RemoteReadableLog
 from wal.engine.remote.supervision import Supervision
 from wal.errors import LogWentBackError, WALError
 from wal.message import LogPosition, MessageID
-from wal.pchannel import PChannelStatistics, ReadablePChannel
+from wal.pchannel import PAGE_BYTES, PChannelStatistics, ReadablePChannel
 from wal.reading import PageRequest, ReadPosition
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -62,6 +62,9 @@ class RemotePChannel(ReadablePChannel):
         self._asking: set[asyncio.Task[None]] = set()
         self._checking = asyncio.Lock()
         log.check_again = self.look
+
+    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
+        return await self.log.read(start, names=names, bytes_max=PAGE_BYTES)  # the log shares what is transferred
 
     async def look(self) -> None:
         """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
