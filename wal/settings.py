@@ -155,6 +155,8 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
     client_answer_bytes_max: int = 128 * MIB
     upload_bytes_max: int = 1024 * MIB
     client_upload_bytes_max: int = 128 * MIB
+    produce_streams_max: int = 8_192
+    client_produce_streams_max: int = 256
     client_open_txns_max: int = 8_192
     client_open_txn_bytes_max: int = 64 * MIB
     txn_keepalive_s_max: float = 3_600.0
@@ -421,6 +423,8 @@ SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "client_answer_bytes_max": "the same, of one connection",
     "upload_bytes_max": "most bytes of requests that may be arriving, each counted as the largest",
     "client_upload_bytes_max": "the same, of one connection",
+    "produce_streams_max": "most streams on which clients append; a client of ours has one for each pchannel",
+    "client_produce_streams_max": "the same, of one connection",
     "client_open_txns_max": "most open transactions of one client on a pchannel",
     "client_open_txn_bytes_max": "most bytes of their bodies that the server keeps, of one client on a pchannel",
     "txn_keepalive_s_max": "longest lease that a client may give a transaction",

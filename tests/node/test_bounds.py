@@ -113,6 +113,26 @@ async def test_streams_of_a_client_are_bounded() -> None:
             stream.cancel()
 
 
+async def test_streams_that_append_have_a_bound_of_their_own() -> None:
+    """At least two for each pchannel, so that a client that connects again has its stream before the old one has ended."""
+    async with (
+        bounded(client_produce_streams_max=1, produce_streams_max=3) as served,
+        connected(served.address) as connection,
+        connected(served.address) as other,
+    ):
+        streams = [await opened(connection), await opened(connection)]
+        with pytest.raises(WouldBlockError, match=r"client_produce_streams_max=2 and produce_streams_max=3"):
+            await opened(connection)
+        streams.append(await opened(other))
+        with pytest.raises(WouldBlockError, match=r"all together 3: at most"):
+            await opened(other)
+        streams.pop().cancel()
+        await settled(lambda: bounds_of(served).producers.used == 2)
+        streams.append(await opened(other))
+        for stream in streams:
+            stream.cancel()
+
+
 async def test_health_answers_over_every_bound() -> None:
     async with (
         bounded(calls_max=1) as served,

@@ -23,6 +23,7 @@ Files, from the bottom up:
 * produce_service:   Produce: opens the streams
 * frame_feed:        one Consume stream in the form of frames
 * message_feed:      one Consume stream in the contract's form, message by message
+* tick_rounds:       tells the idle streams of Consume of promised ticks, a few at a time
 * consume:           Consume: the streams on which clients read
 * frame_search:      searches in the frames of a log, for questions about the past
 * frame_calls:       reads of frames, and questions about them

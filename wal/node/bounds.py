@@ -110,9 +110,9 @@ class Budget:
 
 
 class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """Holds all calls to these bounds. `request_bytes` is the size of the largest request."""
+    """Holds all calls to these bounds. `request_bytes` is the size of the largest request, `pchannels` the number of pchannels here."""
 
-    def __init__(self, bounds: ServerBounds, *, request_bytes: int) -> None:
+    def __init__(self, bounds: ServerBounds, *, request_bytes: int, pchannels: int) -> None:
         self.calls = Budget("calls", "calls_max", bounds.calls_max, bounds.client_calls_max)
         self.uploads = Budget(
             "bytes of requests", "upload_bytes_max", bounds.upload_bytes_max, bounds.client_upload_bytes_max
@@ -120,6 +120,13 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
         self.answers = Budget(
             "bytes of answers", "answer_bytes_max", bounds.answer_bytes_max, bounds.client_answer_bytes_max
         )
+        self.producers = Budget(
+            "Produce streams",
+            "produce_streams_max",
+            bounds.produce_streams_max,
+            max(bounds.client_produce_streams_max, 2 * pchannels),
+        )
+        """Each of them may have a part of a request in memory, and nobody is told how large that is."""
         self._request_bytes = request_bytes
 
     async def intercept_service(
@@ -131,21 +138,23 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
         if handler is None or method == _ALWAYS:
             return handler
         serve = self._stream if handler.stream_stream is not None else self._single
+        budgets = (self.calls, self.producers) if method == PRODUCE.path else (self.calls,)
 
         async def call(requests: object, context: Any) -> None:
             client = context.peer()
-            try:
-                self.calls.take(client, 1)
-            except WouldBlockError as refusal:
-                await abort(context, refusal)
-            counted = _Context(context, client, self.answers, handler, method)
-            try:
-                await serve(handler, requests, counted)
-            except grpc.aio.InternalError as lost:  # the client is gone, and gRPC would log an error
-                raise asyncio.CancelledError from lost
-            finally:
-                counted.end()
-                self.calls.release(client, 1)
+            with contextlib.ExitStack() as taken:
+                try:
+                    for budget in budgets:
+                        budget.take(client, 1)
+                        taken.callback(budget.release, client, 1)
+                except WouldBlockError as refusal:
+                    await abort(context, refusal)
+                counted = _Context(context, client, self.answers, handler, method)
+                taken.callback(counted.end)
+                try:
+                    await serve(handler, requests, counted)
+                except grpc.aio.InternalError as lost:  # the client is gone, and gRPC would log an error
+                    raise asyncio.CancelledError from lost
 
         return grpc.stream_stream_rpc_method_handler(call)
 

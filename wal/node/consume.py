@@ -13,6 +13,7 @@ from wal.node.draining import Draining
 from wal.node.frame_feed import FrameFeed
 from wal.node.hosted import Hosted
 from wal.node.message_feed import MessageFeed
+from wal.node.tick_rounds import TickRounds
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
@@ -28,6 +29,7 @@ class ConsumeService:
         self._log = log
         self._hosted = hosted
         self._draining = draining
+        self._rounds: dict[str, TickRounds] = {}
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handler of Consume."""
@@ -36,9 +38,11 @@ class ConsumeService:
     async def _consume(self, context: Any) -> None:
         created = consumer_in(context.invocation_metadata() or ())
         pchannel = self._hosted.find(created.pchannel)
+        rounds = self._rounds.get(pchannel.channel)
+        if rounds is None or rounds.pchannel is not pchannel:
+            rounds = self._rounds[pchannel.channel] = TickRounds(pchannel)
         if created.HasField("frames"):
-            feed = FrameFeed(context, self._log, self._draining, pchannel, created.frames)
-            await feed.run()
+            await FrameFeed(context, self._log, self._draining, rounds, created.frames).run()
         else:
-            await MessageFeed(context, self._log, self._draining, pchannel, created).run()
+            await MessageFeed(context, self._log, self._draining, rounds, created).run()
         await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))

@@ -18,7 +18,8 @@ from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedEr
 from wal.node.draining import Draining
 from wal.node.slices import NAMES_MAX, checked_names, sliced
 from wal.node.tails import identity_of, tail_of
-from wal.pchannel import PChannel, ReadablePChannel
+from wal.node.tick_rounds import TickRounds
+from wal.pchannel import ReadablePChannel
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
@@ -38,12 +39,18 @@ class FrameFeed:
     """A `Reader` of the pchannel: it is told of the vchannels that are created and dropped."""
 
     def __init__(
-        self, context: Any, log: LocalLog, draining: Draining, pchannel: PChannel, selection: frames_pb2.FrameSelection
+        self,
+        context: Any,
+        log: LocalLog,
+        draining: Draining,
+        rounds: TickRounds,
+        selection: frames_pb2.FrameSelection,
     ) -> None:
         self._context = context
         self._log = log
         self._draining = draining
-        self._pchannel = pchannel
+        self._rounds = rounds
+        self._pchannel = rounds.pchannel
         self._selection = selection
         self._names: set[str] | None = None
         """The vchannels that are wanted; None: all of the pchannel."""
@@ -102,8 +109,9 @@ class FrameFeed:
         reader.add_done_callback(lambda _: self._wake.set())
         try:
             await self._context.write(proto.ConsumeResponse(create=created))
-            while not reader.done():
-                await self._feed(reader)
+            with self._rounds.calling(self._wake.set):
+                while not reader.done():
+                    await self._feed(reader)
         finally:
             self._pchannel.readers.discard(self)
             await self._context.end(reader)
@@ -137,8 +145,8 @@ class FrameFeed:
             raise tail.failure
         if self._awaited_tick > tail.promised_tick:
             pchannel.advance_for(self._awaited_tick)
-        waiter = tail.waiter(ticks=True)
-        waiter.add_done_callback(lambda _: self._wake.set())
+        waiter = tail.waiter(ticks=self._awaited_tick > tail.promised_tick)
+        waiter.add_done_callback(self._moved)
         try:
             state, end = tail_of(pchannel), tail.durable_end
             update = frames_pb2.FrameUpdate()
@@ -160,7 +168,11 @@ class FrameFeed:
                 self._sent_tail = state
             await self._wake.wait()
         finally:
+            waiter.remove_done_callback(self._moved)  # cancelling the waiter would wake the stream once more
             waiter.cancel()
+
+    def _moved(self, _waiter: object) -> None:
+        self._wake.set()
 
     async def _page(self, end: int) -> frames_pb2.FramePage:
         """Returns the next page, and moves on to its end."""

@@ -15,10 +15,11 @@ import grpc.aio
 from actors import Actor, ActorRef
 from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError
-from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, TimeTickMessage
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
 from wal.message.wire_pb2 import Message
 from wal.node.draining import Draining
+from wal.node.tick_rounds import TickRounds
 from wal.pchannel import PChannel, Scanner
 from wal.reading import EventFilter, ReadOptions, Selection, WholePChannel
 from wal.rpc.api import streaming_pb2 as proto
@@ -40,14 +41,16 @@ class MessageFeed:
         context: Any,
         log: LocalLog,
         draining: Draining,
-        pchannel: PChannel,
+        rounds: TickRounds,
         created: proto.CreateConsumerRequest,
     ) -> None:
         """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
         self._context = context
         self._log = log
         self._draining = draining
-        self._pchannel = pchannel
+        self._rounds = rounds
+        self._pchannel = pchannel = rounds.pchannel
+        self._wake = asyncio.Event()
         policy = policy_from_proto(created.deliver_policy)
         vchannels, filters = filters_from_proto(created.deliver_filters)
         for name in vchannels:
@@ -82,9 +85,29 @@ class MessageFeed:
         reader.result()
 
     async def _send(self) -> None:
-        async for page in self._scanner.batches(_BATCH):
-            for message in page:
-                await self._send_message(message)
+        tail = self._pchannel.tail
+        with self._rounds.calling(self._wake.set):
+            async for page in self._scanner.batches(_BATCH):
+                end = tail.durable_end
+                self._wake.clear()
+                for message in page:
+                    await self._send_message(message)
+                if isinstance(page[-1], TimeTickMessage) and tail.durable_end == end:
+                    await self._idle()
+
+    async def _idle(self) -> None:
+        """Waits for data, or for this stream's turn to hear of the next tick."""
+        waiter = self._pchannel.tail.waiter(ticks=False)
+        waiter.add_done_callback(self._moved)
+        try:
+            if self._pchannel.tail.failure is None:
+                await self._wake.wait()
+        finally:
+            waiter.remove_done_callback(self._moved)
+            waiter.cancel()
+
+    def _moved(self, _waiter: object) -> None:
+        self._wake.set()
 
     async def _send_message(self, message: ImmutableMessage) -> None:
         parts: Sequence[tuple[MessageID | None, Message]] = (

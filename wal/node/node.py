@@ -85,7 +85,7 @@ class Node:
         settings = log.settings
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
         request_bytes, bounds = max(request_bytes, MESSAGE_BYTES_MAX), access.bounds
-        bounded = Bounded(bounds, request_bytes=request_bytes)
+        bounded = Bounded(bounds, request_bytes=request_bytes, pchannels=len(log.pchannels))
         connections = await asyncio.to_thread(connections_within, bounds.connections_max)
         watch = ProcessWatch(connections, monotonic=time.monotonic)
         options = server_options(

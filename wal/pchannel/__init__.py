@@ -84,8 +84,8 @@ from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn
 from wal.pchannel.vchannel import VChannel
 
 __all__ = [
-    "PAGE_BYTES",
     "BODY_OVERHEAD",
+    "PAGE_BYTES",
     "AckingScanner",
     "Append",
     "AppendCopies",
