@@ -31,7 +31,7 @@ from wal import (
 from wal.bridge.arrow import record_batch, schema
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.message import Origin
-from wal.reading import RowColumns
+from wal.reading.columns import RowColumns
 
 
 def rows_of(messages: list[ImmutableMessage]) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from wal.backends import FramePage, LogSnapshot
 from wal.backends.journal import Disk, JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
 from wal.errors import ClosedError, CorruptionError, UnavailableError, WALError
 from wal.message import FORM_JOURNAL
-from wal.pchannel import ReadOnlyPChannel, Scanner, ThreadedLog
+from wal.pchannel import Scanner
+from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.reading import Latest, ReadOptions, Selection
 
 SCANNERS = 100

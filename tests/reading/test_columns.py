@@ -16,18 +16,8 @@ from tests.reading.logs import LOG, ModelLog, policies
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import FrameView
 from wal.message import ImmutableMessage, MessageID, Origin, TimeTickMessage, decode_properties
-from wal.reading import (
-    COLUMNS,
-    NO_TXN,
-    EventFilter,
-    Need,
-    Progress,
-    ReadOptions,
-    RowColumns,
-    Selection,
-    assemble,
-    frame_rows,
-)
+from wal.reading import EventFilter, Need, Progress, ReadOptions, Selection, assemble, frame_rows
+from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 
 BOUND = {"a": 3, "b": 2, "ü": 4}
 

@@ -25,11 +25,11 @@ from wal.reading import (
     Progress,
     ReadOptions,
     ReadPosition,
-    RowColumns,
     Selection,
     StartAfter,
     StartFrom,
 )
+from wal.reading.columns import RowColumns
 
 BOUND = {"a": 3, "b": 2}
 RANDOMS = st.randoms(use_true_random=False)

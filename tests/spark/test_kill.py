@@ -22,7 +22,7 @@ from tests.spark.test_snapshot import check_whole
 from tests.spark.writer import Writer, make_vchannels
 from wal.spark.sink import pending
 
-KILLS = 3
+KILLS = 2
 """The session of the other tests reads what they leave: starting another one takes some twenty seconds of both cores."""
 STEPS = ("staged", "manifests", "published")
 """Folders in which our sink shows the progress of a batch."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.bridge.arrow_properties import properties_column
 from wal.installation import install_hint
 from wal.message import MessageType
-from wal.reading import COLUMNS, NO_TXN, RowColumns
+from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

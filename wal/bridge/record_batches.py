@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.bridge.arrow import load_pyarrow, record_batch, schema
 from wal.bridge.blocking_read import BlockingRead
 from wal.errors import InvalidArgumentError
-from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, Reached, ReadPosition, RowColumns, in_parts
+from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, Reached, ReadPosition, in_parts
+from wal.reading.columns import RowColumns
 from wal.settings import Settings
 
 if TYPE_CHECKING:

@@ -76,7 +76,6 @@ from wal.pchannel.operations import (
 )
 from wal.pchannel.page_reads import PAGE_BYTES
 from wal.pchannel.pchannel import PChannel
-from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState, recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
@@ -119,13 +118,11 @@ __all__ = [
     "ProducerAppend",
     "ProducerInfo",
     "ProducerKey",
-    "ReadOnlyPChannel",
     "ReadablePChannel",
     "RecoveryState",
     "Rollback",
     "Scanner",
     "ScannerStatistics",
-    "ThreadedLog",
     "Together",
     "TxnLimits",
     "TxnOwner",

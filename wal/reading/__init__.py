@@ -16,7 +16,6 @@ Files, in the order in which a read meets them:
 """
 
 from wal.reading.assembly import assemble, event_indices
-from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
 from wal.reading.options import (
     READ_TAKES,
@@ -50,8 +49,6 @@ from wal.reading.truncated import (
 )
 
 __all__ = [
-    "COLUMNS",
-    "NO_TXN",
     "READ_TAKES",
     "All",
     "BodyTurns",
@@ -67,7 +64,6 @@ __all__ = [
     "Reached",
     "ReadOptions",
     "ReadPosition",
-    "RowColumns",
     "Selection",
     "SharedCopies",
     "SharedMessages",

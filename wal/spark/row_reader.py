@@ -20,7 +20,8 @@ from wal.backends import FramePage
 from wal.bridge.arrow import record_batch
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import ImmutableMessage
-from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, RowColumns, in_parts
+from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, in_parts
+from wal.reading.columns import RowColumns
 from wal.spark.edges import start_of
 from wal.spark.frame_source import FrameLogs
 from wal.spark.offsets import LogPosition

@@ -26,7 +26,7 @@ from wal.engine.read_only.sources import check_source, pauses, source_of
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
 from wal.location import Location
 from wal.message import MessageID
-from wal.pchannel import ReadOnlyPChannel, ThreadedLog
+from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.reading import Selection
 from wal.retention import PChannelRetention, RetentionBounds, pins_of, report_of
 from wal.settings import Settings
