@@ -34,7 +34,7 @@ from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.segments import open_shared
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
-from wal.pchannel import ThreadedLog
+from wal.pchannel.read_only import ThreadedLog
 
 SEGMENT = 32 << 10
 NOBODY = 65_534

@@ -79,8 +79,9 @@ async def _renew(node: Node, access_now: Callable[[], Access], requested: asynci
         requested.clear()
         try:
             await node.renew(await asyncio.to_thread(access_now))
-        except WALError as error:
-            _log.error("the tokens and the files of TLS stay as they are: %s", error)
+        except Exception as error:
+            defect = None if isinstance(error, WALError) else error
+            _log.error("the tokens and the files of TLS stay as they are: %s", error, exc_info=defect)
         else:
             _log.info("the tokens and the files of TLS were read again")
 

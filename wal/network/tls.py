@@ -80,12 +80,10 @@ class ServerCertificate:
     """A server's certificate, which can be renewed while the server runs: connections that begin later get the new one."""
 
     def __init__(self, now: grpc.ServerCertificateConfiguration, *, asks_clients: bool) -> None:
-        self._now = now
+        self._renewed: grpc.ServerCertificateConfiguration | None = None
+        """What was read last, until gRPC has taken it."""
         self._asks_clients = asks_clients
-        # gRPC asks for what is valid now at each handshake, in a thread of its own.
-        self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-            now, lambda: self._now, asks_clients
-        )
+        self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(now, self._take, asks_clients)
 
     @classmethod
     async def of(cls, tls: TlsFiles) -> ServerCertificate:
@@ -102,7 +100,12 @@ class ServerCertificate:
             raise InvalidArgumentError(
                 "whether clients have to show a certificate (tls_ca) is settled when the server starts: start it again"
             )
-        self._now = await tls.server_configuration()
+        self._renewed = await tls.server_configuration()
+
+    def _take(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns what is new since the handshake before, or None. gRPC calls it at each handshake, in a thread of its own."""
+        renewed, self._renewed = self._renewed, None
+        return renewed
 
 
 def _read(path: str | os.PathLike[str] | None) -> bytes | None:
