@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.other import Line, Other
+from tests.contract.other import Line, Other, eventually
 from tests.files.other_user import READERS, SERVICE, STRANGER, OtherUser, modes, place, root_only
 from wal import Message, bridge, open_wal
 from wal.cursors import CursorFiles
@@ -48,7 +48,10 @@ def publish(journal: Path) -> None:
 
 async def use_all_under(line: Line, umask: int, directory: str, settings: dict[str, Any]) -> None:
     os.umask(umask)
+    reserve = Path(directory) / "pchannels" / "p0" / "checkpoint.reserve"
     async with open_wal(directory, **settings):
+        # A thread makes the last file of an opening, and its mode before its size.
+        await eventually(lambda: reserve.exists() and reserve.stat().st_size > 0)
         line.tell(modes(Path(directory)))
     await use_all(directory, **settings)
     line.tell(modes(Path(directory)))
