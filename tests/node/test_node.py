@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,31 @@ async def test_the_server_of_the_command_line_stops_with_0(server: Child) -> Non
     async with connected(server.address) as connection:
         assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
     assert await server.stop() == 0
+
+
+async def test_certificate_and_tokens_are_renewed(certificates: Path) -> None:
+    server, elsewhere = (
+        TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key")
+        for name in ("server", "elsewhere")
+    )
+    old, new = Token(Secret("old")), Token(Secret("new"))
+
+    def access(tls: TlsFiles | None, *tokens: Token) -> Access:
+        return Access(listen="127.0.0.1:0", tls=tls, tokens=tokens)
+
+    mutual = TlsFiles(ca=certificates / "ca.pem", certificate=server.certificate, key=server.key)
+    async with serving(access=access(server, old)) as one:
+        port = int(one.address.rpartition(":")[2])
+        for refused in (access(None, old), access(server), access(mutual, old)):
+            with pytest.raises(InvalidArgumentError, match="start it again"):
+                await one.node.renew(refused)
+        await one.node.renew(access(elsewhere, new))
+        shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+        assert shown.strip() == (certificates / "elsewhere.pem").read_text().strip()
+        await one.node.renew(access(server, new))
+        tls = TlsFiles(ca=certificates / "ca.pem")
+        async with connected(one.address, tls=tls, token=Secret("old")) as connection:
+            with pytest.raises(AuthenticationError):
+                await connection.read(NODE_STATES, ASK, "asking")
+        async with connected(one.address, tls=tls, token=Secret("new")) as connection:
+            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy

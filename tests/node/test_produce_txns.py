@@ -146,7 +146,7 @@ async def test_its_lease_and_its_bounds() -> None:
         assert await stored(served, "a") == [b"second", b"first"]
 
 
-async def test_it_belongs_to_the_client_that_began_it(served: Serving) -> None:
+async def test_transaction_belongs_to_its_client(served: Serving) -> None:
     async with connected(served.address) as connection, connected(served.address) as elsewhere:
         owner = Client(await opened(connection, session=b"owner"))
         others = [Client(await opened(elsewhere, session=b"other")), Client(await opened(elsewhere))]

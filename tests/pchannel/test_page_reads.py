@@ -76,7 +76,7 @@ async def test_those_that_wait_at_one_position_share_a_read() -> None:
     assert log.most == READS_MAX
 
 
-async def test_one_that_reads_everything_makes_it_a_read_of_everything() -> None:
+async def test_reader_of_everything_widens_the_read() -> None:
     log = Log()
     reads = log.reader
     first = await busy(reads)

@@ -222,7 +222,7 @@ def test_the_number_of_open_transactions_is_bounded() -> None:
     table.begin(OPEN_MAX, (("a", 1),), keepalive=1.0, now=0.0)
 
 
-def test_what_an_owner_has_open_is_bounded_until_it_ends() -> None:
+def test_open_transactions_of_an_owner_are_bounded() -> None:
     table = TxnTable(LIMITS)
     owner, other = TxnOwner(b"1", 2, 100), TxnOwner(b"2", 2, 100)
     name = ("a", 1)

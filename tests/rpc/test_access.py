@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -113,6 +114,25 @@ async def test_a_stream_ends_when_its_token_is_taken_back() -> None:
         with pytest.raises(AuthenticationError):
             await streams[1].read()
         assert await listed(second) == ["orders"]
+
+
+async def test_token_that_is_taken_back_while_the_request_arrives() -> None:
+    check = TokenCheck([Token(Secret("old"))], monotonic=time.monotonic)
+
+    class Taking(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+        """Takes the token back once the call was let in, before its handler begins."""
+
+        async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+            handler = await continuation(details)
+            check.renew([Token(Secret("new"))])
+            return handler
+
+    async with (
+        serving(Server(), interceptors=[check, Taking()]) as port,
+        connected(port, token=Secret("old")) as connection,
+    ):
+        with pytest.raises(AuthenticationError, match="is not the server's"):
+            await listed(connection)
 
 
 async def test_refused_calls_are_told_at_most_once_a_second(caplog: pytest.LogCaptureFixture) -> None:

@@ -229,13 +229,13 @@ class RunTable(Sequence[RunRow]):
 
     def _ordinals(self) -> Mapping[str, int] | None:
         """Returns the ordinal of each vchannel's run, or None if one has several, or if there are runs that every reader sees."""
-        found = self._by_name
-        if found is None:
+        ordinals = self._by_name
+        if ordinals is None:
             names = self._names
-            found = self._by_name = {name: ordinal for ordinal, name in enumerate(names) if name}
-            if len(found) + names.count("") < len(names) or RunKind.PCHANNEL in self._kinds:
-                found.clear()
-        return found or None
+            ordinals = self._by_name = {name: ordinal for ordinal, name in enumerate(names) if name}
+            if len(ordinals) + names.count("") < len(names) or RunKind.PCHANNEL in self._kinds:
+                ordinals.clear()
+        return ordinals or None
 
     def exts(self, body: bytes) -> list[tuple[str, int, int, int, bytes]]:
         """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext in this body, run after run."""

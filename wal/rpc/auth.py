@@ -48,8 +48,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         """Takes these tokens from now on; calls under way that they do not allow end. Raises InvalidArgumentError for no tokens."""
         self._tokens = _checked(tokens)
         for task, (secret, right) in self._under_way.items():
-            token = self._token(secret)
-            if (token is None or right not in token.rights) and task not in self._ended:
+            if not self._allows(secret, right) and task not in self._ended:
                 self._ended.add(task)
                 task.cancel()
 
@@ -80,6 +79,8 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         self, behavior: Behavior, request: Any, context: Any, allowed_by: tuple[Secret, Right]
     ) -> Any:
         """Serves a call until its token is taken back."""
+        if not self._allows(*allowed_by):  # it was taken back while the request arrived
+            await abort(context, _UNKNOWN, status=grpc.StatusCode.UNAUTHENTICATED)
         task = asyncio.current_task()
         assert task is not None
         self._under_way[task] = allowed_by
@@ -92,6 +93,10 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         finally:
             del self._under_way[task]
             self._ended.discard(task)
+
+    def _allows(self, secret: Secret, right: Right) -> bool:
+        token = self._token(secret)
+        return token is not None and right in token.rights
 
     def _token(self, given: Secret) -> Token | None:
         found = None
