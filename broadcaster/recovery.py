@@ -42,13 +42,13 @@ def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> Recovered:
         recovered.done[broadcast_id] = (mark, pchannels)
     for broadcast_id in sorted(stored.tasks.keys() | listed.keys()):
         if broadcast_id not in stored.done:
-            recovered.tasks.append(_task(broadcast_id, stored, listed.get(broadcast_id, ())))
+            recovered.tasks.append(_recovered_task(broadcast_id, stored, listed.get(broadcast_id, ())))
     known = {task.broadcast_id for task, _ in recovered.tasks}
     recovered.garbage = [key for broadcast_id, keys in stored.keys.items() if broadcast_id not in known for key in keys]
     return recovered
 
 
-def _task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog]) -> tuple[Task, Content | None]:
+def _recovered_task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog]) -> tuple[Task, Content | None]:
     record = stored.tasks.get(broadcast_id)
     header = record.header if record is not None else listed[0].header
     if record is not None:

@@ -38,16 +38,16 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         try:
             opened, own = log_in(handler_call_details.invocation_metadata or ()), self._log.log_id
         except InvalidArgumentError as error:
-            return _refusing(error)
+            return _refusing_other_log(error)
         if opened in (None, own):
             return await continuation(handler_call_details)
         if (restored := _restored(self._log, opened)) is not None:
-            return _refusing(restored, log_header(own))
+            return _refusing_other_log(restored, log_header(own))
         another = FormatError(
             f"this client opened log {opened:x}, and the server at this address has log {own:x} now: nothing was done. Look whether the "
             "server was started on the right directory, or the address names the right server; then open the log again"
         )
-        return _refusing(another, log_header(own))
+        return _refusing_other_log(another, log_header(own))
 
 
 def _restored(log: LocalLog, opened: int) -> LogWentBackError | None:
@@ -66,7 +66,7 @@ def _restored(log: LocalLog, opened: int) -> LogWentBackError | None:
     return LogWentBackError(str(lost[0]), commons=[common for error in lost for common in error.commons])
 
 
-def _refusing(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:
+def _refusing_other_log(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await abort(context, error, trailers=trailers)
 

@@ -15,7 +15,7 @@ from wal.message import AppendResult, ForgottenResult, MessageID, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.pchannel import Together
-from wal.rpc.api import result_pb2 as proto
+from wal.rpc.api import result_pb2 as result_proto
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.rpc.positions import id_from_bytes
 
@@ -25,16 +25,16 @@ Numbered = tuple[int, AppendResult | ForgottenResult]
 """The number of a request, and its result."""
 
 
-def ranges_of(results: Iterable[Numbered]) -> list[proto.AppendedRange]:
+def ranges_of(results: Iterable[Numbered]) -> list[result_proto.AppendedRange]:
     """Returns the messages of these results, in their order."""
-    ranges: list[proto.AppendedRange] = []
+    ranges: list[result_proto.AppendedRange] = []
     next_request = next_index = next_tick = -1
     frame: MessageID | None = None
     duplicate = False
     for request_id, result in results:
         message_id, tick = result.message_id, result.time_tick
         if message_id is None or tick is None:
-            ranges.append(proto.AppendedRange(first_request_id=request_id, count=1, duplicate=result.duplicate))
+            ranges.append(result_proto.AppendedRange(first_request_id=request_id, count=1, duplicate=result.duplicate))
             frame = None
             continue
         alone = result.txn_context is not None or result.extra is not None or result.last_confirmed != message_id
@@ -60,10 +60,10 @@ def ranges_of(results: Iterable[Numbered]) -> list[proto.AppendedRange]:
     return ranges
 
 
-def range_of(first_request_id: int, together: Together) -> proto.AppendedRange:
+def range_of(first_request_id: int, together: Together) -> result_proto.AppendedRange:
     """Returns the message of the results of consecutive requests."""
     first = together.origin.message_id(together.first_index)
-    return proto.AppendedRange(
+    return result_proto.AppendedRange(
         first_request_id=first_request_id,
         count=together.count,
         first_id=bytes(first),
@@ -71,7 +71,7 @@ def range_of(first_request_id: int, together: Together) -> proto.AppendedRange:
     )
 
 
-def results_of(appended: proto.AppendedRange) -> Iterator[Numbered]:
+def results_of(appended: result_proto.AppendedRange) -> Iterator[Numbered]:
     """Yields the results of a range. Raises InvalidArgumentError for a range that contradicts itself."""
     number, count, duplicate = appended.first_request_id, appended.count, appended.duplicate
     if not appended.first_id:
@@ -137,15 +137,15 @@ def _extra(extra: object) -> AnyProto | None:
     raise InvalidArgumentError(f"the extra {extra!r} of a result has no wire form: it must be a google.protobuf.Any")
 
 
-def _plain(request_id: int, message_id: MessageID, tick: int, duplicate: bool) -> proto.AppendedRange:
-    return proto.AppendedRange(
+def _plain(request_id: int, message_id: MessageID, tick: int, duplicate: bool) -> result_proto.AppendedRange:
+    return result_proto.AppendedRange(
         first_request_id=request_id, count=1, first_id=bytes(message_id), first_time_tick=tick, duplicate=duplicate
     )
 
 
 def _range(
     request_id: int, message_id: MessageID, tick: int, result: AppendResult | ForgottenResult
-) -> proto.AppendedRange:
+) -> result_proto.AppendedRange:
     """Returns the range of one result that shares none."""
     alone = _plain(request_id, message_id, tick, result.duplicate)
     if result.last_confirmed is not None and result.last_confirmed != message_id:
