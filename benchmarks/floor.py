@@ -20,9 +20,9 @@ import google_crc32c
 from benchmarks.cell import Cell, Measured, Row, payload
 from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import properties_of, vchannel_name
-from wal.backends.journal.layout import ENVELOPE_BYTES, pack_envelope, padding, slot_bytes
 from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 from wal.message import encode_properties
+from wal.storage.journal.layout import ENVELOPE_BYTES, pack_envelope, padding, slot_bytes
 
 __all__ = ["make_frame", "read_floor", "write_floor", "write_raw"]
 

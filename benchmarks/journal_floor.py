@@ -18,9 +18,10 @@ from pathlib import Path
 
 import google_crc32c
 
-from wal.backends.journal import JournalBackend, JournalLog
-from wal.backends.journal.layout import ENVELOPE_BYTES, Envelope, padding, slot_bytes
 from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.layout import ENVELOPE_BYTES, Envelope, padding, slot_bytes
+from wal.storage.journal.log import JournalLog
 
 RECORDS = 256
 PAYLOAD_BYTES = 1024

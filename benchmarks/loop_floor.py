@@ -19,8 +19,8 @@ import google_crc32c
 
 from benchmarks.cell import Cell
 from benchmarks.floor import SPACE_BYTES, make_frame
-from wal.backends.journal.layout import SECTOR_BYTES, pack_envelope, padding
-from wal.backends.journal.linux_aio import AsyncWrite
+from wal.storage.journal.layout import SECTOR_BYTES, pack_envelope, padding
+from wal.storage.journal.linux_aio import AsyncWrite
 
 __all__ = ["LoopFloor", "open_loop_floor", "why_no_loop_floor"]
 

@@ -134,7 +134,7 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
     from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, started
     from tests.servers.pulsar_fixtures import keeping_namespace
     from wal.msgstream.media.pulsar import PulsarMedium
-    from wal.pulsar import PulsarAddress
+    from wal.storage.pulsar.address import PulsarAddress
 
     found = stack.enter_context(started())
     url, admin = found[ADDRESS_VARIABLE], found[ADMIN_VARIABLE]

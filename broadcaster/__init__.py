@@ -30,11 +30,11 @@ from broadcaster.message import (
     BroadcastAppendResult,
     BroadcasterStatistics,
     BroadcastMessage,
+    BroadcastState,
     BroadcastTask,
     Content,
     CopiesInLog,
 )
-from broadcaster.state import BroadcastState
 
 if TYPE_CHECKING:
     from broadcaster.admission import BroadcasterLimits

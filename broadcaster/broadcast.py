@@ -12,9 +12,20 @@ from typing import Final, TypeVar
 
 from actors import ActorError, ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
 from broadcaster.admission import BroadcasterLimits
-from broadcaster.arguments import check_append, check_id, check_key, check_reason, copy_named
 from broadcaster.broadcaster import Broadcaster
-from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, Withdraw
+from broadcaster.calls import (
+    AbortCall,
+    AckCall,
+    AppendCall,
+    TasksCall,
+    WatchCall,
+    Withdraw,
+    check_append,
+    check_id,
+    check_key,
+    check_reason,
+    copy_named,
+)
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from broadcaster.operator import AppendOperator
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError

@@ -31,12 +31,10 @@ from broadcaster.calls import (
     settle,
 )
 from broadcaster.lifecycle import Lifecycle
-from broadcaster.message import BroadcasterStatistics, BroadcastTask
+from broadcaster.message import BroadcasterStatistics, BroadcastState, BroadcastTask
 from broadcaster.operator import AppendOperator
-from broadcaster.records import read_records
-from broadcaster.recovery import rebuild
+from broadcaster.records import read_records, rebuild
 from broadcaster.running import Running
-from broadcaster.state import BroadcastState
 from broadcaster.task import TICK_LOGICAL_BITS
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv import KVBase

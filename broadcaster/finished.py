@@ -14,10 +14,10 @@ import msgspec
 
 from actors import Clock
 from broadcaster.admission import BroadcasterLimits
+from broadcaster.message import BroadcastState
 from broadcaster.operator import AppendOperator
 from broadcaster.records import DoneMark, done_key, encode_done, finished_keys
 from broadcaster.saver import Saver
-from broadcaster.state import BroadcastState
 from broadcaster.task import Task
 
 __all__ = ["FinishedBroadcasts", "Tombstone", "Tombstones", "needs_mark"]

@@ -19,14 +19,12 @@ from broadcaster.admission import Admission, BroadcasterLimits
 from broadcaster.background import BackgroundJobs
 from broadcaster.calls import AppendCall, aborted, delayed, held_twice, refuse, settle, stuck, unsaved, unsettled
 from broadcaster.finished import FinishedBroadcasts, needs_mark
-from broadcaster.message import BroadcastAppendResult, Content
+from broadcaster.message import BroadcastAppendResult, BroadcastState, Content
 from broadcaster.operator import AppendOperator
 from broadcaster.running import Callers, Running, RunningTable
 from broadcaster.saver import Saver
-from broadcaster.single_frame import SingleFrame, SingleFrames
-from broadcaster.state import BroadcastState
+from broadcaster.single_frame import SingleFrame, SingleFrames, Writer
 from broadcaster.task import TICK_LOGICAL_BITS, Task
-from broadcaster.writer import Writer
 from wal.errors import InvalidArgumentError, WALError
 from wal.kv import KVBase
 from wal.message import BroadcastHeader, CopyOutcomes, encode_properties

@@ -1,4 +1,6 @@
-"""The data of a broadcast: the arguments and results of a caller, and the types that cross the seam to the log. Pure.
+"""BroadcastState: the state of a broadcast; and EDGES: all its transitions. Pure.
+
+The data of a broadcast: the arguments and results of a caller, and the types that cross the seam to the log. Pure.
 
 Owns the checks of a `BroadcastMessage` before it is used. A message never changes; the same object may be appended again, as a new
 broadcast.
@@ -6,14 +8,14 @@ broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import enum
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from broadcaster.lock_table import distinct_keys
-from broadcaster.state import BroadcastState
 from wal.errors import InvalidArgumentError
 from wal.message import (
     AppendResult,
@@ -28,8 +30,10 @@ from wal.message import (
 )
 
 __all__ = [
+    "EDGES",
     "BroadcastAppendResult",
     "BroadcastMessage",
+    "BroadcastState",
     "BroadcastTask",
     "BroadcasterStatistics",
     "Content",
@@ -38,6 +42,48 @@ __all__ = [
     "VChannelNames",
     "names_of",
 ]
+
+
+class BroadcastState(enum.IntEnum):
+    """The state of a broadcast. The numbers 1 to 3 are the seeds'."""
+
+    PENDING = 1
+    """Copies are missing, and are being written."""
+    DONE = 2
+    """Every copy is durable, and acknowledged if required."""
+    WAIT_ACK = 3
+    """Every copy is durable; acks are missing."""
+    STUCK = 6
+    """The missing copies were refused permanently: recreate those vchannels, or abort the broadcast."""
+    ABORTING = 7
+    """The broadcast was aborted; the ABORT_BROADCAST messages to the vchannels that have a copy are being written."""
+    ABORTED = 8
+    """The broadcast was aborted, and every vchannel that has a copy got its ABORT_BROADCAST."""
+    WITHDRAWN = 9
+    """Every vchannel refused the broadcast before any part of it was in a log."""
+
+
+EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
+    BroadcastState.PENDING: frozenset(
+        (
+            BroadcastState.STUCK,
+            BroadcastState.WAIT_ACK,
+            BroadcastState.DONE,
+            BroadcastState.ABORTING,
+            BroadcastState.WITHDRAWN,
+        )
+    ),
+    BroadcastState.STUCK: frozenset(
+        (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING)
+    ),
+    BroadcastState.WAIT_ACK: frozenset((BroadcastState.DONE, BroadcastState.ABORTING)),
+    BroadcastState.ABORTING: frozenset((BroadcastState.ABORTED,)),
+    BroadcastState.DONE: frozenset(),
+    BroadcastState.ABORTED: frozenset(),
+    BroadcastState.WITHDRAWN: frozenset(),
+}
+"""The transitions. A task that every vchannel acknowledges while copies are still missing goes from PENDING to DONE."""
+
 
 BYTES_A_VCHANNEL: Final = 64
 """The bytes that `estimate_size` counts for each vchannel in addition to its name."""

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from broadcaster.state import EDGES, BroadcastState
+from broadcaster.message import EDGES, BroadcastState
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
 

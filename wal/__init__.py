@@ -17,16 +17,14 @@ check_siblings()
 del check_siblings
 
 if typing.TYPE_CHECKING:
-    from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
-    from broadcaster.state import BroadcastState
+    from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
     from wal import bridge, errors, timestamp  # noqa: F401
-    from wal.accesser import LogStatistics, WALAccesser
-    from wal.accesser.broadcast import LogBroadcast
-    from wal.accesser.opening import WAL, init, open_wal, release
-    from wal.accesser.responses import AppendOption, AppendResponses
-    from wal.accesser.txn import Txn
-    from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
-    from wal.cursors import CursorInfo
+    from wal.api.accesser import AppendOption, AppendResponses, LogStatistics, WALAccesser
+    from wal.api.broadcast import LogBroadcast
+    from wal.api.opening import WAL, init, open_wal, release
+    from wal.api.txn import Txn
+    from wal.channels.channels import ChannelDescription
+    from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.message import (
         AppendResult,
         BroadcastHeader,
@@ -40,8 +38,8 @@ if typing.TYPE_CHECKING:
         TimeTickMessage,
         TxnContext,
     )
-    from wal.pchannel import MessageHandler, PChannelStatistics, ProducerInfo, ProducerKey, Scanner, ScannerStatistics
-    from wal.reading import (
+    from wal.read.cursors.cursor import CursorInfo
+    from wal.read.options import (
         All,
         DeliverFilter,
         DeliverPolicy,
@@ -53,9 +51,12 @@ if typing.TYPE_CHECKING:
         TimeTickGT,
         TimeTickGTE,
     )
-    from wal.retention import PChannelRetention, RetentionHolder
+    from wal.read.pchannel import PChannelStatistics
+    from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
+    from wal.retention.report import PChannelRetention, RetentionHolder
     from wal.secret import Secret
     from wal.settings import Settings, SettingsOverrides
+    from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 __all__ = [
     "WAL",
@@ -114,22 +115,24 @@ __all__ = [
 _HOMES: typing.Final = {
     name: home
     for home, names in {
-        "wal.accesser": "LogStatistics WALAccesser",
-        "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastTask",
-        "broadcaster.state": "BroadcastState",
-        "wal.accesser.broadcast": "LogBroadcast",
-        "wal.channels": "ChannelDescription OwnerDescription VChannelInfo",
-        "wal.cursors": "CursorInfo",
+        "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastState BroadcastTask",
+        "wal.api.accesser": "AppendOption AppendResponses WALAccesser",
+        "wal.api.broadcast": "LogBroadcast",
+        "wal.api.opening": "WAL init open_wal release",
+        "wal.api.txn": "Txn",
+        "wal.channels.channels": "ChannelDescription",
+        "wal.channels.vchannels": "OwnerDescription VChannelInfo",
+        "wal.engine": "LogStatistics",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
         "MessageType ResourceKey TimeTickMessage TxnContext",
-        "wal.accesser.opening": "WAL init open_wal release",
-        "wal.pchannel": "MessageHandler PChannelStatistics ProducerInfo ProducerKey Scanner ScannerStatistics",
-        "wal.reading": "All DeliverFilter DeliverPolicy Latest MessageTypes ReadPosition StartAfter StartFrom TimeTickGT TimeTickGTE",
-        "wal.accesser.responses": "AppendOption AppendResponses",
-        "wal.retention": "PChannelRetention RetentionHolder",
+        "wal.read.cursors.cursor": "CursorInfo",
+        "wal.read.options": "All DeliverFilter DeliverPolicy Latest MessageTypes ReadPosition StartAfter StartFrom TimeTickGT TimeTickGTE",
+        "wal.read.pchannel": "PChannelStatistics",
+        "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
+        "wal.retention.report": "PChannelRetention RetentionHolder",
         "wal.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",
-        "wal.accesser.txn": "Txn",
+        "wal.write.idempotency.keys": "ProducerInfo ProducerKey",
     }.items()
     for name in names.split()
 }

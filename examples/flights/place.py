@@ -12,7 +12,7 @@ from typing import Final, TypedDict
 import msgspec
 
 from wal import open_wal
-from wal.accesser.opening import LogOpening
+from wal.api.opening import LogOpening
 from wal.settings import Settings
 
 __all__ = ["ON_PULSAR", "STANDALONE", "Place", "on_pulsar"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wal.engine.local.log import LocalLog
+from wal.local.log import LocalLog
 
 __all__ = ["SavingGate"]
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from broadcaster import BroadcasterStatistics
 from wal import ImmutableMessage, WALAccesser
-from wal.engine.base import LogStatistics
-from wal.engine.local.log import LocalLog
-from wal.engine.remote.log import RemoteLog
+from wal.client.log import RemoteLog
+from wal.engine import LogStatistics
 from wal.errors import WALError
+from wal.local.log import LocalLog
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.methods import NODE_STATES
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.backends.faults import FaultyDisk
 from wal import Message, open_wal
-from wal.backends.journal import layout
-from wal.backends.journal.control import CONTROL_NAME, ControlView
 from wal.errors import StorageError, WALError
+from wal.storage.journal import layout
+from wal.storage.journal.control import CONTROL_NAME, ControlView
 
 TORN_BYTES = 10_000
 WRITER = """
@@ -140,7 +140,7 @@ async def test_a_close_after_a_failed_write_says_why(
     data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FaultyDisk()
-    monkeypatch.setattr("wal.backends.journal.backend.Disk", lambda: disk)
+    monkeypatch.setattr("wal.storage.journal.backend.Disk", lambda: disk)
     log = await open_wal(data)
     disk.fail_sync = True
     with pytest.raises(StorageError):

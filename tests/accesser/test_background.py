@@ -9,9 +9,9 @@ import pytest
 
 from tests.accesser.probes import payloads
 from wal import Message, open_wal
-from wal.channels import VChannelDirectory
+from wal.channels.directory import VChannelDirectory
 from wal.errors import StorageError, UnknownError, WALError
-from wal.pchannel import Checkpointer
+from wal.write.recovery import Checkpointer
 
 WAIT_S = 60.0
 

@@ -27,7 +27,6 @@ from wal import (
     bridge,
     open_wal,
 )
-from wal.backends.journal import JournalBackend
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -39,6 +38,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import Batch, KVBase
+from wal.storage.journal.backend import JournalBackend
 
 ORDERS = ResourceKey("collection", "orders")
 NAMES = [f"orders-{number}" for number in range(12)]

@@ -11,7 +11,7 @@ import pytest
 from tests.accesser.probes import local, payloads, read_all
 from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
-from wal.pchannel import PChannel
+from wal.write.pchannel import PChannel
 
 NAMES = ["a", "b", "c"]
 KEY = ResourceKey("collection", "orders")

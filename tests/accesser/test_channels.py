@@ -14,8 +14,8 @@ import pytest
 
 from tests.accesser.probes import local, payloads, start, turns
 from wal import ChannelDescription, Message, OwnerDescription, Scanner, WALAccesser, open_wal
-from wal.channels import CHANNELS_MAX
-from wal.channels.owners import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
+from wal.channels.channels import CHANNELS_MAX
+from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,

@@ -11,11 +11,11 @@ import pytest
 
 from tests.accesser.probes import local, payloads
 from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal
-from wal.engine.local.log import LocalLog
-from wal.engine.local.storage import META_FILE
 from wal.errors import CorruptionError, NoSpaceError, TruncatedError
 from wal.kv import SqliteKV
-from wal.pchannel import CheckpointRule
+from wal.local.log import LocalLog
+from wal.local.storage import META_FILE
+from wal.write.recovery import CheckpointRule
 
 SEGMENT = 1 << 20
 BODY = bytes(100_000)

@@ -13,9 +13,6 @@ from broadcaster import AppendOperator, Content
 from tests.accesser.probes import close_all, local, payloads, read_all, start
 from tests.backends.faults import FaultyDisk
 from wal import BroadcastHeader, Message, WALAccesser, open_wal
-from wal.backends.journal import JournalBackend
-from wal.engine.local.copies_operator import CopiesOperator
-from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -25,7 +22,10 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import Batch, KVBase
+from wal.local.copies_operator import CopiesOperator
+from wal.local.log import LocalLog
 from wal.message import AppendResult, CopyOutcomes, encode_properties
+from wal.storage.journal.backend import JournalBackend
 
 NAMES = ["a", "b", "c"]
 CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))

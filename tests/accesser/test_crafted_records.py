@@ -35,16 +35,17 @@ from broadcaster.records import (
 from tests.backends.crafting import crafted, fields_of, sealed
 from tests.cursors.samples import cursor
 from wal import Message, open_wal
-from wal.channels import VChannelMap
-from wal.cursors.codec import decode_cursor, encode_cursor
+from wal.channels.vchannel_map import VChannelMap
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, WALError
 from wal.kv import SqliteKV
 from wal.message import BroadcastHeader, ResourceKey
-from wal.pchannel import CopyTable, IdempotencyTable, RecoveryState
-from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, encode_copies
-from wal.pchannel.idempotency.scopes import Kept, KeyRun, Scope
-from wal.pchannel.idempotency.state import KeptProducer, encode_state
-from wal.pchannel.pieces import PieceKind, encode_header, encode_piece
+from wal.read.cursors.files import decode_cursor, encode_cursor
+from wal.storage.pieces import PieceKind, encode_header, encode_piece
+from wal.write.copies import CopiesPart, CopyTable, ListedBroadcast, encode_copies
+from wal.write.idempotency.scopes import Kept, KeyRun, Scope
+from wal.write.idempotency.state import KeptProducer, encode_state
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.recovery import RecoveryState
 
 HERE: Final = Path("vchannels")
 DEEP: Final = 100_000

@@ -26,13 +26,14 @@ from wal import (
     WALAccesser,
     open_wal,
 )
-from wal.cursors import Cursor, CursorFiles, CursorKey
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     TruncatedError,
 )
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.files import CursorFiles
 
 MIB = 1 << 20
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.accesser.probes import local
 from wal import Message, open_wal
-from wal.cursors import CursorFiles, CursorStore
 from wal.errors import WouldBlockError
+from wal.read.cursors.files import CursorFiles
+from wal.read.cursors.store import CursorStore
 
 TIMEOUT_S = 1.0
 SAVES = 60

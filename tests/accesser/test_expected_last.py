@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.accesser.probes import local, made_on, payloads, read_all, start, turns
 from tests.accesser.test_idempotency import Gate
 from wal import BroadcastMessage, Message, MessageID, MessageType, ProducerKey, WALAccesser, open_wal
-from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelNotExistError,
     ConflictError,
@@ -21,7 +20,8 @@ from wal.errors import (
     InvalidTransactionStateError,
     UnavailableError,
 )
-from wal.pchannel import CheckpointRule
+from wal.local.log import LocalLog
+from wal.write.recovery import CheckpointRule
 
 
 def order(payload: bytes = b"x", vchannel: str = "orders") -> Message:

@@ -12,14 +12,14 @@ from tests.accesser.faults import SavingGate
 from tests.accesser.probes import local, made_on, payloads, turns
 from tests.backends.faults import FaultyDisk
 from wal import Message, WALAccesser, open_wal
-from wal.backends.journal import backend as journal_backend
 from wal.errors import (
     ChannelFencedError,
     StorageError,
     UnknownError,
     WALError,
 )
-from wal.pchannel import pipeline
+from wal.storage.journal import backend as journal_backend
+from wal.write import pipeline
 
 
 async def test_a_call_after_a_failure_is_known_not_to_be_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

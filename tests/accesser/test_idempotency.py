@@ -13,7 +13,6 @@ from tests.accesser.probes import grouped, local, made_on, payloads, read_all, s
 from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
-from wal.backends.journal import backend as journal_backend
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -27,6 +26,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import EncodedFrame
+from wal.storage.journal import backend as journal_backend
 
 
 class Gate:

@@ -19,7 +19,7 @@ import pytest
 from tests.accesser.probes import local, made_on
 from tests.contract.other import eventually
 from wal import Latest, Message, MessageType, MessageTypes, Scanner, TimeTickGT, WALAccesser, open_wal
-from wal.pchannel import PChannel
+from wal.write.pchannel import PChannel
 
 VCHANNELS: Final = 1_000
 SCANNERS: Final = 100

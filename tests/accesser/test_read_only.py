@@ -15,9 +15,7 @@ import wal
 from tests.accesser.probes import payloads, read_all, start
 from tests.contract.other import eventually
 from wal import ImmutableMessage, Latest, Message, WALAccesser, bridge, open_wal
-from wal.backends import LogSnapshot
-from wal.backends.journal import ReadOnlyJournalLog
-from wal.channels import place
+from wal.channels.vchannels import place
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -26,6 +24,8 @@ from wal.errors import (
     InvalidArgumentError,
     WALError,
 )
+from wal.storage.base import LogSnapshot
+from wal.storage.journal.read_only import ReadOnlyJournalLog
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 

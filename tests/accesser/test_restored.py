@@ -23,14 +23,14 @@ from wal import (
     bridge,
     open_wal,
 )
-from wal.backends.journal.lineage import LINEAGE_NAME, load_lineage
 from wal.channels.map_keeper import VChannelMapKeeper
 from wal.cli.main import main
-from wal.engine.local import restored
-from wal.engine.local.restored import mark_restored
 from wal.errors import ConflictError, CorruptionError, InvalidArgumentError, LogWentBackError, WALError
+from wal.local import restored
+from wal.local.restored import mark_restored
 from wal.location import parse_location
 from wal.message import AppendResult, Lineage, Restore
+from wal.storage.journal.directory import LINEAGE_NAME, load_lineage
 
 OLD, LOST, NEW = 20, 10, 40
 

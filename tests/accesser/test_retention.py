@@ -24,8 +24,8 @@ from wal import (
     WALAccesser,
     open_wal,
 )
-from wal.cursors import CursorFiles
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
+from wal.read.cursors.files import CursorFiles
 
 MIB = 1 << 20
 SEGMENTS_BEYOND = 4

@@ -10,8 +10,8 @@ import pytest
 
 from tests.accesser.probes import payloads
 from wal import Message, WALAccesser, open_wal
-from wal.backends.journal.truncation import Truncation
 from wal.errors import TruncatedError
+from wal.storage.journal.log import Truncation
 
 
 class Gate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors import VirtualClock
 from wal import Settings, WALAccesser
-from wal.engine.local.log import LocalLog
+from wal.local.log import LocalLog
 from wal.location import parse_location
 
 __all__ = ["open_virtual"]

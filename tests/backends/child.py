@@ -19,10 +19,13 @@ from pathlib import Path
 
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder
-from wal.backends.journal import Disk, JournalBackend, JournalLog, WritePath, log_tail
-from wal.backends.journal.backend import hold
-from wal.backends.journal.recovery import recover_log
 from wal.errors import ChannelFencedError
+from wal.storage.journal import log_tail
+from wal.storage.journal.backend import JournalBackend, hold
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.recovery import recover_log
+from wal.storage.journal.writer import WritePath
 
 
 def payload(term: int, sequence: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The guarantees of every backend (wal.backends.base), as one suite: a backend joins by inheriting it and naming its factory.
+"""The guarantees of every backend (wal.storage.base), as one suite: a backend joins by inheriting it and naming its factory.
 
 The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers that
 agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
@@ -26,7 +26,6 @@ from tests.backends.frames import (
     read_all,
     read_keyed,
 )
-from wal.backends import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
 from wal.errors import (
     ChannelFencedError,
     ClosedError,
@@ -36,6 +35,7 @@ from wal.errors import (
     TruncatedError,
 )
 from wal.frame import EncodedFrame, RunKind
+from wal.storage.base import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
 
 PCHANNELS = ("p-0", "p-1", "p-2")
 

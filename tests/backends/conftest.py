@@ -9,7 +9,9 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.backends.journals import loop_can_write
-from wal.backends.journal import WritePath, log_tail, loop_path
+from wal.storage.journal import log_tail
+from wal.storage.journal import writer as loop_path
+from wal.storage.journal.writer import WritePath
 
 
 @pytest.fixture(autouse=True)

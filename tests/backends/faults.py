@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from wal.backends.journal import Disk, JournalFile
-from wal.backends.journal.linux_aio import AsyncWrite
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.linux_aio import AsyncWrite
 
 
 class WatchedDisk(Disk):

@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
 
-from wal.backends import FramePage, PChannelLog, StoredFrame
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame, encode_key
 from wal.message import MessageType
+from wal.storage.base import FramePage, PChannelLog, StoredFrame
 
 INCARNATION = 0x1CE
 CLOCK = itertools.count(1 << 20)

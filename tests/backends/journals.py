@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.backends.frames import INCARNATION
-from wal.backends.journal import Disk, JournalBackend, JournalLog, WritePath
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.writer import WritePath
 
 PCHANNEL = "p"
 

@@ -19,9 +19,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from wal.backends.journal import Disk, JournalFile
-from wal.backends.journal.layout import SECTOR_BYTES
-from wal.backends.journal.linux_aio import AsyncWrite
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.layout import SECTOR_BYTES
+from wal.storage.journal.linux_aio import AsyncWrite
 
 
 class PowerCutDisk(Disk):

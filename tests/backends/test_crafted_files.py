@@ -19,10 +19,10 @@ import pytest
 from tests.backends.crafting import crafted, fields_of
 from tests.backends.frames import FrameMaker, append_all, content, read_all
 from tests.backends.journals import PCHANNEL, folder, journal
-from wal.backends.journal import ReadOnlyJournal, ReadOnlyJournalLog
-from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.layout import SECTOR_BYTES
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, TruncatedError
+from wal.storage.journal.index import SegmentIndex
+from wal.storage.journal.layout import SECTOR_BYTES
+from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
 
 INDEX: Final = fields_of("4sIQQQQQQqIIIIII")
 SEGMENT: Final = fields_of("8sIIQQQQQQqQQQI")

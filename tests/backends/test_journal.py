@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends.conformance import BackendConformance
-from wal.backends import LogBackend
-from wal.backends.journal import JournalBackend
+from wal.storage.base import LogBackend
+from wal.storage.journal.backend import JournalBackend
 
 
 class TestJournalBackend(BackendConformance):

@@ -17,15 +17,15 @@ from tests.backends.faults import FaultyDisk, MeetingDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, read_keyed
 from tests.backends.journals import PCHANNEL, folder, journal, segments
 from tests.backends.power import PowerCutDisk
-from wal.backends import PChannelLog
-from wal.backends.journal import Disk, JournalBackend, JournalLog
-from wal.backends.journal.control import ControlPage
 from wal.errors import CorruptionError, NoSpaceError, StorageError, WALError
-from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
-from wal.pchannel.checkpointer import Checkpointer
-from wal.pchannel.copies import CopyTable
-from wal.pchannel.idempotency import IdempotencyTable
-from wal.pchannel.recovery import RecoveryState
+from wal.storage.base import PChannelLog
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.control import ControlPage
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.log import JournalLog
+from wal.write.copies import CopyTable
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState
 
 SEGMENT = 16 << 10
 OPERATIONS = 400

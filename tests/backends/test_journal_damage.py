@@ -12,10 +12,10 @@ import pytest
 
 from tests.backends.frames import FrameMaker, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
-from wal.backends.journal.control import CONTROL_BYTES
-from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader
 from wal.errors import CorruptionError, FormatError
 from wal.frame import EncodedFrame
+from wal.storage.journal.control import CONTROL_BYTES
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader
 
 FLIPS = 400
 

@@ -12,8 +12,8 @@ import pytest
 from tests.backends.faults import BrokenDisk
 from tests.backends.frames import FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import journal, segments
-from wal.backends.journal import JournalLog
 from wal.errors import WouldBlockError
+from wal.storage.journal.log import JournalLog
 
 
 def no_descriptor(number: int) -> OSError:

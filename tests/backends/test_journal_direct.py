@@ -21,9 +21,9 @@ import pytest
 from tests.backends.faults import FaultyDisk
 from tests.backends.frames import FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import journal, segments
-from wal.backends.journal import Disk, JournalFile
-from wal.backends.journal import disk as disk_module
-from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
+from wal.storage.journal import disk as disk_module
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
 
 PATTERN_SECTORS = 8
 """The largest frame of the readers' test. Each of its sectors holds its own number, over and over."""

@@ -11,8 +11,9 @@ import pytest
 from tests.backends.faults import GatedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder, journal
-from wal.backends.journal import JournalBackend, is_being_written
 from wal.errors import ClosedError, CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.directory import is_being_written
 
 
 async def test_an_empty_or_missing_directory_becomes_a_journal(tmp_path: Path) -> None:

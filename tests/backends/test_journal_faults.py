@@ -15,8 +15,9 @@ import pytest
 from tests.backends.faults import FaultyDisk
 from tests.backends.frames import FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import journal
-from wal.backends.journal import Disk, WritePath
 from wal.errors import NoSpaceError, StorageError
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.writer import WritePath
 
 
 @pytest.mark.parametrize("fault", ["fail_sync", "fail_write"])

@@ -11,9 +11,11 @@ import pytest
 from tests.backends.faults import HeldDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder, journal
-from wal.backends.journal import Disk, JournalBackend, JournalLog
 from wal.errors import LockedError, StorageError
 from wal.files import HeldDirectory, HeldNames
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.log import JournalLog
 
 GONE = "removed or replaced under the open log"
 

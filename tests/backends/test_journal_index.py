@@ -13,11 +13,11 @@ import pytest
 
 from tests.backends.frames import FrameMaker, append_all, read_all, read_keyed
 from tests.backends.journals import folder, journal
-from wal.backends.journal.active import PART_FRAMES, PART_RUNS
-from wal.backends.journal.index import SegmentIndex, index_name
-from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.errors import CorruptionError
 from wal.frame import KEYED, FrameHeader
+from wal.storage.journal.index import SegmentIndex, index_name
+from wal.storage.journal.layout import HEADER_PAGE_BYTES
+from wal.storage.journal.log_tail import PART_FRAMES, PART_RUNS
 
 BASE = 0x4000
 IDENTITY = {"incarnation": 3, "generation": 5}

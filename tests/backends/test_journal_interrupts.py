@@ -14,7 +14,11 @@ import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends.journal import JournalBackend, WritePath, fence, linux_aio, loop_path, writer
+from wal.storage.journal import control as fence
+from wal.storage.journal import linux_aio, writer
+from wal.storage.journal import writer as loop_path
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.writer import WritePath
 
 CLOSE_S = 20.0
 FILES = frozenset(str(module.__file__) for module in (fence, linux_aio, loop_path, writer))

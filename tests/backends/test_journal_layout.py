@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import folder, journal
-from wal.backends.journal import Disk
-from wal.backends.journal.control import ControlPage, ControlRecord
-from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.layout import Envelope, SegmentHeader, padding, slot_bytes
-from wal.backends.journal.lineage import load_lineage, save_lineage
 from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameHeader
 from wal.message import Lineage, Restore
+from wal.storage.journal.control import ControlPage, ControlRecord
+from wal.storage.journal.directory import load_lineage, save_lineage
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.index import SegmentIndex
+from wal.storage.journal.layout import Envelope, SegmentHeader, padding, slot_bytes
 
 HEADER = SegmentHeader(
     incarnation=0x0102,

@@ -20,10 +20,12 @@ import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, content, content_of, read_all
 from tests.backends.power import PowerCutDisk
-from wal.backends import PChannelLog
-from wal.backends.journal import JournalBackend, JournalLog, WritePath
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.frame import EncodedFrame
+from wal.storage.base import PChannelLog
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.writer import WritePath
 
 CHAINS = 8
 LIVES = 60

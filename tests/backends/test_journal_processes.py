@@ -18,9 +18,9 @@ import pytest
 from tests.backends.child import open_past_the_lock, payload
 from tests.backends.frames import FrameMaker, append, read_all
 from tests.backends.journals import journal
-from wal.backends import PChannelLog
-from wal.backends.journal import JournalBackend
 from wal.errors import LockedError
+from wal.storage.base import PChannelLog
+from wal.storage.journal.backend import JournalBackend
 
 KILLS = 12
 WAIT_S = 60.0

@@ -21,20 +21,16 @@ from tests.backends.child import payload
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import PCHANNEL, folder, journal, segments
 from tests.backends.test_journal_processes import child
-from wal.backends import FramePage
-from wal.backends.journal import (
-    Disk,
-    JournalBackend,
-    JournalFile,
-    JournalLog,
-    ReadOnlyJournal,
-    ReadOnlyJournalLog,
-)
-from wal.backends.journal.layout import HEADER_PAGE_BYTES
-from wal.backends.journal.segments import open_shared
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
-from wal.pchannel.read_only import ThreadedLog
+from wal.read.read_only_pchannel import ThreadedLog
+from wal.storage.base import FramePage
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.layout import HEADER_PAGE_BYTES
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.segments import open_shared
 
 SEGMENT = 32 << 10
 NOBODY = 65_534

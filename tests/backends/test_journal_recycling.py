@@ -14,8 +14,11 @@ import pytest
 from tests.backends.faults import GatedDisk, HeldDisk, RemovalDisk, WatchedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import PCHANNEL, folder, journal, segments
-from wal.backends.journal import JournalBackend, JournalLog, active, is_being_written
 from wal.errors import ChannelFencedError, TruncatedError
+from wal.storage.journal import log_tail as active
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.directory import is_being_written
+from wal.storage.journal.log import JournalLog
 
 SEGMENT = 32 << 10
 

@@ -14,10 +14,11 @@ import pytest
 from tests.backends.faults import FaultyDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends.journal import Disk, JournalBackend, JournalFile, WritePath
-from wal.backends.journal.linux_aio import AsyncWrite
-from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.linux_aio import AsyncWrite
+from wal.storage.journal.writer import LOOP_BYTES_MAX, WritePath
 
 WAIT_S = 60.0
 by_loop = pytest.mark.usefixtures("always_by_loop")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends.journals import loop_can_write
-from wal.backends.journal import linux_aio
-from wal.backends.journal.linux_aio import AsyncWrite, syncs_writes
+from wal.storage.journal import linux_aio
+from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
 
 SECTOR = 512
 WAIT_S = 60.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.backends.conformance import BackendConformance
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
-from wal.backends import LogBackend
-from wal.backends.memory import MemoryBackend, MemoryStore
+from wal.storage.base import LogBackend
+from wal.storage.memory import MemoryBackend, MemoryStore
 
 
 class TestMemoryBackend(BackendConformance):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.bridge import arrow_properties
-from wal.bridge.arrow_properties import properties_column
+from wal.api import arrow as arrow_properties
+from wal.api.arrow import properties_column
 from wal.errors import CorruptionError
 from wal.message import decode_properties, encode_properties
 

@@ -17,7 +17,6 @@ import pytest
 
 from tests.bridge.logs import Writer, numbers
 from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, Txn, WALAccesser, bridge
-from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.errors import (
     BulkAppendError,
     ClosedError,
@@ -26,6 +25,7 @@ from wal.errors import (
     StorageError,
     WALError,
 )
+from wal.storage.journal.writer import LOOP_BYTES_MAX
 
 WAIT_TIMEOUT_S = 60.0
 

@@ -16,9 +16,9 @@ import pytest
 from tests.accesser.probes import facts
 from tests.bridge.logs import Writer, numbers, write_mixture
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
-from wal.backends import LogSnapshot
-from wal.backends.journal import ReadOnlyJournalLog
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
+from wal.storage.base import LogSnapshot
+from wal.storage.journal.read_only import ReadOnlyJournalLog
 
 WAIT_TIMEOUT_S = 60.0
 
@@ -183,7 +183,7 @@ class AwayLog(ReadOnlyJournalLog):
 
 def test_a_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data_of(data)
-    monkeypatch.setattr("wal.backends.journal.read_only.ReadOnlyJournalLog", AwayLog)
+    monkeypatch.setattr("wal.storage.journal.read_only.ReadOnlyJournalLog", AwayLog)
     messages = bridge.iterate(data, "orders")
     with ThreadPoolExecutor(1) as pool:
         seen = pool.submit(lambda: list(messages))

@@ -28,10 +28,10 @@ from wal import (
     TimeTickMessage,
     bridge,
 )
-from wal.bridge.arrow import record_batch, schema
+from wal.api.arrow import record_batch, schema
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.message import Origin
-from wal.reading.columns import RowColumns
+from wal.read.columns import RowColumns
 
 
 def rows_of(messages: list[ImmutableMessage]) -> list[dict[str, Any]]:

@@ -23,12 +23,12 @@ from tests.broadcaster.served_child import run
 from tests.broadcaster.world import Cut, InLogs, count_copies
 from tests.contract.other import context
 from wal import WALAccesser, open_wal
-from wal.backends.journal.disk import Disk
-from wal.backends.journal.read_only import ReadOnlyJournal
-from wal.backends.journal.recovery import recover_log
-from wal.engine.metadata import BROADCAST_ROOT
 from wal.errors import UnknownOutcomeError
 from wal.kv import SqliteKV
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.read_only import ReadOnlyJournal
+from wal.storage.journal.recovery import recover_log
+from wal.storage.metadata import BROADCAST_ROOT
 
 WAIT_S = 30.0
 _T = TypeVar("_T")

@@ -17,14 +17,14 @@ from typing import Any
 from broadcaster import BroadcasterLimits
 from wal import Settings
 from wal.channels.pchannels import CHECKPOINT_PREFIX
-from wal.engine.local import log as local_log
-from wal.engine.local.log import LocalLog
-from wal.engine.metadata import BROADCAST_ROOT
 from wal.kv import SqliteKV
+from wal.local import log as local_log
+from wal.local.log import LocalLog
 from wal.location import parse_location
 from wal.node.access import Access
-from wal.node.node import Node
-from wal.pchannel.pipeline import FramePipeline
+from wal.node.server import Node
+from wal.storage.metadata import BROADCAST_ROOT
+from wal.write.pipeline import FramePipeline
 
 __all__ = ["serve"]
 

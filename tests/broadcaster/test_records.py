@@ -23,9 +23,9 @@ from broadcaster.records import (
     finished_keys,
     progress_key,
     read_records,
+    rebuild,
     task_key,
 )
-from broadcaster.recovery import rebuild
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader, ResourceKey
 

@@ -21,7 +21,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.message import AppendResult, MessageID, Origin, ResourceKey
-from wal.pchannel.append_copies import PlacedCopies
+from wal.write.copy_writes import PlacedCopies
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}
 KEY = ResourceKey("collection", "orders")

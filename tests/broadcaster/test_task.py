@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broadcaster.state import EDGES, BroadcastState
+from broadcaster.message import EDGES, BroadcastState
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S, Step, StepKind, Task, bits
 from wal.errors import ChannelNotExistError, InvalidArgumentError, NoSpaceError, StorageError, UnknownOutcomeError
 from wal.message import BroadcastHeader

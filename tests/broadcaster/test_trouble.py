@@ -19,7 +19,7 @@ from broadcaster import (
     Content,
 )
 from broadcaster.records import encode_task, task_key
-from broadcaster.writer import FRAMES_MAX
+from broadcaster.single_frame import FRAMES_MAX
 from tests.broadcaster.world import Life, World, until
 from wal.errors import (
     ChannelNotExistError,

@@ -17,12 +17,12 @@ import msgspec
 from actors import ActorSystem, Clock, SystemClock
 from broadcaster import Broadcast, BroadcasterLimits, Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
-from wal.backends import PChannelLog, StoredFrame
-from wal.backends.memory import MemoryBackend, MemoryStore
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
 from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, MessageType
+from wal.storage.base import PChannelLog, StoredFrame
+from wal.storage.memory import MemoryBackend, MemoryStore
 
 INCARNATION = 77
 ABORT = int(MessageType.ABORT_BROADCAST)

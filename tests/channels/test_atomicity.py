@@ -9,17 +9,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.channels import (
-    CHANNELS_MAX,
-    Change,
+from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, describe_channels
+from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.vchannels import (
+    ADDRESS_BYTES_MAX,
+    DESCRIPTION_BYTES_MAX,
+    ROLE_BYTES_MAX,
     OwnerDescription,
-    VChannelDirectory,
     VChannelInfo,
-    admit_channels,
-    channels_named,
-    describe_channels,
 )
-from wal.channels.owners import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, MemoryKV
 

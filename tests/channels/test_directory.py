@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from actors import ActorSystem
-from wal.channels import Change, VChannelDirectory, VChannelInfo
+from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import UnavailableError, WALError
 from wal.kv import Batch, MemoryKV
 

@@ -12,16 +12,11 @@ import pytest
 from actors import ActorSystem
 from tests.contract.other import eventually
 from wal import Message, open_wal
-from wal.channels import (
-    Change,
-    MapPlace,
-    VChannelDirectory,
-    VChannelMap,
-    VChannelMapKeeper,
-    map_keeper,
-    place,
-    read_map,
-)
+from wal.channels import map_keeper
+from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.vchannel_map import MapPlace, VChannelMap, read_map
+from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, StorageError, WALError
 from wal.kv import MemoryKV
 

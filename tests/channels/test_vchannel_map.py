@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.channels import MapPlace, OwnerDescription, VChannelInfo, VChannelMap, VChannelMaps, read_map
-from wal.channels.vchannel_map import write_map
+from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, read_map, write_map
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import CorruptionError, FormatError
 from wal.files import MAP_NAME
 

@@ -20,8 +20,8 @@ from wal.cli.options import access_from, add_options, settings_from
 from wal.errors import InvalidArgumentError, StorageError
 from wal.network import TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
+from wal.rpc.auth import Right, Token
 from wal.rpc.methods import NODE_STATES
-from wal.rpc.tokens import Right, Token
 from wal.secret import Secret
 from wal.settings import MEANINGS, Settings
 

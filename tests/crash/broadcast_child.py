@@ -21,7 +21,7 @@ from tests.accesser.probes import local
 from wal import BroadcastMessage, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnrecoverableError
 from wal.kv import SqliteKV
-from wal.pchannel.pipeline import FramePipeline
+from wal.write.pipeline import FramePipeline
 
 __all__ = ["KEYS", "NAMES", "PCHANNELS"]
 

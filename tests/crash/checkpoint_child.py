@@ -12,8 +12,8 @@ import os
 import sys
 
 from wal import Message, ProducerKey, WALAccesser, open_wal
-from wal.engine.local.log import LocalLog
-from wal.pchannel import CheckpointRule
+from wal.local.log import LocalLog
+from wal.write.recovery import CheckpointRule
 
 __all__ = ["WRITERS", "key_of"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from wal import Message, WALAccesser, open_wal
-from wal.channels import VChannelMap, map_keeper
-from wal.channels.vchannel_map import write_map
+from wal.channels import map_keeper
+from wal.channels.vchannel_map import VChannelMap, write_map
 
 __all__ = ["NAMES", "PCHANNELS", "STAYS"]
 

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, open_wal
-from wal.engine.local.log import LocalLog
-from wal.pchannel import CheckpointRule
+from wal.local.log import LocalLog
+from wal.write.recovery import CheckpointRule
 
 __all__ = ["PIPELINED", "WORKERS", "Done", "KeyedPlan", "payloads_of"]
 

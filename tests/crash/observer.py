@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 
 from wal import ImmutableMessage, MessageID, StartFrom, WALAccesser, open_wal
-from wal.backends.journal import ReadOnlyJournal
 from wal.errors import TruncatedError
 from wal.message import FORM_JOURNAL, Origin
-from wal.reading import EventFilter, Selection, assemble
+from wal.read.assembly import assemble
+from wal.read.options import EventFilter, Selection
+from wal.storage.journal.read_only import ReadOnlyJournal
 
 VCHANNEL = "v"
 PAGE_BYTES = 48 << 10

@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash.checkpoint_child import WRITERS, key_of
 from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
-from wal.pchannel.idempotency.producers import RESULTS_KEPT
+from wal.write.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
 KILLS: Final = 6

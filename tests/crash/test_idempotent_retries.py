@@ -17,7 +17,7 @@ import pytest
 
 from tests.crash.keyed_child import PIPELINED, WORKERS, Done, KeyedPlan, payloads_of
 from wal import WALAccesser, open_wal
-from wal.pchannel.idempotency.producers import RESULTS_KEPT
+from wal.write.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
 RETRIED: Final = 30

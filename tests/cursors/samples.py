@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from wal.cursors import Cursor, CursorKey, check_cursor
 from wal.errors import InvalidArgumentError
+from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 
 __all__ = ["cursor", "cursors", "names"]
 

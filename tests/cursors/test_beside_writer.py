@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import Cursor, CursorsBesideWriter, CursorsInKV
 from wal.errors import TruncatedError, UnavailableError
 from wal.kv import MemoryKV
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.in_kv import CursorsBesideWriter, CursorsInKV
 
 
 class Log:

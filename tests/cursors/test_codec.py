@@ -10,17 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cursors.samples import cursor, cursors, names
-from wal.cursors import (
-    CURSOR_NAME_BYTES_MAX,
-    Cursor,
-    CursorKey,
-    check_cursor,
-    decode_cursor,
-    encode_cursor,
-    file_prefix,
-)
-from wal.cursors import file_name as name_of
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.read.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorKey, check_cursor
+from wal.read.cursors.files import decode_cursor, encode_cursor, file_prefix
+from wal.read.cursors.files import file_name as name_of
 
 
 @given(cursors())

@@ -15,8 +15,9 @@ from typing import Final
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import Cursor, CursorFiles
 from wal.errors import WouldBlockError
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.files import CursorFiles
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -28,7 +29,7 @@ def child(program: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
 import sys
 from pathlib import Path
 from tests.cursors.samples import cursor
-from wal.cursors import CursorFiles
+from wal.read.cursors import CursorFiles
 files = CursorFiles(Path({str(directory)!r}))
 {program}
 """

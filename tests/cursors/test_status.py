@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 from wal.errors import InvalidArgumentError, TruncatedError
+from wal.read.cursors.status import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 
 
 def view(*, incarnation: int = 77, earliest: tuple[int, int] = (0, 0), **lives: int) -> LogView:

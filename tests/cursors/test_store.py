@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import Cursor, CursorFiles, CursorKey, CursorStore, DamagedCursor, MemoryCursors
-from wal.cursors import file_name as name_of
 from wal.errors import (
     ChannelNotExistError,
     CorruptionError,
@@ -18,6 +16,11 @@ from wal.errors import (
     TruncatedError,
     WouldBlockError,
 )
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.files import CursorFiles
+from wal.read.cursors.files import file_name as name_of
+from wal.read.cursors.in_kv import MemoryCursors
+from wal.read.cursors.store import CursorStore, DamagedCursor
 
 
 @pytest.fixture(params=["memory", "files"])

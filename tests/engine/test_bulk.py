@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from wal.engine.bulk import Piece, bulk_results
 from wal.errors import BulkAppendError, IgnoredOperationError, NoSpaceError, StorageError
 from wal.message import AppendResult, Message, MessageID
+from wal.write.bulk import Piece, bulk_results
 
 MESSAGES: Final = [Message("orders", b"%d" % number) for number in range(1, 1001)]
 

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from wal.backends import FramePage, LogSnapshot, ReadOnlyPChannelLog
-from wal.channels import VChannelInfo, VChannelMap, VChannelView
-from wal.cursors import MemoryCursors
-from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.source import ReadOnlySource
-from wal.engine.read_only.sources import pauses
+from wal.channels.vchannel_map import VChannelMap, VChannelView
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL
+from wal.read.cursors.in_kv import MemoryCursors
+from wal.read.read_only import ReadOnlyCore, ReadOnlySource
+from wal.read.sources import pauses
+from wal.storage.base import FramePage, LogSnapshot, ReadOnlyPChannelLog
 
 INCARNATION = 7
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from wal.backends.pulsar import read_only
-from wal.backends.pulsar.read_only import ReadOnlyTopic
-from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
-from wal.engine.read_only.pulsar_metadata import KnownVChannels
 from wal.errors import ClosedError, StorageError, UnavailableError
 from wal.location import parse_location
-from wal.pulsar import PulsarAddress
-from wal.pulsar.connection import Connection
+from wal.read.pulsar_source import KnownVChannels, ReadOnlyPulsarSource
 from wal.settings import Settings
+from wal.storage.pulsar import read_only
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.read_only import ReadOnlyTopic
 
 
 class Metadata:

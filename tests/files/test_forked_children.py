@@ -18,9 +18,9 @@ import pytest
 from tests.accesser.probes import payloads
 from tests.contract.other import Line, Other
 from wal import Message, open_wal
-from wal.backends.journal import JournalBackend
-from wal.cursors import CursorFiles
 from wal.errors import LockedError, WouldBlockError
+from wal.read.cursors.files import CursorFiles
+from wal.storage.journal.backend import JournalBackend
 
 WAIT_S = 30
 

@@ -17,8 +17,8 @@ from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.contract.other import Line
 from tests.files.other_user import OtherUser, place, root_only
 from wal import Message, StartFrom, bridge, open_wal
-from wal.backends.journal import JournalBackend
 from wal.errors import ChannelFencedError, LockedError
+from wal.storage.journal.backend import JournalBackend
 
 __all__ = ["place"]
 

@@ -13,15 +13,15 @@ import pytest
 from tests.contract.other import Line, Other, eventually
 from tests.files.other_user import READERS, SERVICE, STRANGER, OtherUser, modes, place, root_only
 from wal import Message, bridge, open_wal
-from wal.cursors import CursorFiles
 from wal.errors import LockedError, StorageError
 from wal.kv import SqliteKV
+from wal.read.cursors.files import CursorFiles
 from wal.rocksmq import RocksMQSettings
 from wal.rocksmq.store import Store
+from wal.spark.batch_reader import take_snapshot
 from wal.spark.journal_frames import JournalSource
 from wal.spark.sink.folder import SinkFolder, make_directory
 from wal.spark.sink.locks import PublishingLock
-from wal.spark.snapshot import take_snapshot
 
 __all__ = ["place"]
 

@@ -16,7 +16,7 @@ from tests.flowgraph.graphs import FailingError, Item
 from tests.flowgraph.steps import Input, Silent, Step, row, until
 from wal.errors import UnknownError
 from wal.flowgraph import BaseNode, FlowGraphStates, Msg, NodeFailedError, Outputs, TimeTickedFlowGraph
-from wal.flowgraph.edge import Edge
+from wal.flowgraph.context import Edge
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tests.frame.drafts import Call, build, encode, fields, plans
 from tests.frame.test_laws import HEADER_AT, columns_of
 from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameHeader, FrameView, RunKind, RunName, tables
-from wal.frame.lazy_table import LazyRunTable
+from wal.frame.tables import LazyRunTable
 
 NAMES: list[RunName] = [
     ("a", 1),

@@ -19,7 +19,7 @@ from wal.msgstream.media.pulsar import PulsarMedium
 from wal.msgstream.media.rocksmq import RocksMQMedium
 from wal.msgstream.media.wal import WalMedium
 from wal.msgstream.media.wal_ids import WalId
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 
 class Place(Protocol):

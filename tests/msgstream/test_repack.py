@@ -23,7 +23,7 @@ from wal.msgstream import (
     delete_repack,
     insert_repack,
 )
-from wal.msgstream.repack import distribute
+from wal.msgstream.producers import distribute
 
 OTHERS = [MsgType.FLUSH, MsgType.TIME_TICK, MsgType.CREATE_COLLECTION, MsgType.SEARCH]
 Row = tuple[Any, ...]

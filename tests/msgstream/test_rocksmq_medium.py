@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError
 from wal.msgstream import Outgoing, PartialSendError, Received
-from wal.msgstream.media.rocksmq import RmqMsgStream, RocksMQConsumer, RocksMQMedium
-from wal.msgstream.media.rocksmq_subscription import RocksMQSubscription
+from wal.msgstream.media.rocksmq import RmqMsgStream, RocksMQConsumer, RocksMQMedium, RocksMQSubscription
 from wal.rocksmq import RocksMQ, RocksMQSettings
 
 

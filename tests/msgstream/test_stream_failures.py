@@ -25,7 +25,7 @@ from wal.msgstream import (
     TtMsgStream,
     UnmarshalDispatcher,
 )
-from wal.msgstream.acker import PENDING_MAX
+from wal.msgstream.subscription import PENDING_MAX
 
 KINDS = pytest.mark.parametrize("kind", [MsgStream, TtMsgStream])
 Kind = Callable[..., MsgStream]

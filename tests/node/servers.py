@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
-from wal.engine.factory import with_absolute_paths
-from wal.engine.local.log import LocalLog
+from wal.api.factory import with_absolute_paths
+from wal.local.log import LocalLog
 from wal.location import parse_location
 from wal.node.access import Access
-from wal.node.node import DRAIN_S, LATE_S, Node
+from wal.node.server import DRAIN_S, LATE_S, Node
 from wal.rpc.connection import Connection
 from wal.settings import Settings
 

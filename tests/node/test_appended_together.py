@@ -9,13 +9,13 @@ import pytest
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import append, opened, outcomes, stored
 from wal import Message
-from wal.engine.local.appends import BULK_RECORDS, LocalAppends
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.frame import EncodedFrame
+from wal.local.appends import BULK_RECORDS, LocalAppends
 from wal.message import AppendResult, MessageID, Origin
-from wal.pchannel import Together
 from wal.rpc.connection import Connection
 from wal.rpc.results import range_of, results_of
+from wal.write.operations import Together
 
 COUNT = 2 * BULK_RECORDS + 100
 

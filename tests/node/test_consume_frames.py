@@ -17,7 +17,8 @@ from wal.errors import (
     WALError,
 )
 from wal.message import Message, Origin
-from wal.reading import EventFilter, WholePChannel, assemble
+from wal.read.assembly import assemble
+from wal.read.options import EventFilter, WholePChannel
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.frames_pb2 import (
     AwaitTickRequest,

@@ -15,7 +15,7 @@ from tests.node.test_message_txns import Producer, Refused
 from wal.errors import ChannelExistError, ChannelFencedError
 from wal.message import Message
 from wal.rpc.api import cluster_pb2, streaming_pb2
-from wal.rpc.columns import request_of
+from wal.rpc.appends import request_of
 from wal.rpc.methods import CREATE_VCHANNEL
 
 STATUS = grpc.StatusCode.FAILED_PRECONDITION

@@ -11,8 +11,8 @@ import pytest
 
 from tests.node.foreign import keep_poller
 from tests.node.servers import Serving
-from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, SessionLostError
+from wal.local.log import LocalLog
 from wal.network import Method
 from wal.node import fence
 from wal.rpc.api import cluster_pb2

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.node.servers import Serving, connected, serving
-from wal.backends import FramePage, StoredFrame
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
@@ -22,8 +21,7 @@ from wal.errors import (
 from wal.frame import RunKind
 from wal.message import AppendResult, LogPosition, Message
 from wal.network import Method
-from wal.node import frame_search
-from wal.pchannel import PChannel
+from wal.node import frame_calls as frame_search
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -38,6 +36,8 @@ from wal.rpc.positions import (
     position_to_proto,
 )
 from wal.rpc.reports import tail_from_proto
+from wal.storage.base import FramePage, StoredFrame
+from wal.write.pchannel import PChannel
 
 NAMES = ("a", "b", "c")
 ROUNDS = 60

@@ -26,9 +26,9 @@ from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.auth import Token
 from wal.rpc.connection import Connection
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
-from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 HEALTH: Any = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)

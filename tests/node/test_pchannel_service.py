@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from tests.node.servers import Serving, connected, serving
-from wal.channels import place
-from wal.cursors import Cursor, CursorKey
+from wal.channels.vchannels import place
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
@@ -20,12 +19,11 @@ from wal.errors import (
 )
 from wal.message import AppendResult, Message, MessageID
 from wal.network import Method
-from wal.pchannel import PChannel, ProducerKey
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.rpc import reports
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.cursor_state import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
 from wal.rpc.methods import (
     COUNT_BYTES,
     DELETE_CURSORS,
@@ -43,6 +41,9 @@ from wal.rpc.methods import (
     TRUNCATE,
     WEIGH_FRAMES,
 )
+from wal.rpc.positions import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
+from wal.write.idempotency.keys import ProducerKey
+from wal.write.pchannel import PChannel
 
 KEY = CursorKey("reader", ("a",))
 CALLS: list[tuple[Method[Any, Any], Any]] = [

@@ -23,16 +23,16 @@ from wal.errors import (
     WALError,
 )
 from wal.message import AppendResult, Message, MessageID, MessageType
-from wal.pchannel import ProducerKey, Scanner
-from wal.reading import ReadOptions
+from wal.read.options import ReadOptions
+from wal.read.scanner import Scanner
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.columns import columns_of, request_of
+from wal.rpc.appends import Outcome, columns_of, outcomes_from_proto, request_of
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
-from wal.rpc.outcomes import Outcome, outcomes_from_proto
+from wal.write.idempotency.keys import ProducerKey
 
 CLOSE = proto.ProduceRequest(close=proto.CloseProducerRequest())
 

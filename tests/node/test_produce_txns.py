@@ -23,13 +23,14 @@ from wal.errors import (
 from wal.message import AppendResult, Message, MessageType
 from wal.node.access import Access
 from wal.node.produce_txns import ProduceTxns
-from wal.pchannel import TxnOwner, key_ext
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import columns_of
 from wal.rpc.codes import error_from_proto
-from wal.rpc.columns import columns_of
 from wal.rpc.connection import Connection
 from wal.settings import ServerBounds
+from wal.write.idempotency.keys import key_ext
+from wal.write.txn_table import TxnOwner
 
 OWNER = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
 

@@ -15,14 +15,13 @@ from google.protobuf.message import Message as Proto
 from actors.group import RUNS_A_TURN
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import opened, outcomes
-from wal.engine.local.vchannels import VChannelRoutes
 from wal.errors import InvalidArgumentError
+from wal.local.vchannels import VChannelRoutes
 from wal.message import AppendResult, Message, encode_properties
 from wal.node.slices import SLICE
-from wal.pchannel import VChannel
 from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import columns_of
+from wal.rpc.appends import columns_of, outcomes_from_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import (
     APPEND_BROADCAST,
@@ -32,8 +31,8 @@ from wal.rpc.methods import (
     LIST_VCHANNELS,
     LOCATE_VCHANNELS,
 )
-from wal.rpc.outcomes import outcomes_from_proto
 from wal.rpc.serving import ENTRIES_MAX
+from wal.write.vchannel import VChannel
 
 MANY = 4 * SLICE
 
@@ -193,7 +192,7 @@ async def test_a_request_of_too_many_messages_makes_none(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr("wal.rpc.columns.Message", lambda *values, **named: made.append(values))
+    monkeypatch.setattr("wal.rpc.appends.Message", lambda *values, **named: made.append(values))
     stream = await opened(connection)
     million = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4_000_000))
     await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=million)))

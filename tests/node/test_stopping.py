@@ -14,10 +14,10 @@ from wal import BroadcastMessage, Message, ResourceKey, open_wal
 from wal.errors import ClosedError, UnavailableError
 from wal.message import AppendResult
 from wal.rpc.api import cluster_pb2
+from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import APPEND_BROADCAST, AWAIT_RESOURCE_KEY, PRODUCE
-from wal.rpc.outcomes import outcomes_from_proto
 
 HOUR_S = 3600.0
 KEY = ResourceKey("collection", "orders")

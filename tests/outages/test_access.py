@@ -13,7 +13,7 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError, WALError
 from wal.network import TlsFiles
 from wal.node.access import Access
-from wal.rpc.tokens import Token
+from wal.rpc.auth import Token
 from wal.secret import Secret
 
 HANG_S = 60.0
@@ -23,7 +23,7 @@ WAITS_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", WAITS_S)
+    monkeypatch.setattr("wal.client.log.TIMEOUT_S", WAITS_S)
 
 
 async def appended(location: str, **settings: str) -> None:

@@ -11,9 +11,9 @@ from tests.node.servers import Serving
 from tests.outages.proxy import Proxy
 from tests.remote.conftest import served as served
 from wal import BroadcastMessage, Message, MessageID, OwnerDescription, ProducerKey, ResourceKey, WALAccesser, open_wal
-from wal.engine.remote import log as remote
+from wal.client import log as remote
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError
-from wal.pchannel import Scanner
+from wal.read.scanner import Scanner
 
 
 class World(NamedTuple):

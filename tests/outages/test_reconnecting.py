@@ -15,7 +15,7 @@ import pytest
 from tests.node.servers import Child, child
 from tests.outages.proxy import Proxy
 from wal import Message, open_wal
-from wal.engine.remote import remote_log
+from wal.client import remote_log
 
 AGAIN_S = 1.0
 RECONNECTS = 100

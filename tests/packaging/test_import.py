@@ -16,15 +16,15 @@ import wal
 ROOT: Final = Path(__file__).parents[2]
 DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
 RARELY_NEEDED: Final = (
-    "wal.backends.pulsar", "wal.kv.etcd", "wal.network", "wal.pulsar", "wal.rpc", "wal.spark", "wal.rocksmq", "urllib.request",
+    "wal.storage.pulsar", "wal.kv.etcd", "wal.network", "wal.storage.pulsar", "wal.rpc", "wal.spark", "wal.rocksmq", "urllib.request",
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
 ENGINE: Final = (
-    "wal.engine.local.log",
-    "wal.engine.read_only.log",
-    "wal.backends.journal",
-    "wal.backends.memory",
+    "wal.local.log",
+    "wal.local.read_only",
+    "wal.storage.journal",
+    "wal.storage.memory",
     "wal.kv",
     "sqlite3",
     "tomllib",
@@ -72,7 +72,7 @@ def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
 
 def test_a_message_to_broadcast_loads_no_log() -> None:
     modules = loaded("from wal import BroadcastMessage, BroadcastState, ResourceKey")
-    assert of(("wal.accesser", "wal.engine", "wal.pchannel", "actors"), modules) == set()
+    assert of(("wal.api", "wal.engine", "wal.write", "actors"), modules) == set()
     assert len(of(("wal", "broadcaster"), modules)) <= 25
 
 
@@ -108,9 +108,9 @@ def test_whichever_package_is_imported_first_finds_the_others() -> None:
     for first in (
         "actors",
         "broadcaster",
-        "wal.accesser.broadcast",
-        "wal.engine.local.log",
+        "wal.api.broadcast",
+        "wal.local.log",
         "broadcaster.broadcaster",
-        "wal.pchannel",
+        "wal.write",
     ):
         loaded(f"import {first}\nimport wal.bridge\nfrom broadcaster import Broadcast")

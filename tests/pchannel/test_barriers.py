@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from wal.pchannel.promised_tick import BarrierHeap
+from wal.write.ticks import BarrierHeap
 
 
 class Thing:

@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame, encode_key
 from wal.message import BroadcastHeader, MessageType, ResourceKey
-from wal.pchannel import CopyTable, IdempotencyTable, RecoveryState, names_of
-from wal.pchannel.copies_state import CopiesPart
-from wal.pchannel.pieces import split_pieces
+from wal.storage.pieces import split_pieces
+from wal.write.copies import CopiesPart, CopyTable, names_of
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.recovery import RecoveryState
 
 NAMES = [f"v{number}" for number in range(6)]
 TICK = 1 << 60

@@ -13,8 +13,8 @@ from tests.pchannel.test_copies import TICK, keys, view_of
 from wal import BroadcastMessage, open_wal
 from wal.frame import FrameDraft, FrameView, Record, RunName
 from wal.message import BroadcastHeader
-from wal.pchannel import CopyTable, RecoveryState
-from wal.pchannel.copies_state import NamePool
+from wal.write.copies import CopyTable, NamePool
+from wal.write.recovery import RecoveryState
 
 WIDTH = 200
 COUNT = 50

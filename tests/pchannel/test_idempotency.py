@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
-from wal.pchannel.idempotency import Claim, IdempotencyTable
-from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
-from wal.pchannel.idempotency.producers import FORGOTTEN, RESULTS_KEPT
-from wal.pchannel.idempotency.scopes import RUN_KEYS, Kept
+from wal.write.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.write.idempotency.producers import FORGOTTEN, RESULTS_KEPT
+from wal.write.idempotency.scopes import RUN_KEYS, Claim, Kept
+from wal.write.idempotency.table import IdempotencyTable
 
 START_MS: Final = 1_700_000_000_000
 WINDOW_COUNT: Final = 6

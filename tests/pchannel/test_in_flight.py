@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from wal.errors import ClosedError, WouldBlockError
-from wal.pchannel.in_flight import InFlight
+from wal.write.in_flight import InFlight
 
 LIMIT = 10
 SIZES = st.sampled_from([1, 3, 5, 10, 25])

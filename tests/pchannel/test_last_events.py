@@ -12,8 +12,8 @@ from tests.frame.drafts import Call, Model, build, encode, plans, view_of
 from wal.errors import CorruptionError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import LogPosition
-from wal.pchannel.last_events import COPIES_MAX, PIECE_NAMES, LastEvents
-from wal.pchannel.pieces import PieceKind, encode_header, encode_piece
+from wal.read.last_events import COPIES_MAX, PIECE_NAMES, LastEvents
+from wal.storage.pieces import PieceKind, encode_header, encode_piece
 
 
 def events_of(model: Model) -> dict[RunName, int]:

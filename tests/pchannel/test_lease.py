@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.pchannel.txn_table import LeaseClock
+from wal.write.txn_table import LeaseClock
 
 INTERVAL = 0.25
 GAP_MAX = 2 * INTERVAL

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from wal.backends import FramePage, ReadableLog
 from wal.errors import CorruptionError, TruncatedError
-from wal.pchannel.page_reads import READS_MAX, PageReads
+from wal.read.pchannel import READS_MAX, PageReads
+from wal.storage.base import FramePage, ReadableLog
 
 Names = frozenset[str] | None
 

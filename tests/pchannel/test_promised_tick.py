@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.pchannel.promised_tick import PromisedTick
+from wal.write.ticks import PromisedTick
 
 
 class PromiseMachine(RuleBasedStateMachine):

@@ -14,13 +14,15 @@ import pytest
 from actors import SystemClock
 from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends import FramePage, LogSnapshot
-from wal.backends.journal import Disk, JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
 from wal.errors import ClosedError, CorruptionError, UnavailableError, WALError
 from wal.message import FORM_JOURNAL
-from wal.pchannel import Scanner
-from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
-from wal.reading import Latest, ReadOptions, Selection
+from wal.read.options import Latest, ReadOptions, Selection
+from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
+from wal.read.scanner import Scanner
+from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
 
 SCANNERS = 100
 

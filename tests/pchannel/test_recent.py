@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from tests.backends.frames import FrameMaker, append_all, content
-from wal.backends import FramePage
-from wal.backends.memory import MemoryBackend
 from wal.message import Origin
-from wal.pchannel.recent import RecentFrames, cost_bytes
-from wal.reading import EventFilter, Selection
+from wal.read.options import EventFilter, Selection
+from wal.read.recent import RecentFrames, cost_bytes
+from wal.storage.base import FramePage
+from wal.storage.memory import MemoryBackend
 
 NAMES = ("a", "b", "c", "d")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal.pchannel.tail import Tail
+from wal.read.pchannel import Tail
 
 
 async def test_waiting_readers_that_give_up_are_forgotten() -> None:

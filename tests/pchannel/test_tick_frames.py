@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.pchannel.promised_tick import AFTER_DATA_S, IDLE_S, TickFrames
+from wal.write.ticks import AFTER_DATA_S, IDLE_S, TickFrames
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.booleans()), min_size=1, max_size=20), st.floats(0.0, 20.0))

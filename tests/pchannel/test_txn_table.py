@@ -16,7 +16,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import Record, RunName
-from wal.pchannel.txn_table import (
+from wal.write.txn_table import (
     BODY_OVERHEAD,
     NAME_OVERHEAD,
     OPEN_MAX,

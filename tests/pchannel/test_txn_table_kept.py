@@ -6,8 +6,7 @@ import pytest
 
 from wal.errors import InvalidArgumentError, TransactionExpiredError
 from wal.frame import Record
-from wal.pchannel import TxnLimits, TxnOwner
-from wal.pchannel.txn_table import TxnTable
+from wal.write.txn_table import TxnLimits, TxnOwner, TxnTable
 
 NAME = ("orders", 1)
 OWNER = TxnOwner(b"1", 8, 150)

@@ -13,7 +13,7 @@ from tests.servers.pulsar import PulsarServer, admin_request
 from tests.servers.pulsar_fixtures import make_namespace
 from wal import Secret
 from wal.frame import FrameHeader
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ import pytest
 from tests.backends.frames import INCARNATION
 from tests.pulsar.conftest import admin, location_of
 from wal import Message, open_wal
-from wal.backends.pulsar import Allowances, PulsarBackend
-from wal.backends.pulsar.broker_settings import check_policies
 from wal.errors import FormatError, InvalidArgumentError
 from wal.kv import MemoryKV
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.broker_settings import Allowances, check_policies
 
 
 async def opens(address: PulsarAddress, allowed: Allowances | None = None) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.backends.conformance import BackendConformance
 from tests.pulsar.conftest import new_namespace
-from wal.backends import LogBackend
-from wal.backends.pulsar import PulsarBackend
 from wal.kv import MemoryKV
-from wal.pulsar import PulsarAddress
+from wal.storage.base import LogBackend
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.backend import PulsarBackend
 
 
 class TestPulsarBackend(BackendConformance):

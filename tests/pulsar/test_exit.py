@@ -10,7 +10,7 @@ import pytest
 
 from tests.pulsar.conftest import location_of, new_namespace, token_of
 from tests.pulsar.processes import run_each
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 TOGETHER: Final = 3
 CONNECTIONS: Final = 32
@@ -21,8 +21,8 @@ STATUS: Final = 3
 COMMON: Final = """
 import asyncio, json, logging, sys, threading
 from wal import Message, Secret, open_wal
-from wal.pulsar.address import PulsarAddress
-from wal.pulsar.connection import Connection
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.connection import Connection
 from wal.settings import Settings
 
 given = json.load(sys.stdin)
@@ -115,6 +115,6 @@ def test_a_process_can_exit_with_its_logs_open(pulsar_server: PulsarAddress, tmp
 def test_the_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     [(status, said, errors)] = run_together(LOGGING, pulsar_server, tmp_path, processes=1)
     assert (status, errors) == (STATUS, "")
-    lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]
+    lines = [line for line in said.splitlines() if line.startswith("wal.storage.pulsar ")]
     assert any("Connected to broker" in line for line in lines), said
     assert {line.split()[1:3] == ["INFO", "wal-pulsar-log"] for line in lines} == {True}, said

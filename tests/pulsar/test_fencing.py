@@ -12,13 +12,14 @@ import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.pulsar.conftest import new_namespace, raw_client
-from wal.backends import PChannelLog, StoredFrame
-from wal.backends.pulsar import PulsarBackend, opening
-from wal.backends.pulsar.topic import send_mark
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.kv import MemoryKV
-from wal.pulsar import PulsarAddress
-from wal.pulsar.connection import Connection
+from wal.storage.base import PChannelLog, StoredFrame
+from wal.storage.pulsar import opening
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.topic import send_mark
 
 ROUNDS = 5
 WRITERS = 6

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pulsar.physical import Item, Physical, meaning
-from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
-from wal.backends.pulsar.floor_index import RECENT_MAX, FloorIndex
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_of, mark_properties
 from wal.errors import CorruptionError
 from wal.frame import TermStart
+from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
+from wal.storage.pulsar.floor_index import RECENT_MAX, FloorIndex
+from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_of, mark_properties
 
 seeds = st.integers(0, 1 << 32)
 

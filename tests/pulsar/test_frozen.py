@@ -10,12 +10,12 @@ import pytest
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.pulsar.conftest import new_namespace, own
 from tests.servers.pulsar import PulsarServer
-from wal.backends import PChannelLog
-from wal.backends.pulsar import PulsarBackend
-from wal.backends.pulsar.repair import Outage
 from wal.errors import StorageError
 from wal.kv import MemoryKV
-from wal.pulsar import connection
+from wal.storage.base import PChannelLog
+from wal.storage.pulsar import connection
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.repair import Outage
 
 
 @pytest.fixture

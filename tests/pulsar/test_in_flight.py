@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.backends.frames import FrameMaker
 from tests.pulsar.physical import Item, meaning
-from wal.backends.pulsar.fencing_floor import FloorSearch
-from wal.backends.pulsar.in_flight import ClientWindow, FramesInFlight
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.errors import InvalidArgumentError, StorageError
+from wal.storage.pulsar.fencing_floor import FloorSearch
+from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
+from wal.storage.pulsar.writer import ClientWindow, FramesInFlight
 
 
 def topic_of(seed: int, steps: int) -> list[Item]:

@@ -16,14 +16,14 @@ from tests.pulsar.conftest import location_of, new_namespace, own
 from tests.servers.fixtures import require
 from tests.servers.pulsar import PulsarServer, find_pulsar
 from wal import Message, open_wal
-from wal.backends import FRAME_BYTES_MAX
-from wal.backends.pulsar import PulsarBackend
-from wal.backends.pulsar.broker_settings import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
-from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.errors import InvalidArgumentError, StorageError
 from wal.kv import MemoryKV
-from wal.pulsar.admin import Admin
-from wal.pulsar.connection import Connection
+from wal.storage.base import FRAME_BYTES_MAX
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.broker_settings import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.layout import FRAME_BYTES_LIMIT
 
 MESSAGE_BYTES: Final = 1 << 20
 SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 300_000}

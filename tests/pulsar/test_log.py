@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.backends.frames import INCARNATION, FrameMaker, append_all, read_all
 from tests.pulsar.conftest import admin, headers_in, location_of
 from wal import Message, ProducerKey, open_wal
-from wal.backends.pulsar import PulsarBackend
 from wal.kv import MemoryKV
-from wal.pulsar import PulsarAddress
-from wal.pulsar.admin import Admin
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.backend import PulsarBackend
 
 
 async def test_a_time_tick_frame_follows_data(address: PulsarAddress, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.accesser.probes import payloads, start
 from tests.contract.other import Line, Other
 from tests.pulsar.conftest import location_of
 from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
-from wal.channels import place
+from wal.channels.vchannels import place
 from wal.errors import (
     ChannelNotExistError,
     FormatError,
@@ -21,7 +21,7 @@ from wal.errors import (
     NotLocalError,
     TruncatedError,
 )
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 WAIT_S = 30.0

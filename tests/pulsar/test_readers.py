@@ -17,15 +17,15 @@ import pytest
 from tests.backends.frames import INCARNATION, append, append_all, read_all
 from tests.pulsar.conftest import admin, raw_client
 from tests.pulsar.physical import Item, Physical, meaning
-from wal.backends.pulsar import PulsarBackend
-from wal.backends.pulsar.control import Control
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
-from wal.backends.pulsar.reader import LogReader
 from wal.errors import CorruptionError
 from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 from wal.kv import MemoryKV
-from wal.pulsar import PulsarAddress
-from wal.pulsar.connection import READ_AHEAD, position_of_id
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.connection import READ_AHEAD, position_of_id
+from wal.storage.pulsar.control import Control
+from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
+from wal.storage.pulsar.reader import LogReader
 
 
 def frame_of(term: int, sequence: int) -> EncodedFrame:

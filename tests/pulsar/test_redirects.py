@@ -14,8 +14,8 @@ import pytest
 from tests.pulsar.conftest import location_of
 from wal import Message, open_wal
 from wal.errors import StorageError
-from wal.pulsar import PulsarAddress
-from wal.pulsar.admin import REDIRECTS_MAX, Admin
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.admin import REDIRECTS_MAX, Admin
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def test_redirects_in_a_circle_end(address: PulsarAddress) -> None:
 def test_the_token_is_not_sent_without_tls() -> None:
     import urllib.request
 
-    from wal.pulsar.admin import _Redirects
+    from wal.storage.pulsar.admin import _Redirects
 
     secret = urllib.request.Request("https://one/admin", headers={"Authorization": "Bearer t"}, method="PUT")
     rule = _Redirects()

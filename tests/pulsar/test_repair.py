@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.backends.pulsar.repair import TRANSITIONS, Outage, Repair, WriterAction, WriterEvent, WriterState
+from wal.storage.pulsar.repair import TRANSITIONS, Outage, Repair, WriterAction, WriterEvent, WriterState
 
 WORKING = {WriterState.READING, WriterState.READING_LOST, WriterState.REPLACING}
 

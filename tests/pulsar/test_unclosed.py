@@ -13,7 +13,7 @@ import pytest
 
 from tests.pulsar.conftest import location_of
 from wal import All, Message, WALAccesser, open_wal
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 Opening = Callable[[], Any]
 

@@ -11,16 +11,16 @@ import pulsar
 import pytest
 
 from tests.backends.frames import FrameMaker
-from wal.backends.base import LogState
-from wal.backends.pulsar.fencing_floor import FencingFloor
-from wal.backends.pulsar.floor_index import FloorIndex
-from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark
-from wal.backends.pulsar.ledgers import Ledger, LedgerTable
-from wal.backends.pulsar.opening import Opened
-from wal.backends.pulsar.repair import Outage
-from wal.backends.pulsar.writer import Writer
 from wal.errors import StorageError, WALError
-from wal.pulsar.positions import entry_of, ledger_of, position_of
+from wal.storage.base import LogState
+from wal.storage.pulsar.address import entry_of, ledger_of, position_of
+from wal.storage.pulsar.fencing_floor import FencingFloor
+from wal.storage.pulsar.floor_index import FloorIndex
+from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark
+from wal.storage.pulsar.ledgers import Ledger, LedgerTable
+from wal.storage.pulsar.opening import Opened
+from wal.storage.pulsar.repair import Outage
+from wal.storage.pulsar.writer import Writer
 
 INCARNATION = FrameMaker(1).data(("v", b"")).header.incarnation
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from wal.backends import StoredFrame
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunName, encode_frame
 from wal.message import (
     BroadcastHeader,
@@ -19,6 +18,7 @@ from wal.message import (
     Origin,
     encode_properties,
 )
+from wal.storage.base import StoredFrame
 
 NAMES: list[RunName] = [("a", 1), ("b", 2), ("a", 3), ("ü", 4)]
 """`a` has two incarnations."""

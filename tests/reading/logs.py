@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from tests.reading.frames import Event, Row, build, expected
-from wal.backends import FramePage, StoredFrame
 from wal.frame import RunName
 from wal.message import MessageID, Origin
-from wal.reading import All, Latest, ReadOptions, StartAfter, StartFrom
+from wal.read.options import All, Latest, ReadOptions, StartAfter, StartFrom
+from wal.storage.base import FramePage, StoredFrame
 
 LOG = Origin("p0", 7, 0)
 TICKS_A_FRAME = 1000

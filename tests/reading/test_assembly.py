@@ -11,7 +11,8 @@ from wal.errors import CorruptionError
 from wal.frame import FLAG_BODY, FLAG_COMMIT, FrameDraft, RunKind, RunName, encode_frame, encode_txn
 from wal.frame.draft import Record, Run
 from wal.message import ImmutableTxnMessage, MessageType
-from wal.reading import EventFilter, MessageTypes, Selection, TimeTickGTE, assemble, event_indices
+from wal.read.assembly import assemble, event_indices
+from wal.read.options import EventFilter, MessageTypes, Selection, TimeTickGTE
 
 Steps = list[tuple[str, list[Row], tuple[RunName, ...]]]
 BOUND = st.dictionaries(st.sampled_from(["a", "b", "ü", "z"]), st.integers(1, 4), min_size=1)

@@ -16,8 +16,11 @@ from tests.reading.logs import LOG, ModelLog, policies
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import FrameView
 from wal.message import ImmutableMessage, MessageID, Origin, TimeTickMessage, decode_properties
-from wal.reading import EventFilter, Need, Progress, ReadOptions, Selection, assemble, frame_rows
-from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
+from wal.read.assembly import assemble
+from wal.read.columns import COLUMNS, NO_TXN, RowColumns
+from wal.read.frame_rows import frame_rows
+from wal.read.options import EventFilter, ReadOptions, Selection
+from wal.read.progress import Need, Progress
 
 BOUND = {"a": 3, "b": 2, "ü": 4}
 

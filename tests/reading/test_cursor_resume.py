@@ -11,7 +11,8 @@ from tests.reading.frames import seen
 from tests.reading.logs import LOG, TICKS_A_FRAME, ModelLog
 from tests.reading.test_progress import BOUND, Reader, bound, reads
 from wal.message import ImmutableMessage
-from wal.reading import All, Progress, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
+from wal.read.options import All, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
+from wal.read.progress import Progress
 
 Stops = list[tuple[int, bool, int | None, bool]]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType, type_properties
-from wal.reading import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
+from wal.read.options import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
 
 USER_TYPES = [kind for kind in MessageType if not type_properties(kind).system]
 SYSTEM_TYPES = [kind for kind in MessageType if type_properties(kind).system]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, MessageID
-from wal.reading import ReadPosition
+from wal.read.options import ReadPosition
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)

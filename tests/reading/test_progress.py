@@ -17,19 +17,9 @@ from tests.reading.test_columns import row_of, rows_of
 from wal.errors import ClosedError, CorruptionError, InvalidArgumentError
 from wal.frame import FrameView
 from wal.message import ImmutableMessage, MessageID, MessageType, Origin, TimeTickMessage
-from wal.reading import (
-    All,
-    EventFilter,
-    Latest,
-    Need,
-    Progress,
-    ReadOptions,
-    ReadPosition,
-    Selection,
-    StartAfter,
-    StartFrom,
-)
-from wal.reading.columns import RowColumns
+from wal.read.columns import RowColumns
+from wal.read.options import All, EventFilter, Latest, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
+from wal.read.progress import Need, Progress
 
 BOUND = {"a": 3, "b": 2}
 RANDOMS = st.randoms(use_true_random=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.reading.frames import ORIGIN, Row, build
-from wal.reading import EventFilter, Selection, assemble
+from wal.read.assembly import assemble
+from wal.read.options import EventFilter, Selection
 
 
 def payloads(selection: Selection, *runs: tuple[str, int, bytes]) -> list[bytes]:

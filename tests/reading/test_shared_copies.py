@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.reading.frames import FIRST_TICK, ORIGIN, Row, record
-from wal.backends import StoredFrame
 from wal.errors import CorruptionError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
 from wal.message import BroadcastHeader
-from wal.reading import EventFilter, Selection, assemble, shared_by, shared_copies
+from wal.read.assembly import assemble, shared_by, shared_copies
+from wal.read.options import EventFilter, Selection
+from wal.storage.base import StoredFrame
 
 SIZE = 20_000
 """More than the minimum size of a block: a payload ends its block, and the header after it is in the next block."""

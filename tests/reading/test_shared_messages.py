@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reading.frames import FIRST_TICK, NAMES, ORIGIN, STEPS, Row, build, seen
-from wal.backends import StoredFrame
 from wal.message import ImmutableMessage
-from wal.reading import EventFilter, Selection, SharedMessages, assemble
-from wal.reading.shared_messages import SHARED_BYTES_MAX
+from wal.read.assembly import assemble
+from wal.read.options import EventFilter, Selection
+from wal.read.recent import SHARED_BYTES_MAX, SharedMessages
+from wal.storage.base import StoredFrame
 
 Steps = list[tuple[str, list[Row], tuple[tuple[str, int], ...]]]
 READERS = st.lists(

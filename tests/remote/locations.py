@@ -27,17 +27,17 @@ from tests.accesser.virtual import open_virtual
 from tests.contract.other import Line, Other
 from tests.node.servers import close_after_clients
 from wal import Settings, WALAccesser, bridge
-from wal.accesser.opening import LogOpening
-from wal.engine.factory import with_absolute_paths
-from wal.engine.local.log import LocalLog
-from wal.engine.remote.log import RemoteLog
+from wal.api.factory import with_absolute_paths
+from wal.api.opening import LogOpening
+from wal.client.log import RemoteLog
 from wal.errors import InnerError, WALError
+from wal.local.log import LocalLog
 from wal.location import parse_location
 from wal.node.access import Access
-from wal.node.node import Node
-from wal.pchannel import pipeline
+from wal.node.server import Node
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
+from wal.write import pipeline
 
 __all__ = ["FarServer", "NearServer", "ServedLocation", "is_inside", "not_over_the_network"]
 

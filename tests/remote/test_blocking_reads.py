@@ -206,7 +206,7 @@ def test_a_server_that_is_missing_or_refuses(place: ServedPlace, log: BlockingWA
 
 
 def test_without_a_server_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("wal.client.log.TIMEOUT_S", 0.2)
     with pytest.raises(UnavailableError, match="no server is reachable"):
         next(bridge.iterate("wal://127.0.0.1:1", "orders"))
 

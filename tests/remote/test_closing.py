@@ -11,8 +11,8 @@ from tests.accesser.probes import turns
 from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
-from wal.engine.remote import producer
-from wal.engine.remote.pauses import PAUSE_MAX_S
+from wal.client import producer
+from wal.client.calls import PAUSE_MAX_S
 from wal.errors import BulkAppendError, ChannelFencedError, ChannelNotExistError, ClosedError, UnknownOutcomeError
 from wal.message import MessageID
 from wal.node.produce import ProduceStream
@@ -83,7 +83,7 @@ async def test_a_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchanne
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets clients that are opened from now on wait so long for answers that a close which does so hangs."""
-    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", 3600.0)
+    monkeypatch.setattr("wal.client.log.TIMEOUT_S", 3600.0)
     monkeypatch.setattr(producer, "QUIET_S", 3600.0)
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.accesser.probes import start, turns
 from tests.node.servers import Serving
 from wal import Message, OwnerDescription, WALAccesser, open_wal
-from wal.engine.remote.directory import RemoteDirectory
-from wal.engine.remote.log import RemoteLog
+from wal.client.directory import RemoteDirectory
+from wal.client.log import RemoteLog
 
 OWNER = OwnerDescription("ingest")
 Drop = Callable[[WALAccesser, str], Awaitable[None]]

@@ -15,7 +15,7 @@ from wal.message import AppendResult
 from wal.node.log_service import LogService
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import columns_of
+from wal.rpc.appends import columns_of
 
 KILLS = 3
 ACKED = 60

@@ -12,10 +12,10 @@ from tests.accesser.probes import turns
 from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
 from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
-from wal.channels import place
+from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.node.access import Access
-from wal.rpc.tokens import Token
+from wal.rpc.auth import Token
 from wal.secret import Secret
 
 
@@ -156,7 +156,7 @@ async def test_a_client_without_the_token_is_refused() -> None:
 
 
 async def test_without_a_server_the_opening_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("wal.client.log.TIMEOUT_S", 0.5)
     with pytest.raises(UnavailableError, match="is it running"):
         async with asyncio.timeout(60):
             await open_wal("wal://127.0.0.1:1")

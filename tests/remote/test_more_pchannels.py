@@ -12,9 +12,9 @@ from tests.node.servers import Child, Serving, child
 from tests.remote.test_supervision import Iteration, engine
 from tests.rpc.server import until
 from wal import Message, WALAccesser, open_wal
-from wal.channels import place
-from wal.engine.remote.directory import RemoteDirectory
-from wal.engine.remote.producer import Producer
+from wal.channels.vchannels import place
+from wal.client.directory import RemoteDirectory
+from wal.client.producer import Producer
 from wal.errors import UnknownError
 from wal.location import parse_location
 from wal.message import AppendResult

@@ -13,9 +13,9 @@ import pytest
 from tests.node.servers import Serving, connected, serving
 from tests.rpc.server import until
 from wal import Message, open_wal
-from wal.engine.remote import producer
-from wal.engine.remote.nodes import Nodes
-from wal.engine.remote.supervision import Supervision
+from wal.client import producer
+from wal.client.nodes import Nodes
+from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -26,8 +26,7 @@ from wal.errors import (
 )
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
-from wal.node.services import all_handlers
-from wal.node.states import States
+from wal.node.server import States, all_handlers
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection

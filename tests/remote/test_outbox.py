@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.engine.remote.outbox import AHEAD_MIN, Hold, Outbox, Sending
+from wal.client.outbox import AHEAD_MIN, Hold, Outbox, Sending
 from wal.message import Message
 from wal.rpc.api import streaming_pb2 as proto
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.node.servers import Serving, serving
 from wal import Message, WALAccesser, bridge, open_wal
-from wal.engine.remote import remote_log
-from wal.engine.remote.remote_log import RemoteReadableLog
+from wal.client import remote_log
+from wal.client.remote_log import RemoteReadableLog
 from wal.errors import TruncatedError
 from wal.node.access import Access
 from wal.node.frame_calls import FrameCalls
-from wal.node.node import Node
+from wal.node.server import Node
 
 MESSAGES = 160
 PAYLOAD = bytes(256 * 1024)

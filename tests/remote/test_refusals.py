@@ -9,7 +9,7 @@ import pytest
 
 from tests.node.servers import Serving
 from wal import Message, WALAccesser
-from wal.engine.remote import producer
+from wal.client import producer
 from wal.errors import ChannelFencedError, StorageError, UnavailableError, WALError
 
 

@@ -13,7 +13,7 @@ from tests.node.servers import Serving
 from tests.outages.proxy import Proxy
 from tests.rpc.server import until
 from wal import Message, Scanner, WALAccesser, bridge, open_wal
-from wal.engine.remote import remote_log
+from wal.client import remote_log
 from wal.errors import ChannelNotExistError
 from wal.msgstream.media import wal_consumer
 from wal.msgstream.media.wal_consumer import WalConsumer

@@ -16,12 +16,12 @@ from tests.node.servers import Serving, child
 from tests.outages.proxy import Proxy
 from tests.rpc.server import until
 from wal import Message, WALAccesser, bridge, open_wal
-from wal.engine.remote import producer
-from wal.engine.remote.log import RemoteLog
-from wal.engine.remote.nodes import Nodes
-from wal.engine.remote.remote_pchannel import RemotePChannel
-from wal.engine.remote.supervision import DEFECTS_MAX
-from wal.engine.remote.vchannels import KnownVChannels
+from wal.client import producer
+from wal.client.directory import KnownVChannels
+from wal.client.log import RemoteLog
+from wal.client.nodes import Nodes
+from wal.client.remote_pchannel import RemotePChannel
+from wal.client.supervision import DEFECTS_MAX
 from wal.errors import UnknownError, UnknownOutcomeError, WALError
 from wal.network import Endpoints
 
@@ -83,7 +83,7 @@ async def test_client_outlives_long_outage(
             return reasons
 
         monkeypatch.setattr(Endpoints, "_ask_all", asked)
-        monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", TIMEOUT_S)
+        monkeypatch.setattr("wal.client.log.TIMEOUT_S", TIMEOUT_S)
         async with open_wal(f"wal://{proxy.address}") as log:
             for number, name in enumerate(NAMES):
                 await log.create_vchannel(name, pchannel=f"p{number}")
@@ -255,7 +255,7 @@ async def test_write_defect_ends_client(served: Serving, monkeypatch: pytest.Mon
     async def fail(*_: object) -> None:
         raise Defect("injected")
 
-    monkeypatch.setattr("wal.engine.remote.remote_pchannel._write", fail)
+    monkeypatch.setattr("wal.client.remote_pchannel._write", fail)
     async with open_wal(f"wal://{served.address}") as log, log.read("orders") as scanner:
         await log.raw_append(Message("orders", b"1"))
         await anext(scanner)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.node.servers import Child, Serving, serving
 from wal import Message, MessageType, WALAccesser, open_wal
-from wal.engine.remote import unknown
-from wal.engine.remote.producer import Producer
+from wal.client import producer as unknown
+from wal.client.producer import Producer
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
@@ -104,7 +104,7 @@ async def test_a_transaction_that_nobody_holds_is_rolled_back(log: WALAccesser, 
 
 
 async def test_bodies_renew_the_lease(log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal.engine.remote.txn.RENEWALS", 1000)
+    monkeypatch.setattr("wal.client.txn.RENEWALS", 1000)
     txn = await log.txn("orders", keepalive=30)
     txn_id = txn.context.txn_id
     (table,) = [one.table for one in served.log.pchannels.values() if txn_id in one.table]
@@ -241,7 +241,7 @@ async def test_a_commit_whose_answer_is_lost_gets_its_result_by_the_key(
 async def test_an_open_transaction_outlives_its_server(
     server: Child, data_dir: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal.engine.remote.txn.RENEWALS", 1000)
+    monkeypatch.setattr("wal.client.txn.RENEWALS", 1000)
     async with open_wal(f"wal://{server.address}") as log:
         txn = await log.txn("orders", keepalive=10)
         await txn.append(b"1")

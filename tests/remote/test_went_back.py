@@ -14,18 +14,18 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
 from wal import Message, ReadPosition, Settings, StartAfter, StartFrom, WALAccesser, bridge, open_wal
-from wal.backends import FramePage, LogSnapshot
-from wal.cursors import CursorUse
-from wal.engine.local.restored import mark_restored
-from wal.engine.remote.remote_log import RemoteReadableLog
-from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.client.remote_log import RemoteReadableLog
+from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ClosedError, LogWentBackError
+from wal.local.restored import mark_restored
 from wal.location import parse_location
 from wal.message import AppendResult, LogPosition, MessageID
 from wal.node.access import Access
-from wal.pchannel import ReadablePChannel
-from wal.pchannel.read_loop import ReadLoop
-from wal.reading import PageRequest
+from wal.read.cursors.service import CursorUse
+from wal.read.loop import ReadLoop
+from wal.read.pchannel import ReadablePChannel
+from wal.read.truncated import PageRequest
+from wal.storage.base import FramePage, LogSnapshot
 
 OLD, LOST, NEW = 20, 40, 60
 """How many messages the copy has, how many more were lost with it, and how many the restored log gets."""

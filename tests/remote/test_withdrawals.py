@@ -12,7 +12,7 @@ from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
 from tests.remote.test_dropping import directory
 from wal import Message, ProducerKey, WALAccesser, open_wal
-from wal.engine.remote import producer
+from wal.client import producer
 from wal.errors import ClosedError, UnknownOutcomeError
 
 HOUR_S = 3600.0
@@ -115,7 +115,7 @@ async def test_what_was_not_sent_is_not_sent_any_more(
     server: Child, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The close has nothing to wait for: it would hang if it did."""
-    monkeypatch.setattr("wal.engine.remote.log.UNREACHED_S", HOUR_S)
+    monkeypatch.setattr("wal.client.log.UNREACHED_S", HOUR_S)
     monkeypatch.setattr(producer, "QUIET_S", HOUR_S)
     log = await open_wal(f"wal://{server.address}")
     await log.create_vchannel("known")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal.retention import DRIFT_MAX_S, ClockWatch
+from wal.retention.policy import DRIFT_MAX_S, ClockWatch
 
 
 def test_small_corrections_are_accepted() -> None:

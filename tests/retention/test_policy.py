@@ -5,10 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.backends import Extent
-from wal.cursors import Cursor, CursorKey, DamagedCursor, LogRange, LogView
 from wal.errors import CorruptionError
-from wal.retention import Pin, RetentionBounds, over_bound, pins_of, plan
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.status import LogRange, LogView
+from wal.read.cursors.store import DamagedCursor
+from wal.retention.policy import Pin, RetentionBounds, over_bound, pins_of, plan
+from wal.storage.base import Extent
 from wal.timestamp import compose
 
 NOW_S = 10_000.0

@@ -18,13 +18,12 @@ import pytest
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
 from wal.network import ServerCertificate, TlsFiles
-from wal.network.reach import LOOK_S
+from wal.network.tls import LOOK_S
 from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.auth import WARNING_PAUSE_S, TokenCheck
+from wal.rpc.auth import WARNING_PAUSE_S, Right, Token, TokenCheck
 from wal.rpc.headers import token_header
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
 from wal.rpc.serving import add_handlers, listen
-from wal.rpc.tokens import Right, Token
 from wal.secret import Secret
 
 

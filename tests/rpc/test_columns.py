@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageType
-from wal.pchannel import ProducerKey, key_ext
 from wal.rpc.api.append_pb2 import AppendRequest, MessageColumns
-from wal.rpc.columns import Append, appends_of, columns_of, key_of, messages_of, request_of
+from wal.rpc.appends import Append, appends_of, columns_of, key_of, messages_of, request_of
+from wal.write.idempotency.keys import ProducerKey, key_ext
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 names = st.sampled_from(["orders", "payments", "ö"])

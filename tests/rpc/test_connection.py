@@ -25,7 +25,7 @@ from wal.errors import (
 )
 from wal.network import Method
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, streaming_pb2
-from wal.rpc.encoded_page import EncodedPage
+from wal.rpc.frame_pages import EncodedPage
 from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE_STATES, PRODUCE, READ_FRAMES
 from wal.rpc.serving import listen, server_options
 

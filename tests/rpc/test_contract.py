@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rpc.contract import PACKAGE, ROOT, TEXT, Contract
-from wal.engine import base
+from wal import engine as base
 from wal.errors import StreamingCode
 from wal.message import wire_pb2
 from wal.network import Method

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
 from broadcaster.message import BroadcasterStatistics
-from wal.backends import LogSnapshot
-from wal.channels import OwnerDescription, VChannelInfo
-from wal.cursors import Cursor, CursorInfo, CursorKey
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import InvalidArgumentError
 from wal.message import (
     FORM_JOURNAL,
@@ -27,8 +25,8 @@ from wal.message import (
     ResourceKey,
     type_properties,
 )
-from wal.pchannel import PChannelStatistics, ProducerInfo
-from wal.reading import (
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.options import (
     All,
     DeliverFilter,
     DeliverPolicy,
@@ -40,10 +38,14 @@ from wal.reading import (
     TimeTickGT,
     TimeTickGTE,
 )
-from wal.retention import PChannelRetention, RetentionHolder
-from wal.rpc import broadcasts, cursor_state, positions, reports, selection
+from wal.read.pchannel import PChannelStatistics
+from wal.retention.report import PChannelRetention, RetentionHolder
+from wal.rpc import broadcasts, positions, reports, selection
+from wal.rpc import positions as cursor_state
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
 from wal.settings import Settings
+from wal.storage.base import LogSnapshot
+from wal.write.idempotency.keys import ProducerInfo
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 names = texts.filter(bool)

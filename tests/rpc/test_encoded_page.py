@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rpc.test_frame_pages import NAMES, frames, parts, positions
-from wal.backends import FramePage, StoredFrame
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameView
 from wal.rpc.api import frames_pb2
-from wal.rpc.encoded_page import EncodedPage, frame_pieces
-from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
+from wal.rpc.frame_pages import EncodedPage, frame_pieces, frame_to_proto, page_to_proto, wanted_extents
 from wal.rpc.positions import position_from_proto, position_to_proto
+from wal.storage.base import FramePage, StoredFrame
 
 LAST = 2**128 - 1
 wanted_names = st.none() | st.frozensets(st.sampled_from((*NAMES, "absent")))

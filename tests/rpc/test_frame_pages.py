@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.backends import FramePage
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame
 from wal.message import BroadcastHeader
 from wal.rpc.api import frames_pb2
 from wal.rpc.frame_pages import frame_to_proto, page_from_proto, page_to_proto, wanted_extents
+from wal.storage.base import FramePage
 
 NAMES = ("a", "b", "c", "d")
 positions = st.integers(0, 2**64 - 3) | st.integers(0, 2**128 - 3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WouldBlockError
 from wal.message import FORM_PULSAR, AppendResult, MessageID, TxnContext
 from wal.rpc.api import append_pb2, result_pb2, streaming_pb2
-from wal.rpc.outcomes import outcomes_from_proto, outcomes_to_proto
+from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
 from wal.rpc.results import Numbered, ranges_of, result_from_proto, result_to_proto, results_of
 
 ids = st.builds(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal import MessageID
-from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.journal import ReadOnlyJournalSource
+from wal.read.read_only import ReadOnlyCore
+from wal.read.sources import ReadOnlyJournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
 
 __all__ = ["end_of", "place_behind", "vchannels_of"]

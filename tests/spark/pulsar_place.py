@@ -9,7 +9,7 @@ from typing import Any
 from tests.pulsar.conftest import token_of
 from tests.spark.place import Place
 from wal import Secret
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 __all__ = ["PulsarPlace", "new_place"]
 

@@ -12,7 +12,7 @@ from tests.node.servers import ServerProcess, serving
 from tests.spark.place import Place
 from wal.loop_thread import LoopThread
 from wal.node.access import Access
-from wal.rpc.tokens import Token
+from wal.rpc.auth import Token
 from wal.secret import Secret
 
 __all__ = ["ServedPlace", "ServerProcess", "served"]

@@ -23,8 +23,9 @@ from tests.docs.snippets import ROOT
 from tests.spark.offsets_of_logs import end_of
 from wal import Message
 from wal.bridge import blocking
-from wal.cursors import CursorFiles, CursorKey
 from wal.errors import CorruptionError, InvalidArgumentError
+from wal.read.cursors.cursor import CursorKey
+from wal.read.cursors.files import CursorFiles
 from wal.spark import Batch, ForeachBatch, QueryLag, decoded, foreach_batch, lag, lag_listener
 from wal.spark.foreach.offset_log import entry_of_batch, parse_entry
 

@@ -11,8 +11,8 @@ from tests.spark.logs import NAMES, write_everything
 from tests.spark.queries import batch, plan, read_all, schema, source
 from wal import BroadcastMessage, Message, MessageType, MessageTypes, bridge
 from wal.bridge import record_batches
-from wal.reading import FrameRows, in_parts
-from wal.reading.columns import RowColumns
+from wal.read.columns import RowColumns
+from wal.read.frame_rows import FrameRows, in_parts
 from wal.spark import row_reader
 
 KIB = 1 << 10

@@ -15,12 +15,12 @@ from tests.spark.pulsar_place import PulsarPlace as Place
 from tests.spark.queries import StreamQuery, batch, place_of, schema, source
 from tests.spark.reading_suite import ReadingSuite, texts
 from wal import Message
-from wal.backends.pulsar.topic import TopicReader
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
-from wal.pulsar.connection import Connection, position_of_id
-from wal.spark.snapshot import SnapshotWarning
+from wal.spark.batch_reader import SnapshotWarning
+from wal.storage.pulsar.connection import Connection, position_of_id
+from wal.storage.pulsar.topic import TopicReader
 
 
 class TestReading(ReadingSuite):

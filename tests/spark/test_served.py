@@ -16,7 +16,7 @@ from tests.spark.served_place import ServedPlace, ServerProcess, served
 from tests.spark.sink_suite import PlaceSink, SinkSuite, held, of
 from tests.spark.sink_tasks import rows_of
 from wal import Message, bridge
-from wal.engine.remote import blocking
+from wal.client import blocking
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.spark import foreach_batch
 from wal.spark.sink import pending

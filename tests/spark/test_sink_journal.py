@@ -13,12 +13,12 @@ from tests.spark.queries import batch
 from tests.spark.sink_tasks import Sink, held
 from tests.spark.writer import Writer, make_vchannels
 from wal import Message, bridge
-from wal.backends.journal.directory import DirectoryLock
 from wal.errors import InvalidArgumentError, LockedError
 from wal.spark.journal_frames import JournalSource
 from wal.spark.options import SourceOptions
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import check_journal
+from wal.storage.journal.directory import DirectoryLock
 
 
 def test_a_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from tests.spark.logs import write_everything
 from tests.spark.queries import Row, batch
 from tests.spark.writer import Payload, Writer, make_vchannels
 from wal import Message, bridge
-from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import WouldBlockError
-from wal.spark.snapshot import SnapshotWarning
+from wal.read.read_only import ReadOnlyCore
+from wal.read.sources import ReadOnlyJournalSource
+from wal.spark.batch_reader import SnapshotWarning
 from wal.timestamp import compose, parse
 
 

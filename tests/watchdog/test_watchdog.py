@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from actors import VirtualClock
 from wal.errors import InvalidArgumentError
-from wal.watchdog import Status, Watchdog
-from wal.watchdog.target_state import TargetState
+from wal.watchdog import Status, TargetState, Watchdog
 
 
 class Beat:

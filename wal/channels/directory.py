@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from actors import Actor
-from wal.channels.owners import OWNERS_MAX, OwnerDescription
-from wal.channels.vchannels import VChannelInfo, check_vchannel
+from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel
 from wal.errors import CorruptionError, StorageError, WALError
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.channels.owners import OwnerDescription
-from wal.channels.vchannels import VChannelInfo
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
 

@@ -1,4 +1,6 @@
-"""Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
+"""OwnerDescription: who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
+
+Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
 
 A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read
 of a name that nothing creates within seconds logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded
@@ -18,21 +20,77 @@ from typing import Final
 
 import msgspec
 
-from wal.channels.owners import OwnerDescription
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 __all__ = [
+    "ADDRESS_BYTES_MAX",
+    "DESCRIPTION_BYTES_MAX",
+    "OWNERS_MAX",
+    "ROLE_BYTES_MAX",
     "SHOWN_MAX",
     "UNKNOWN_S",
     "VCHANNEL_NAME_BYTES_MAX",
+    "OwnerDescription",
     "UnknownVChannels",
     "VChannelInfo",
+    "check_owner",
     "check_vchannel",
     "check_vchannels",
     "common_place",
     "existing_vchannels",
     "place",
 ]
+
+ROLE_BYTES_MAX: Final = 255
+ADDRESS_BYTES_MAX: Final = 255
+DESCRIPTION_BYTES_MAX: Final = 1024
+"""The most UTF-8 bytes of each text. JSON needs at most 6 bytes for one."""
+OWNERS_MAX: Final = 60
+"""The most records with owners in one operation of the KV: with 68 others they fit in one of every KV (`wal.kv.OPERATION_BYTES_MAX`)."""
+
+
+class OwnerDescription(msgspec.Struct, frozen=True, gc=False):
+    """The owner of a channel: its role (not empty), its address, and a description for people.
+
+    Raises TypeError for a text that is not a str, InvalidArgumentError for one that is too long or that UTF-8 cannot encode.
+    """
+
+    role: str
+    address: str = ""
+    description_text: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("role", self.role, ROLE_BYTES_MAX)
+        _check_text("address", self.address, ADDRESS_BYTES_MAX)
+        _check_text("description_text", self.description_text, DESCRIPTION_BYTES_MAX)
+        if not self.role:
+            raise InvalidArgumentError(
+                "the owner's role is empty: name the part that owns the channels, such as OwnerDescription('ingest')"
+            )
+
+
+def check_owner(owner: object) -> OwnerDescription:
+    """Returns the owner; raises TypeError for another type."""
+    if not isinstance(owner, OwnerDescription):
+        raise TypeError(f"owner must be an OwnerDescription, such as OwnerDescription('ingest'), not {owner!r:.80}")
+    return owner
+
+
+def _check_text(field: str, text: object, bytes_max: int) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"the owner's {field} must be a str, not {type(text).__name__}")
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"the owner's {field} has {text[error.start]!r} at character {error.start}, which UTF-8 cannot encode: leave out lone "
+            "surrogates"
+        ) from None
+    if length > bytes_max:
+        raise InvalidArgumentError(
+            f"the owner's {field} is {length} bytes long, and may have at most {bytes_max}: shorten it"
+        )
+
 
 VCHANNEL_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a vchannel's name."""

@@ -18,7 +18,7 @@ from wal.settings import MEANINGS, SERVER_BOUNDS, SERVER_PREFIX, ServerBounds, S
 
 if TYPE_CHECKING:
     from wal.node.access import Access
-    from wal.rpc.tokens import Token
+    from wal.rpc.auth import Token
 
 __all__ = ["access_from", "add_options", "settings_from"]
 
@@ -130,7 +130,7 @@ def access_from(arguments: argparse.Namespace) -> Access:
 
 
 def _tokens(file: str | None, token: str | None) -> tuple[Token, ...]:
-    from wal.rpc.tokens import Token, tokens_in
+    from wal.rpc.auth import Token, tokens_in
 
     where, tokens = "WAL_SERVER_TOKEN, or token in [server]", []
     try:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 
-from wal.engine.factory import with_absolute_paths
+from wal.api.factory import with_absolute_paths
 from wal.location import parse_location
 from wal.settings import Settings
 
@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from wal.engine.local.restored import mark_restored
+    from wal.local.restored import mark_restored
 
     location, settings = parse_location(arguments.location), with_absolute_paths(Settings.load())
     for pchannel, lineage in asyncio.run(mark_restored(location, settings)).items():

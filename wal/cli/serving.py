@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from wal.engine.local.log import LocalLog
 from wal.errors import WALError
+from wal.local.log import LocalLog
 from wal.location import Location
 from wal.node.access import Access
-from wal.node.node import Node
 from wal.node.process import raise_limit
+from wal.node.server import Node
 from wal.rpc.serving import check_free
 from wal.settings import Settings
 

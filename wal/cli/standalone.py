@@ -6,8 +6,8 @@ import argparse
 import asyncio
 from typing import Final
 
+from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
-from wal.engine.factory import with_absolute_paths
 from wal.location import parse_location
 
 __all__ = ["add_command"]

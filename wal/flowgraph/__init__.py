@@ -21,12 +21,19 @@ Files:
 * worker:      the actor that awaits the calls of a node that wait
 """
 
-from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.graph import TimeTickedFlowGraph
-from wal.flowgraph.msg import Msg, SkipTickMsg
-from wal.flowgraph.node import BaseNode, Node, Outputs
-from wal.flowgraph.states import FlowGraphStates
-from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics, NodeStatistics
+from wal.flowgraph.node import (
+    BaseNode,
+    EdgeStatistics,
+    FlowGraphStates,
+    FlowGraphStatistics,
+    Msg,
+    Node,
+    NodeFailedError,
+    NodeStatistics,
+    Outputs,
+    SkipTickMsg,
+)
 
 __all__ = [
     "BaseNode",

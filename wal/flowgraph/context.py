@@ -1,4 +1,14 @@
-"""NodeContext: the actor of one node. It takes ticks, has the node operate on them, and hands the results on.
+"""Edge: carries the messages of one node to another, and bounds them.
+
+Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit goes
+back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the faster
+one would use them all, and the join would wait for the slower one for ever.
+
+Work: one tick that a node works on.
+
+The way of a node's results to its out-edges. Pure.
+
+NodeContext: the actor of one node. It takes ticks, has the node operate on them, and hands the results on.
 
 It is a member of the group of its graph, so it never waits: calls that wait are awaited by workers, and whatever it waits for wakes it.
 Its only message is the wake-up. It guarantees that calls begin and results are handed on in the order of ticks, that every out-edge gets
@@ -13,24 +23,178 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any, Final, TypeAlias
 
 from actors import Member
 from wal.errors import InvalidArgumentError
-from wal.flowgraph.edge import Edge
-from wal.flowgraph.errors import NodeFailedError
 from wal.flowgraph.inputs import InputAligner
-from wal.flowgraph.msg import Msg
-from wal.flowgraph.node import Node, Outputs
-from wal.flowgraph.routing import RESULTS, check_results, no_message, route, tick_of
-from wal.flowgraph.states import FlowGraphStates
-from wal.flowgraph.statistics import NodeStatistics
-from wal.flowgraph.work import Work
+from wal.flowgraph.node import FlowGraphStates, Msg, Node, NodeFailedError, NodeStatistics, Outputs, SkipTickMsg
 
-__all__ = ["Call", "NodeContext"]
+__all__ = [
+    "RESULTS",
+    "Call",
+    "Edge",
+    "NodeContext",
+    "Work",
+    "check_results",
+    "no_message",
+    "route",
+    "tick_of",
+]
+
+
+class Edge:
+    """The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes."""
+
+    __slots__ = (
+        "_index", "_inputs", "_queue", "_wake_source", "_wake_target", "_wanted", "capacity", "source", "target", "tick",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        capacity: int,
+        inputs: InputAligner,
+        index: int,
+        wake_source: Callable[[], None],
+        wake_target: Callable[[], None],
+    ) -> None:
+        self.source: str = source
+        self.target: str = target
+        self.capacity: int = capacity
+        self.tick: int | None = None
+        """The tick of the last message; None before the first."""
+        self._inputs = inputs
+        self._index = index
+        self._queue: deque[Msg] = inputs.queues[index]
+        self._wake_source = wake_source
+        self._wake_target = wake_target
+        self._wanted = False
+
+    def __repr__(self) -> str:
+        return repr(self.target)
+
+    @property
+    def pending(self) -> int:
+        """The number of messages that wait."""
+        return len(self._queue)
+
+    def has_room(self) -> bool:
+        """Returns whether there is a credit; if not, the source is woken when there is one."""
+        if len(self._queue) < self.capacity:
+            return True
+        self._wanted = True
+        return False
+
+    def put(self, tick: int, msg: Msg) -> None:
+        """Adds a message; there must be room."""
+        self.tick = tick
+        self._queue.append(msg)
+        self._wake_target()
+
+    def taken(self) -> None:
+        """Says that the target may have taken a message."""
+        if self._wanted and len(self._queue) < self.capacity:
+            self._wanted = False
+            self._wake_source()
+
+    def end(self) -> None:
+        """Says that no more messages come."""
+        self._inputs.end(self._index)
+        self._wake_target()
+
+
+class Work:
+    """One tick, from its call of `operate` until the results are handed on."""
+
+    __slots__ = ("awaitable", "began", "done", "error", "limit", "outputs", "routed", "skipped", "stopped", "tick")
+
+    def __init__(self, tick: int) -> None:
+        self.tick: int = tick
+        """The tick; of an input node the last one, until it has given the next."""
+        self.began: float = 0.0
+        self.awaitable: Awaitable[Outputs]
+        """The call, if it waits."""
+        self.limit: asyncio.Timeout | None = None
+        """What stops the call of an input node that waits."""
+        self.stopped: bool = False
+        """Whether the call of an input node was stopped."""
+        self.skipped: bool = False
+        """Whether all inputs skip, so that there is no call."""
+        self.done: bool = False
+        self.outputs: Outputs = None
+        self.error: BaseException | None = None
+        self.routed: list[Msg] | None = None
+        """The message for each out-edge."""
+
+
+RESULTS: Final = (list, tuple, NoneType, Sequence)
+"""What `operate` may give; the usual types come first, because asking an abstract one costs more."""
+
+
+def route(tick: int, outputs: Outputs, targets: Sequence[object]) -> list[Msg]:
+    """Returns the message for each out-edge, in their order, a SkipTickMsg where the node gave none. `targets` are named in errors.
+
+    Raises InvalidArgumentError for a message of another tick, one for an edge that does not exist, or a second one for an edge, and
+    TypeError for results that are no list of messages.
+    """
+    if type(outputs) is not list:  # the usual type: the call costs more than the question
+        check_results(outputs)
+    routed: list[Msg | None] = [None] * len(targets)
+    for msg in outputs or ():
+        try:
+            if msg.time_tick != tick:
+                raise InvalidArgumentError(
+                    f"it gave a message of tick {msg.time_tick} at tick {tick}: all messages of a call have its tick"
+                )
+            index = msg.down_stream_node_idx
+            if not -1 <= index < len(routed):
+                raise InvalidArgumentError(
+                    f"it gave a message for out-edge {index} at tick {tick}: it has {len(routed)} out-edges, "
+                    "counted from 0; -1 means all of them"
+                )
+            for edge in range(len(routed)) if index == -1 else (index,):
+                if routed[edge] is not None:
+                    raise InvalidArgumentError(
+                        f"it gave two messages for the edge to {targets[edge]} at tick {tick}: "
+                        "an edge carries one message a tick, so put everything into one"
+                    )
+                routed[edge] = msg
+        except (AttributeError, TypeError) as error:
+            raise TypeError(no_message(msg, error)) from error
+    return [SkipTickMsg(tick) if msg is None else msg for msg in routed]
+
+
+def check_results(outputs: object) -> None:
+    """Raises TypeError for results that are no list of messages."""
+    if not isinstance(outputs, RESULTS) or isinstance(outputs, str | bytes):
+        raise TypeError(f"it gave {outputs!r:.200}: operate() gives a list of messages, or None")
+
+
+def tick_of(outputs: Sequence[Msg]) -> int:
+    """Returns the tick of the results of an input node, at least one. Raises TypeError if they have none."""
+    try:
+        tick: int = outputs[0].time_tick
+    except AttributeError as error:
+        raise TypeError(no_message(outputs[0], error)) from error
+    if not isinstance(tick, int):
+        raise TypeError(f"it gave tick {tick!r}: a tick is an int")
+    return tick
+
+
+def no_message(msg: object, error: Exception) -> str:
+    """Returns the text for something that is not a message, as this error shows."""
+    return (
+        f"it gave {msg!r:.200}, which is no message of a flow graph ({error}): operate() gives objects with time_tick, skip_this_tick and "
+        "down_stream_node_idx, such as BatchMsg(tick, messages)"
+    )
+
 
 Call: TypeAlias = Callable[[], None]
 """Wakes a worker, which asks for the `next_call` then."""

@@ -1,4 +1,18 @@
-"""TimeTickedFlowGraph: nodes and edges, started and closed together.
+"""The wiring of a flow graph: which edges there are, checked before the graph starts. Pure.
+
+The statistics of a flow graph as a Mermaid flowchart. Pure.
+
+Worker: the actor that awaits the calls of `operate` that wait, one at a time.
+
+A node has as many as its `max_parallelism`, created when they are needed. After a call the worker has the node continue, and awaits the
+next call if there is one, without a detour over the inbox.
+
+Committer: the actor that tells one input node what has passed every sink.
+
+It knows the ticks that the node has given, and the sinks that the node leads to. It guarantees one call of `commit` at a time, with
+ascending ticks; while one runs, the ticks that pass are collected for the next.
+
+TimeTickedFlowGraph: nodes and edges, started and closed together.
 
 Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
 or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
@@ -9,26 +23,244 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from actors import ActorRef, ActorSystem, Clock, Group, SystemClock, Timer
+import msgspec
+
+from actors import Actor, ActorRef, ActorStoppedError, ActorSystem, Clock, Group, SystemClock, Timer
 from wal.errors import ClosedError, InvalidArgumentError, UnknownError
-from wal.flowgraph.committer import Committer
-from wal.flowgraph.context import Call, NodeContext
-from wal.flowgraph.edge import Edge
-from wal.flowgraph.errors import NodeFailedError
+from wal.flowgraph.context import Call, Edge, NodeContext, Work
 from wal.flowgraph.inputs import InputAligner
-from wal.flowgraph.mermaid import to_mermaid
-from wal.flowgraph.node import Node, check_node
-from wal.flowgraph.states import FlowGraphStates
-from wal.flowgraph.statistics import EdgeStatistics, FlowGraphStatistics
-from wal.flowgraph.wiring import Edges, check_wiring, reachable_sinks
-from wal.flowgraph.worker import Worker
+from wal.flowgraph.node import (
+    EdgeStatistics,
+    FlowGraphStates,
+    FlowGraphStatistics,
+    Node,
+    NodeFailedError,
+    NodeStatistics,
+    Outputs,
+    check_node,
+)
 
-__all__ = ["TimeTickedFlowGraph"]
+__all__ = [
+    "Committer",
+    "Edges",
+    "TimeTickedFlowGraph",
+    "Worker",
+    "check_wiring",
+    "reachable_sinks",
+    "to_mermaid",
+]
+
+
+class Edges(msgspec.Struct, frozen=True):
+    """What `set_edges` says of one node: the names of the nodes before it and after it, in order."""
+
+    in_: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+
+
+def check_wiring(wiring: Mapping[str, Edges], is_input: Mapping[str, bool | None]) -> None:
+    """Raises InvalidArgumentError unless every edge is named by both of its nodes, every node has those it needs, and there is no cycle.
+
+    Both mappings have an entry for every node of the graph. `is_input` says whether a node must have no in-edges, or needs some, or None.
+    """
+    if not wiring:
+        raise InvalidArgumentError("the flow graph has no nodes: add some with add_node() and set_edges()")
+    for name, edges in wiring.items():
+        if not edges.in_ and not edges.out:
+            raise InvalidArgumentError(f"node {name!r} has no edges: connect it with set_edges(), or leave it out")
+        if is_input[name] is False and not edges.in_:
+            raise InvalidArgumentError(
+                f"node {name!r} has no in-edges, and works on what they bring: name the nodes before it with set_edges({name!r}, in_=[…])"
+            )
+        if is_input[name] and edges.in_:
+            raise InvalidArgumentError(
+                f"node {name!r} has in-edges from {', '.join(map(repr, edges.in_))}, and is an input node, which ignores them: leave out "
+                f"in_ in set_edges({name!r})"
+            )
+        for side, others in (("in_", edges.in_), ("out", edges.out)):
+            for other in others:
+                if others.count(other) > 1:
+                    raise InvalidArgumentError(
+                        f"set_edges({name!r}) names {other!r} more than once in {side}: two nodes have at most one edge"
+                    )
+                if other not in wiring:
+                    raise InvalidArgumentError(
+                        f"set_edges({name!r}) names {other!r} in {side}, which is no node of the graph "
+                        f"({', '.join(map(repr, wiring))}): add it with add_node()"
+                    )
+                back, facing = ("out", wiring[other].out) if side == "in_" else ("in_", wiring[other].in_)
+                if name not in facing:
+                    raise InvalidArgumentError(
+                        f"set_edges({name!r}) names {other!r} in {side}, but set_edges({other!r}) does not name {name!r} "
+                        f"in {back}: name the edge on both sides"
+                    )
+    try:
+        TopologicalSorter({name: edges.in_ for name, edges in wiring.items()}).prepare()
+    except CycleError as error:
+        cycle: Sequence[str] = error.args[1]
+        raise InvalidArgumentError(
+            f"the edges {' → '.join(map(repr, cycle))} are a cycle, in which every node would wait for itself: remove one"
+        ) from None
+
+
+def reachable_sinks(wiring: Mapping[str, Edges], name: str) -> set[str]:
+    """Returns the nodes without out-edges that a node leads to; a node without out-edges leads to itself."""
+    reached, waiting = {name}, [name]
+    while waiting:
+        for other in wiring[waiting.pop()].out:
+            if other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    return {one for one in reached if not wiring[one].out}
+
+
+_ESCAPED: Final = str.maketrans({char: f"#{ord(char)};" for char in '#"&<>`\\'} | {"\n": " ", "\r": " "})
+"""Mermaid writes a character by its number between `#` and `;`. These end a text, or mean something in one."""
+
+
+def to_mermaid(statistics: FlowGraphStatistics) -> str:
+    """Returns a flowchart with the figures of each node and each edge."""
+    ids = {node.name: f"n{number}" for number, node in enumerate(statistics.nodes)}
+    lines = ["flowchart LR"]
+    lines += [f'    {ids[node.name]}["{_node(node)}"]' for node in statistics.nodes]
+    lines += [f'    {ids[edge.source]} -->|"{_edge(edge)}"| {ids[edge.target]}' for edge in statistics.edges]
+    return "\n".join(lines) + "\n"
+
+
+def _node(node: NodeStatistics) -> str:
+    parts = [
+        node.name.translate(_ESCAPED),
+        f"tick {_tick(node.tick)}, {node.active} active, {node.completed} completed",
+        f"working {node.working_s:.3f} s, blocked {node.blocked_s:.3f} s",
+    ]
+    if node.ended:
+        parts.append("ended")
+    elif node.waits_for:
+        parts.append(f"waits for {', '.join(name.translate(_ESCAPED) for name in node.waits_for)}")
+    return "<br/>".join(parts)
+
+
+def _edge(edge: EdgeStatistics) -> str:
+    return f"{edge.pending} of {edge.capacity} pending, tick {_tick(edge.tick)}"
+
+
+def _tick(tick: int | None) -> str:
+    return "none" if tick is None else str(tick)
+
+
+class Worker(Actor):
+    """Awaits the calls of the node of `context`."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._work: Work | None = None
+
+    async def receive(self, batch: list[Any]) -> None:
+        context = self._context
+        while (work := context.next_call()) is not None:
+            self._work = work
+            try:
+                outputs = await (self._input(work) if context.may_cancel else work.awaitable)
+            except asyncio.CancelledError as cause:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # the worker is cut off; else `operate` has awaited something that was cancelled
+                context.finish(work, None, cause)
+            except Exception as cause:
+                context.finish(work, None, cause)
+            else:
+                context.finish(work, outputs, None)
+            self._work = None
+        context.rest(self.call)
+
+    def call(self) -> None:
+        """Wakes it."""
+        self.ref.tell(None)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        if self._work is not None:
+            self._context.finish(self._work, None, cause)
+        self._context.poisoned(cause, [])
+
+    async def _input(self, work: Work) -> Outputs:
+        """Awaits a call of an input node, which may be stopped; it gives nothing then."""
+        try:
+            async with asyncio.timeout(0.0 if self._context.stopping else None) as limit:
+                work.limit = limit
+                return await work.awaitable
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            work.stopped = True
+            return None
+        finally:
+            work.limit = None
+
+
+class Committer(Actor):
+    """Calls `commit` for the input node of `context`, which leads to these sinks."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        sinks: Sequence[NodeContext],
+        commit: Callable[[int], Awaitable[None]],
+        failed: Callable[[NodeFailedError], None],
+    ) -> None:
+        self._context = context
+        self._sinks = sinks
+        self._commit = commit
+        self._failed = failed
+        self._tick: int | None = None
+        self._told = False
+        self._over = False
+
+    def look(self) -> None:
+        """Has the ticks committed that have passed every sink since the last look."""
+        given = self._context.given
+        if not given or self._over:
+            return
+        ticks = [sink.recorded for sink in self._sinks]
+        passed = min((tick for tick in ticks if tick is not None), default=None)
+        if passed is None or None in ticks or given[0] > passed:
+            return
+        while given and given[0] <= passed:
+            self._tick = given.popleft()
+        if not self._told:
+            self._told = True
+            self.ref.tell(None)
+
+    async def receive(self, batch: list[Any]) -> None:
+        self._told = False
+        tick = self._tick
+        if tick is None or self._over:
+            return
+        try:
+            committing = self._commit(tick)
+            if not isinstance(committing, Awaitable):
+                raise TypeError("commit() must be a coroutine function: async def commit(self, tick)")
+            await committing
+        except Exception as cause:
+            self._fail(cause)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        if isinstance(cause, ActorStoppedError):
+            cause = TimeoutError(
+                "commit() was cancelled, as it did not end within drain_timeout_s after the flow graph"
+            )
+        self._fail(cause)
+
+    def _fail(self, cause: BaseException) -> None:
+        if not self._over:
+            self._over = True
+            self._failed(NodeFailedError(self._context.node_name, self._tick, cause))
+
 
 _log: Final = logging.getLogger("wal.flowgraph")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from wal.flowgraph.msg import Msg, SkipTickMsg
+from wal.flowgraph.node import Msg, SkipTickMsg
 
 __all__ = ["InputAligner"]
 

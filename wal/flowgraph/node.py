@@ -1,4 +1,13 @@
-"""Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`."""
+"""Msg: what a node takes and gives, and the message that says that a tick has none.
+
+FlowGraphStates: where a graph began, and how many ticks its nodes work on and have completed.
+
+The error of a flow graph that has failed.
+
+The statistics of a flow graph: frozen structs, created on request.
+
+Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +15,131 @@ import inspect
 from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from wal.errors import InvalidArgumentError
-from wal.flowgraph.msg import Msg
-from wal.flowgraph.states import FlowGraphStates
+import msgspec
 
-__all__ = ["MAX_QUEUE_LENGTH", "BaseNode", "Node", "Outputs", "check_node"]
+from wal.errors import InvalidArgumentError, WALError
+
+__all__ = [
+    "MAX_QUEUE_LENGTH",
+    "BaseNode",
+    "EdgeStatistics",
+    "FlowGraphStates",
+    "FlowGraphStatistics",
+    "Msg",
+    "Node",
+    "NodeFailedError",
+    "NodeStatistics",
+    "Outputs",
+    "SkipTickMsg",
+    "check_node",
+]
+
+
+class Msg(Protocol):
+    """One message on one edge. An edge carries at most one message a tick, so a message holds everything of its tick."""
+
+    @property
+    def time_tick(self) -> int:
+        """The tick, which ascends on every edge."""
+
+    @property
+    def skip_this_tick(self) -> bool:
+        """Whether there is nothing at this tick. Such a message only lets a join continue; `operate` is not called if all inputs skip."""
+
+    @property
+    def down_stream_node_idx(self) -> int:
+        """The index of the out-edge that the message goes to, in the order of `set_edges(out=…)`; -1 for all of them.
+
+        It is an edge of the node that gives the message: a node that passes on what it was sent by a router has to address it anew.
+        """
+
+
+class SkipTickMsg(msgspec.Struct, frozen=True):
+    """Says that there is nothing at this tick. The graph sends it on every out-edge that a node left empty."""
+
+    time_tick: int
+
+    @property
+    def skip_this_tick(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def down_stream_node_idx(self) -> int:
+        """Always -1."""
+        return -1
+
+
+class FlowGraphStates(msgspec.Struct, kw_only=True):
+    """The states of one graph, which every node is given before the start. The graph changes them; nodes only read them."""
+
+    start_tick: int = 0
+    """The lowest tick that the graph takes from an input node."""
+    num_active_tasks: dict[str, int] = {}
+    """By node, the ticks that it works on now."""
+    num_completed_tasks: dict[str, int] = {}
+    """By node, the ticks that it has worked on and whose results were handed on."""
+
+
+class NodeFailedError(WALError):
+    """A node of a flow graph raised, or gave a result that it must not give; `__cause__` is that error.
+
+    `node` is its name. `tick` is the tick that it worked on; of an input node the highest one that it has given, or None before the first.
+    """
+
+    def __init__(self, node: str, tick: int | None, cause: BaseException) -> None:
+        what = "its first tick" if tick is None else f"tick {tick}"
+        super().__init__(f"node {node!r} failed at {what}: {type(cause).__name__}: {cause}")
+        self.node = node
+        self.tick = tick
+        self.__cause__ = cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NodeFailedError, (self.node, self.tick, self.__cause__)
+
+
+class NodeStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node does, and how much it has done."""
+
+    name: str
+    tick: int | None
+    """The last tick whose results were handed on; None before the first."""
+    active: int
+    """The ticks that it works on."""
+    completed: int
+    """The ticks that it has worked on and whose results were handed on. Ticks at which all inputs skip are not counted."""
+    working_s: float
+    """The seconds that its calls of `operate` took, from call to result, all added up: two calls at once count twice."""
+    blocked_s: float
+    """The seconds for which a result waited for room on an out-edge."""
+    waits_for: tuple[str, ...]
+    """The nodes that it waits for: those after it whose queues are full, or those before it whose next tick it needs.
+
+    While it works, what `operate` waits for, if the node says so (`BaseNode.waits_for`). Empty when it has ended.
+    """
+    ended: bool
+    """Whether it takes nothing more."""
+
+
+class EdgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is on the way from one node to another."""
+
+    source: str
+    target: str
+    pending: int
+    """The messages that wait for the target."""
+    capacity: int
+    """The highest value of `pending`: the `max_queue_length` of the target."""
+    tick: int | None
+    """The tick of the last message that the source handed on; None before the first."""
+
+
+class FlowGraphStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes in the order of `add_node`, and all edges in the order of the nodes they come from."""
+
+    nodes: tuple[NodeStatistics, ...]
+    edges: tuple[EdgeStatistics, ...]
+
 
 MAX_QUEUE_LENGTH: Final = 8
 """The default of `max_queue_length`. A message holds a whole tick, so it decides on the memory of a graph. Twice as many make a tick of one

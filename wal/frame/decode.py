@@ -24,8 +24,7 @@ from wal.frame.layout import (
     RunKind,
     SystemRecord,
 )
-from wal.frame.lazy_table import LazyRunTable
-from wal.frame.tables import RecordColumns, RunRow, RunTable
+from wal.frame.tables import LazyRunTable, RecordColumns, RunRow, RunTable
 
 __all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
 

@@ -18,8 +18,7 @@ from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.kv.base import Batch, KVBase, KVStatistics
-from wal.kv.sqlite_operations import Applied, Differs, Load, Operation, Outcome, Scan
-from wal.kv.sqlite_store import SqliteStore
+from wal.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore
 from wal.kv.watch import Watch, WatchHub
 
 __all__ = ["SqliteKV"]

@@ -1,4 +1,6 @@
-"""SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
+"""The operations that the thread of a sqlite file carries out, their outcomes, and the statements for them. Synchronous.
+
+SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
 
 Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It guarantees that a group of operations is one
 durable transaction in which each operation happens completely or not at all without harming the others. It never retries a failed write or
@@ -23,12 +25,86 @@ import weakref
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
 from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
 from wal.kv.base import Batch
-from wal.kv.sqlite_operations import Operation, Outcome, apply
+from wal.kv.keys import prefix_end
 
-__all__ = ["SqliteStore"]
+__all__ = [
+    "Applied",
+    "Differs",
+    "Load",
+    "Operation",
+    "Outcome",
+    "Scan",
+    "SqliteStore",
+    "apply",
+]
+
+_SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_LOAD: Final = "SELECT value FROM kv WHERE key = ?"
+_REMOVE: Final = "DELETE FROM kv WHERE key = ?"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Asks for the values on keys."""
+
+    keys: list[str]
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """Asks for the keys that start with a prefix."""
+
+    prefix: str
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """The outcome of a batch that did not happen: the first key whose value is not the one to compare with."""
+
+    key: str
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The outcome of a batch that was carried out: its saves, and the keys that existed and are `removed`."""
+
+    saves: dict[str, str]
+    removed: list[str]
+
+
+Operation = Load | Scan | Batch
+Outcome = list[str | None] | list[tuple[str, str]] | Applied | Differs | None | Exception
+"""The outcome of a Load, of a Scan, of a Batch, or the error; None while there is none."""
+
+
+def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
+    """Carries out one operation inside a transaction and returns its outcome; raises any sqlite3.Error unchanged."""
+    execute = connection.execute
+    if isinstance(operation, Load):
+        rows = [execute(_LOAD, (key,)).fetchone() for key in operation.keys]
+        return [None if row is None else row[0] for row in rows]
+    if isinstance(operation, Scan):
+        where, bounds = _starts_with(operation.prefix)
+        return execute(f"SELECT key, value FROM kv WHERE {where} ORDER BY key", bounds).fetchall()
+    for key, expected in operation.compare:
+        row = execute(_LOAD, (key,)).fetchone()
+        if (None if row is None else row[0]) != expected:
+            return Differs(key)
+    for pair in operation.saves.items():
+        execute(_SAVE, pair)
+    removed = [key for key in operation.removals if execute(_REMOVE, (key,)).rowcount]
+    if operation.removed_prefix is not None:
+        where, bounds = _starts_with(operation.removed_prefix)
+        removed += [key for (key,) in execute(f"SELECT key FROM kv WHERE {where} ORDER BY key", bounds)]
+        execute(f"DELETE FROM kv WHERE {where}", bounds)
+    return Applied(operation.saves, removed)
+
+
+def _starts_with(prefix: str) -> tuple[str, tuple[str, ...]]:
+    end = prefix_end(prefix)
+    return ("key >= ?", (prefix,)) if end is None else ("key >= ? AND key < ?", (prefix, end))
+
 
 APPLICATION_ID: Final = 0x57414C4B
 FORMAT_VERSION: Final = 1

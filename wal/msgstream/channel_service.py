@@ -12,14 +12,8 @@ from typing import Final
 
 import msgspec
 
-from wal.channels import (
-    CHANNELS_MAX,
-    ChannelDescription,
-    OwnerDescription,
-    check_channel_count,
-    check_channel_names,
-    check_owner,
-)
+from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
+from wal.channels.vchannels import OwnerDescription, check_owner
 from wal.errors import ChannelNotExistError, CorruptionError, KeyNotExistError
 from wal.kv import OPERATIONS_MAX, KVBase
 from wal.timestamp import IdAllocator

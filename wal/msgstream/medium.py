@@ -122,7 +122,7 @@ class Medium(Protocol):
     ) -> Mapping[str, list[bytes]]:
         """Sends all messages to each of these channels (the medium's own producers) and returns their ids by channel.
 
-        Media without a broadcast of their own use `wal.msgstream.sending.send_to_each`. Raises as `MediumProducer.send` does.
+        Media without a broadcast of their own use `wal.msgstream.producers.send_to_each`. Raises as `MediumProducer.send` does.
         """
         ...
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
-from wal.msgstream.integers import check_integer, check_integers
+from wal.msgstream.checks import check_integer, check_integers
 from wal.msgstream.ts_msg import BASE, TsMsg, other_type, split, undecodable
 from wal.msgstream.types import MsgType
 

@@ -1,4 +1,6 @@
-"""migrate: copies message streams of another system into a log, each message once; translate: moves their consumers after it.
+"""OldPosition: where a migrated message was before, as its message in the log keeps it. Pure.
+
+migrate: copies message streams of another system into a log, each message once; translate: moves their consumers after it.
 
 Each message in the log keeps the position that it had, and the log is the only record of what was copied: `migrate` reads the last position
 from it, and continues there. So neither a crash nor a failed acknowledgement loses or repeats a message.
@@ -12,22 +14,75 @@ from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequen
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from wal.accesser import WALAccesser
+import msgspec
+
+from wal.api.accesser import WALAccesser
 from wal.errors import InvalidArgumentError, LockedError, TruncatedError
-from wal.message import Message
+from wal.message import ImmutableMessage, Message
+from wal.msgstream.checks import check_channels, check_name
 from wal.msgstream.media.wal import MSG_TYPE, stored_type
 from wal.msgstream.media.wal_ids import WalId
-from wal.msgstream.names import check_channels, check_name
-from wal.msgstream.old_position import MIGRATION, OLD_POSITION, OldPosition
 from wal.msgstream.position import MsgPosition
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.ts_msg import TsMsg
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
-from wal.pchannel import ProducerKey
-from wal.reading import ReadPosition
+from wal.read.options import ReadPosition
+from wal.write.idempotency.keys import ProducerKey
 
-__all__ = ["migrate", "translate"]
+__all__ = [
+    "MIGRATION",
+    "OLD_POSITION",
+    "OldPosition",
+    "migrate",
+    "translate",
+]
+
+MIGRATION: Final = "migration"
+"""The property with the name of the migration that wrote the message."""
+OLD_POSITION: Final = "old_position"
+"""The property with the text of the OldPosition."""
+
+
+class OldPosition(msgspec.Struct, frozen=True):
+    """The position of a message in the stream that it was migrated from.
+
+    `sequence` is the number of the transaction that wrote it among those of this migration and channel.
+    Its text is `sequence:begin_ts:end_ts:msg_id:channel`, the id hexadecimal.
+    """
+
+    sequence: int
+    begin_ts: int
+    end_ts: int
+    msg_id: bytes
+    channel_name: str
+
+    def __str__(self) -> str:
+        return f"{self.sequence}:{self.begin_ts}:{self.end_ts}:{self.msg_id.hex()}:{self.channel_name}"
+
+    @property
+    def position(self) -> MsgPosition:
+        """The position, to seek to."""
+        return MsgPosition(self.channel_name, self.msg_id, timestamp=self.begin_ts)
+
+    @classmethod
+    def of(cls, msg: TsMsg, position: MsgPosition, sequence: int) -> OldPosition:
+        """Returns that of a message which was consumed at this position."""
+        return cls(sequence, msg.begin_ts, msg.end_ts, position.msg_id, position.channel_name)
+
+    @classmethod
+    def kept_by(cls, message: ImmutableMessage, name: str, channel: str) -> OldPosition | None:
+        """Returns what a message of the log keeps, or None if this migration did not write it for this channel."""
+        properties = message.properties
+        if properties.get(MIGRATION) != name:
+            return None
+        try:
+            sequence, begin_ts, end_ts, msg_id, channel_name = properties.get(OLD_POSITION, "").split(":", 4)
+            found = cls(int(sequence), int(begin_ts), int(end_ts), bytes.fromhex(msg_id), channel_name)
+        except ValueError:
+            return None  # somebody else's property
+        return found if channel_name == channel else None
+
 
 T = TypeVar("T")
 TXN_BYTES: Final = 1 << 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from wal.errors import InvalidArgumentError
-from wal.msgstream.page import Decoder
-from wal.msgstream.refused import OnRefused
+from wal.msgstream.page import Decoder, OnRefused
 
 __all__ = ["StreamOptions", "TtStreamOptions", "check_options"]
 

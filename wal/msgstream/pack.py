@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.msgstream.integers import check_integer
+from wal.msgstream.checks import check_integer
 from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import TsMsg
 

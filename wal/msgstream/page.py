@@ -1,9 +1,12 @@
-"""Page: messages of one channel that were received together, decoded. Pure."""
+"""Refused: a received message that a stream does not deliver.
+
+Page: messages of one channel that were received together, decoded. Pure.
+"""
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,10 +14,35 @@ import msgspec
 from wal.msgstream.medium import Received
 from wal.msgstream.messages import TimeTickMsg
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.refused import Refused
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = ["Decoder", "Page", "decode"]
+__all__ = [
+    "Decoder",
+    "OnRefused",
+    "Page",
+    "Refused",
+    "decode",
+]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A message that was skipped because it is undecodable, or late: the stream handed over a later tick of its channel before.
+
+    It counts as handled, so it is acknowledged with its neighbours.
+    """
+
+    channel_name: str
+    msg_id: bytes
+    reason: str
+    """What is wrong with it, in words."""
+    payload: bytes = b""
+    """What was received, if it is undecodable."""
+    msg: TsMsg | None = None
+    """The message, if it is late."""
+
+
+OnRefused = Callable[[Refused], object]
+"""What a program does with refused messages, such as putting them into a queue. It must not block. If it raises, the stream ends."""
 
 
 class Decoder(Protocol):

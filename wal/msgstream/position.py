@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.msgstream.integers import check_integer
+from wal.msgstream.checks import check_integer
 
 __all__ = ["MsgPosition"]
 

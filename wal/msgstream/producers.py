@@ -1,19 +1,178 @@
-"""Producers: the channels that a stream writes to, and how a pack is distributed over them."""
+"""Sends messages to several channels at once, and says what is durable if a channel fails.
+
+Repack: which message, or which of its rows, goes to which producer. Pure functions.
+
+A message's hash keys decide: the bucket of a key is key % number of producers. A RepackFunc gets messages of one type and, for each of
+them, the buckets of its keys. It returns the messages of each bucket.
+
+Producers: the channels that a stream writes to, and how a pack is distributed over them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from asyncio import CancelledError
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream.errors import PartialSendError, ProduceError
 from wal.msgstream.medium import Medium, MediumProducer, Outgoing
+from wal.msgstream.messages import DeleteMsg, InsertMsg, RowsMsg
 from wal.msgstream.pack import MsgPack
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.repack import RepackFunc, distribute
-from wal.msgstream.sending import send_parts
 from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.types import MsgType
 
-__all__ = ["Producers"]
+__all__ = [
+    "Producers",
+    "RepackFunc",
+    "default_repack",
+    "delete_repack",
+    "distribute",
+    "insert_repack",
+    "send_parts",
+    "send_to_each",
+]
+
+
+async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
+    """Sends the messages to all channels at once: the broadcast of a medium that has none of its own. Raises as `send_parts` does."""
+    return await send_parts({channel: (producer, messages) for channel, producer in producers.items()})
+
+
+async def send_parts(parts: Mapping[str, tuple[MediumProducer, Sequence[Outgoing]]]) -> dict[str, list[bytes]]:
+    """Sends to each channel its messages, all channels at once, and returns the ids by channel.
+
+    It waits for every channel. If one fails, and any message is durable on any channel, it raises PartialSendError from the first failure;
+    if none is, the first failure.
+    """
+    if len(parts) == 1:
+        ((channel, (producer, messages)),) = parts.items()
+        return {channel: await producer.send(messages)}
+    calls = [producer.send(messages) for producer, messages in parts.values()]
+    outcomes = dict(zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+    ids = {channel: outcome for channel, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
+    if not failures:
+        return ids
+    durable: dict[str, Sequence[bytes | None]] = dict(ids)
+    for failure in failures:
+        if isinstance(failure, PartialSendError):
+            durable.update(failure.durable)
+    first = failures[0]
+    if not durable or not isinstance(first, Exception):
+        raise first
+    cause = first.__cause__ if isinstance(first, PartialSendError) and first.__cause__ is not None else first
+    raise PartialSendError(str(cause), durable=durable) from cause
+
+
+RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
+"""Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer.
+
+Parts of one message that go to the same producer must not have the same `source_id` and `id`, unless the `id` is 0: a time-ticked stream
+takes them for one message that was sent twice, and drops all but the first. `produce` refuses them.
+"""
+
+
+def insert_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Splits each InsertMsg by rows: row i goes to bucket i of its message. Rows of one message and bucket stay one message."""
+    return _by_rows(msgs, buckets, InsertMsg)
+
+
+def delete_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Splits each DeleteMsg by primary keys: key i goes to bucket i of its message."""
+    return _by_rows(msgs, buckets, DeleteMsg)
+
+
+def default_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+    """Sends each message, which must have exactly one hash key, to the bucket of its key."""
+    found: dict[int, list[TsMsg]] = {}
+    for message, row in zip(msgs, buckets, strict=True):
+        if len(row) != 1:
+            raise InvalidArgumentError(
+                f"a message of type {message.msg_type!r} has {len(row)} hash keys: give hash_keys=[key], or set a repack "
+                "function"
+            )
+        found.setdefault(row[0], []).append(message)
+    return {bucket: MsgPack(one) for bucket, one in found.items()}
+
+
+def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None = None) -> dict[int, list[TsMsg]]:
+    """Returns the messages for each producer that gets some, by its index, in the order of `msgs`.
+
+    `repack` is called for each run of messages of one type; None chooses by the type. Raises InvalidArgumentError for hash keys that do not
+    fit the message, for an index of `repack` that no producer has, and for a message that it splits into several with one `source_id` and
+    `id` for one producer; TypeError if it returns anything but packs.
+    """
+    found: dict[int, list[TsMsg]] = {}
+    for msg_type, run in groupby(msgs, attrgetter("msg_type")):
+        same = list(run)
+        buckets = [[key % producers for key in message.hash_keys] for message in same]
+        chosen = repack or _BY_TYPE.get(msg_type, default_repack)
+        try:
+            packs = chosen(same, buckets)
+        except CancelledError as error:  # nothing waits here, so nobody was cancelled
+            raise InvalidArgumentError(
+                "the repack function raised CancelledError: let it raise another error"
+            ) from error
+        if not isinstance(packs, Mapping):
+            raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {packs!r}")
+        for index, pack in packs.items():
+            if not isinstance(index, int) or not 0 <= index < producers:
+                raise InvalidArgumentError(
+                    f"the repack function chose producer {index!r}, and there are {producers}: choose 0 to {producers - 1}"
+                )
+            if not isinstance(pack, MsgPack):
+                raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not to {pack!r}")
+            for message in pack.msgs:
+                if not isinstance(message, TsMsg):
+                    raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {message!r}")
+            if pack.msgs:
+                found.setdefault(index, []).extend(pack.msgs)
+        if repack is not None:
+            _check_ids(same, packs)
+    return found
+
+
+def _check_ids(msgs: Sequence[TsMsg], packs: Mapping[int, MsgPack]) -> None:
+    """Raises InvalidArgumentError if a pack has more messages of one `source_id` and `id` than `msgs`, or than one."""
+    given = Counter((msg.source_id, msg.id) for msg in msgs)
+    for index, pack in packs.items():
+        for (source_id, number), count in Counter((msg.source_id, msg.id) for msg in pack.msgs).items():
+            if number and count > max(1, given[source_id, number]):
+                raise InvalidArgumentError(
+                    f"the repack function gave producer {index} {count} messages with source_id {source_id} and id {number}, of which a "
+                    "time-ticked stream drops all but the first as sent twice: give each part of a message an id of its own, or id 0"
+                )
+
+
+def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -> dict[int, MsgPack]:
+    found: dict[int, list[TsMsg]] = {}
+    for message, row in zip(msgs, buckets, strict=True):
+        if not isinstance(message, kind):
+            raise InvalidArgumentError(f"{message.msg_type!r} is no {kind.__name__}: only those are split by rows")
+        if len(row) != len(message.timestamps):
+            raise InvalidArgumentError(
+                f"a {kind.__name__} of {len(message.timestamps)} rows has {len(row)} hash keys: give one for each row"
+            )
+        if row.count(row[0]) == len(row):
+            found.setdefault(row[0], []).append(message)
+            continue
+        message.read()
+        for bucket in dict.fromkeys(row):
+            rows = [at for at, chosen in enumerate(row) if chosen == bucket]
+            part = {name: [getattr(message, name)[at] for at in rows] for name in ("timestamps", *message.columns)}
+            found.setdefault(bucket, []).append(msgspec.structs.replace(message, **part))
+    return {bucket: MsgPack(one) for bucket, one in found.items()}
+
+
+_BY_TYPE: Final[Mapping[int, RepackFunc]] = {MsgType.INSERT: insert_repack, MsgType.DELETE: delete_repack}
 
 
 class Producers:

@@ -1,4 +1,6 @@
-"""MsgStream: packs of messages, produced to some channels and consumed from others.
+"""The statistics of a stream: frozen structs, created on request.
+
+MsgStream: packs of messages, produced to some channels and consumed from others.
 
 Owns the producers and the subscriptions, with two actors for each subscription, and the medium if it was told so. It guarantees that what
 `produce` and `broadcast` return is durable, that a pack is acknowledged only when the next one is asked for or by `ack`, that a cancelled
@@ -13,26 +15,63 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Self
 
+import msgspec
+
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.msgstream.delivered import DeliveredPack
+from wal.msgstream.checks import check_channels, check_name
 from wal.msgstream.dispatcher import UnmarshalDispatcher
 from wal.msgstream.errors import failure
 from wal.msgstream.medium import Medium
-from wal.msgstream.names import check_channels, check_name
 from wal.msgstream.options import check_options
 from wal.msgstream.pack import MsgPack
-from wal.msgstream.page import Decoder
+from wal.msgstream.page import Decoder, OnRefused
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.producers import Producers
-from wal.msgstream.refused import OnRefused
-from wal.msgstream.repack import RepackFunc
-from wal.msgstream.statistics import ChannelStatistics, MsgStreamStatistics
-from wal.msgstream.subscription import Subscription
-from wal.msgstream.subscriptions import Subscriptions
+from wal.msgstream.producers import Producers, RepackFunc
+from wal.msgstream.subscription import DeliveredPack, Subscription, Subscriptions
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = ["BUFFER_SIZE", "MsgStream"]
+__all__ = [
+    "BUFFER_SIZE",
+    "ChannelStatistics",
+    "MsgStream",
+    "MsgStreamStatistics",
+]
+
+
+class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a channel that a stream consumes, in messages since the stream was made."""
+
+    channel_name: str
+    sub_name: str
+    received: int
+    """Including those that wait to be consumed, and time ticks."""
+    delivered: int
+    """Those in the packs that were consumed."""
+    undecodable: int
+    late: int
+    """Those at or below a tick that their channel had before them; only streams with time ticks refuse them."""
+    repeated: int
+    """Those that were sent twice, and delivered once; only streams with time ticks recognise them."""
+    acked: int
+    """Those whose acknowledgement is recorded."""
+    packs_waiting: int
+    """What was received together and not consumed yet."""
+    tick: int
+    """The newest tick of the channel; 0 before the first one, and in a stream without time ticks."""
+
+
+class MsgStreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a stream."""
+
+    packs: int
+    """The packs that were consumed."""
+    channels: tuple[ChannelStatistics, ...]
+    """The channels that the stream consumes, in the order of their subscriptions."""
+    waits_for: tuple[str, ...]
+    """The channels without which there is no next pack, and from which nothing has arrived: in a stream with time ticks those that have
+    sent no newer tick, else all, and none if a pack waits."""
+
 
 BUFFER_SIZE = 4
 """The default of `buffer_size`: enough to receive and decode while a pack is handled."""

@@ -15,14 +15,11 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.msgstream.aligner import TickAligner
-from wal.msgstream.delivered import DeliveredPack
 from wal.msgstream.medium import Medium
-from wal.msgstream.page import Decoder
+from wal.msgstream.page import Decoder, OnRefused, Refused
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.refused import OnRefused, Refused
-from wal.msgstream.statistics import ChannelStatistics
-from wal.msgstream.stream import BUFFER_SIZE, MsgStream
-from wal.msgstream.subscription import Subscription
+from wal.msgstream.stream import BUFFER_SIZE, ChannelStatistics, MsgStream
+from wal.msgstream.subscription import DeliveredPack, Subscription
 from wal.msgstream.ts_msg import TsMsg
 
 __all__ = ["TICK_BYTES_MAX", "TtMsgStream"]

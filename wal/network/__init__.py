@@ -16,7 +16,6 @@ import wal.network.forks  # noqa: F401
 
 from wal.network.endpoints import PING_S, Endpoints, ping_options
 from wal.network.method import Method
-from wal.network.reach import Reach
-from wal.network.tls import ServerCertificate, TlsFiles
+from wal.network.tls import Reach, ServerCertificate, TlsFiles
 
 __all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options"]

@@ -15,7 +15,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.network import TlsFiles
-from wal.rpc.tokens import Token
+from wal.rpc.auth import Token
 from wal.settings import ServerBounds
 
 __all__ = ["Access"]

@@ -1,25 +1,153 @@
-"""Consume: the streams on which clients read a pchannel, as messages in the contract's form, or as frames in ours.
+"""MessageFeed: one Consume stream in the contract's form, message by message.
+
+A transaction is sent as its begin, its bodies and its commit, one after the other. TimeTick messages show that time passes on a quiet
+log. Without a filter by vchannel the consumer gets the whole pchannel.
+
+Consume: the streams on which clients read a pchannel, as messages in the contract's form, or as frames in ours.
 
 A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
 
-from wal.engine.local.log import LocalLog
+import grpc.aio
+
+from actors import Actor, ActorRef
+from wal.errors import InvalidArgumentError
+from wal.local.log import LocalLog
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, TimeTickMessage
+from wal.message.codec import id_to_wire, to_wire, txn_to_wire
+from wal.message.wire_pb2 import Message
 from wal.network import Method
 from wal.node.draining import Draining
-from wal.node.frame_feed import FrameFeed
+from wal.node.frame_feed import FrameFeed, TickRounds
 from wal.node.hosted import Hosted
-from wal.node.message_feed import MessageFeed
-from wal.node.tick_rounds import TickRounds
+from wal.read.options import EventFilter, ReadOptions, Selection, WholePChannel
+from wal.read.scanner import Scanner
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
+from wal.rpc.selection import filters_from_proto, policy_from_proto
 from wal.rpc.serving import Handler
+from wal.write.pchannel import PChannel
 
-__all__ = ["ConsumeService"]
+__all__ = [
+    "ConsumeService",
+    "MessageFeed",
+]
+
+_BATCH: Final = 256
+"""The most messages that are taken before the stream is looked at: its end is noticed after them."""
+_WHOLE: Final = ("",)
+"""Stands for the vchannels of a read of the whole pchannel: no vchannel has this name."""
+
+
+class MessageFeed:
+    """Reads `pchannel` for one consumer."""
+
+    def __init__(
+        self,
+        context: Any,
+        log: LocalLog,
+        draining: Draining,
+        rounds: TickRounds,
+        created: proto.CreateConsumerRequest,
+    ) -> None:
+        """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
+        self._context = context
+        self._log = log
+        self._draining = draining
+        self._rounds = rounds
+        self._pchannel = pchannel = rounds.pchannel
+        self._wake = asyncio.Event()
+        policy = policy_from_proto(created.deliver_policy)
+        vchannels, filters = filters_from_proto(created.deliver_filters)
+        for name in vchannels:
+            if (place := log.vchannels.pchannel_of(name)) != pchannel.channel:
+                raise InvalidArgumentError(
+                    f"vchannel {name!r} is on pchannel {place}, and this consumer reads {pchannel.channel}: create one for {place}"
+                )
+        options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
+        self._writing = asyncio.Lock()
+        self._scanner = Scanner(options, attach=log.attach if vchannels else self._attach_whole)
+
+    async def run(self) -> None:
+        """Serves the stream until the client closes it. Raises the error with which it ends."""
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
+        try:
+            async with self._scanner:
+                await self._context.write(proto.ConsumeResponse(create=proto.CreateConsumerResponse()))
+                sender = asyncio.get_running_loop().create_task(self._send(), name=f"feed {self._pchannel.channel}")
+                try:
+                    await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+                    if reader.done() and not sender.done() and reader.exception() is None:
+                        # gRPC takes one write at a time, and one that is cancelled goes on: the answer to the close comes after it.
+                        async with self._writing:
+                            sender.cancel()
+                finally:
+                    sender.cancel()
+                    await asyncio.wait((sender,))
+            if not sender.cancelled():
+                sender.result()
+        finally:
+            await self._context.end(reader)
+        reader.result()
+
+    async def _send(self) -> None:
+        tail = self._pchannel.tail
+        with self._rounds.calling(self._wake.set):
+            async for page in self._scanner.batches(_BATCH):
+                end = tail.durable_end
+                self._wake.clear()
+                for message in page:
+                    await self._send_message(message)
+                if isinstance(page[-1], TimeTickMessage) and tail.durable_end == end:
+                    await self._idle()
+
+    async def _idle(self) -> None:
+        """Waits for data, or for this stream's turn to hear of the next tick."""
+        waiter = self._pchannel.tail.waiter(ticks=False)
+        waiter.add_done_callback(self._moved)
+        try:
+            if self._pchannel.tail.failure is None:
+                await self._wake.wait()
+        finally:
+            waiter.remove_done_callback(self._moved)
+            waiter.cancel()
+
+    def _moved(self, _waiter: object) -> None:
+        self._wake.set()
+
+    async def _send_message(self, message: ImmutableMessage) -> None:
+        parts: Sequence[tuple[MessageID | None, Message]] = (
+            txn_to_wire(message)
+            if isinstance(message, ImmutableTxnMessage)
+            else ((message.message_id, to_wire(message)),)
+        )
+        for message_id, wire in parts:
+            shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
+            response = proto.ConsumeMessageReponse(id=shown, message=wire)
+            async with self._writing:
+                await self._context.write(proto.ConsumeResponse(consume=response))
+
+    async def _read(self) -> None:
+        """Returns when the client closes the stream. Raises for any other request."""
+        with self._draining.ending():
+            request = await self._context.read()
+            if request is not grpc.aio.EOF and not request.HasField("close"):
+                raise InvalidArgumentError(
+                    "a ConsumeRequest has no request that this version knows for a consumer of messages: set close"
+                )
+
+    async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
+        return self._pchannel, WholePChannel(), self._spawn
+
+    def _spawn(self, actor: Actor, name: str) -> ActorRef:
+        return self._log.spawn(actor, name)
 
 
 class ConsumeService:

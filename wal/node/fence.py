@@ -3,6 +3,12 @@
 What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
 whenever it gives up a change without an answer; after that its other unary calls carry them too. A call with a higher number waits for the
 changes with lower ones that have begun, and those that come after it are refused. So what its answer shows is final.
+
+LogCheck: the server's check that a client has opened the log that is served here, before any handler of a call runs.
+
+A server may be started on another directory, on an empty one, or at an address that a client has for one of several servers. Executed on
+the other log, a call would write acknowledged keys again, commit what was begun elsewhere, or read at positions that mean something else.
+A client that names no log is not judged: it is older, or has not asked yet which log there is.
 """
 
 from __future__ import annotations
@@ -15,12 +21,16 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from wal.errors import InvalidArgumentError, SessionLostError, WALError
+from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, SessionLostError, WALError
+from wal.local.log import LocalLog
 from wal.rpc.codes import abort
-from wal.rpc.headers import CHANGES, session_in
+from wal.rpc.headers import CHANGES, log_header, log_in, session_in
 from wal.rpc.methods import APPEND_BROADCAST
 
-__all__ = ["Fence"]
+__all__ = [
+    "Fence",
+    "LogCheck",
+]
 
 SESSIONS_MAX: Final = 16_384
 """How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
@@ -106,5 +116,57 @@ def late() -> SessionLostError:
 def _refusing(error: WALError) -> grpc.RpcMethodHandler:
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
+
+
+class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+    """Refuses every call for another log than this one with a FormatError, for this one before a restore with a LogWentBackError.
+
+    The trailer `log-id` ends the client that gets it.
+    """
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        try:
+            opened, own = log_in(handler_call_details.invocation_metadata or ()), self._log.log_id
+        except InvalidArgumentError as error:
+            return _refusing_other_log(error)
+        if opened in (None, own):
+            return await continuation(handler_call_details)
+        if (restored := _restored(self._log, opened)) is not None:
+            return _refusing_other_log(restored, log_header(own))
+        another = FormatError(
+            f"this client opened log {opened:x}, and the server at this address has log {own:x} now: nothing was done. Look whether the "
+            "server was started on the right directory, or the address names the right server; then open the log again"
+        )
+        return _refusing_other_log(another, log_header(own))
+
+
+def _restored(log: LocalLog, opened: int) -> LogWentBackError | None:
+    """Returns the error for a client that opened the log before it was restored from a copy; None if it never was this log."""
+    lineages = {name: pchannel.log.lineage for name, pchannel in log.pchannels.items()}
+    first = next(iter(lineages.values()))
+    parents = [restore.parent for restore in first.restores]
+    if opened not in parents:
+        return None
+    since = len(parents) - parents.index(opened)
+    lost: list[LogWentBackError] = []
+    for name, lineage in lineages.items():  # a restore is one of all pchannels
+        if restores := lineage.restores[-since:]:
+            error = lineage.lost("what this client opened", name, min(restores, key=lambda one: one.fork))
+            lost.append(error)
+    return LogWentBackError(str(lost[0]), commons=[common for error in lost for common in error.commons])
+
+
+def _refusing_other_log(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, error, trailers=trailers)
 
     return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message

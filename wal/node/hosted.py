@@ -1,14 +1,24 @@
-"""Hosted: the pchannels that this process serves, each in its term. Every service asks it before it does anything for a pchannel."""
+"""Hosted: the pchannels that this process serves, each in its term. Every service asks it before it does anything for a pchannel.
+
+The end of a hosted pchannel's log, as clients see it, and what identifies the log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from wal.errors import ChannelNotExistError, UnmatchedChannelTermError
-from wal.pchannel import PChannel
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.api.pchannel_pb2 import LogIdentity, PChannelInfo, TailState
+from wal.rpc.positions import identity_to_proto
+from wal.rpc.reports import tail_to_proto
+from wal.storage.base import LogSnapshot
+from wal.write.pchannel import PChannel
 
-__all__ = ["Hosted"]
+__all__ = [
+    "Hosted",
+    "identity_of",
+    "tail_of",
+]
 
 
 class Hosted:
@@ -38,3 +48,15 @@ class Hosted:
     def infos(self) -> list[PChannelInfo]:
         """Returns the pchannels that are here, with their terms."""
         return [PChannelInfo(name=name, term=pchannel.log.term) for name, pchannel in self._pchannels.items()]
+
+
+def identity_of(pchannel: PChannel) -> LogIdentity:
+    """Returns the message that identifies the log of a pchannel, with the term in which it is written."""
+    return identity_to_proto(pchannel.origin(), term=pchannel.log.term, lineage=pchannel.log.lineage)
+
+
+def tail_of(pchannel: PChannel) -> TailState:
+    """Returns the end of the log at this moment."""
+    log, tail = pchannel.log, pchannel.tail
+    snapshot = LogSnapshot(log.term, tail.durable_end, log.earliest, tail.promised_tick, False, tail.newest)
+    return tail_to_proto(snapshot, last_truncated=log.last_truncated)

@@ -1,23 +1,308 @@
-"""LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log."""
+"""VChannelCalls: the calls of LogService that create, end, find and list vchannels and channels.
+
+An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
+
+BroadcastCalls: the calls of LogService that concern broadcasts.
+
+When a client disconnects, its calls that still wait for resource keys are withdrawn; broadcasts that have begun are completed. When the
+node stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
+
+LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
-from wal.engine.local.log import LocalLog
-from wal.engine.metadata import IDS_KEY
-from wal.network import Method
-from wal.node.broadcast_calls import BroadcastCalls
-from wal.node.draining import Draining
-from wal.node.tails import identity_of
-from wal.node.vchannel_calls import VChannelCalls
-from wal.rpc.api import cluster_pb2 as proto
-from wal.rpc.methods import ALLOCATE_IDS, ALLOCATE_TIME_TICKS, DESCRIBE_LOG
-from wal.rpc.reports import settings_to_proto
-from wal.rpc.serving import Handler
-from wal.timestamp import IdAllocator
+from google.protobuf.empty_pb2 import Empty
 
-__all__ = ["LogService"]
+from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
+from wal.channels.vchannels import VChannelInfo, common_place, place
+from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
+from wal.local.log import LocalLog
+from wal.network import Method
+from wal.node.draining import Draining
+from wal.node.hosted import identity_of
+from wal.node.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
+from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import VChannelState
+from wal.rpc.appends import PROPERTIES_MAX
+from wal.rpc.auth import Right, check_right
+from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
+from wal.rpc.methods import (
+    ABORT_BROADCAST,
+    ACK_BROADCAST,
+    ALLOCATE_IDS,
+    ALLOCATE_TIME_TICKS,
+    APPEND_BROADCAST,
+    AWAIT_RESOURCE_KEY,
+    CREATE_CHANNELS,
+    CREATE_VCHANNEL,
+    DESCRIBE_CHANNELS,
+    DESCRIBE_LOG,
+    DESTORY_CHANNELS,
+    DROP_VCHANNEL,
+    GET_BROADCAST_STATISTICS,
+    LIST_BROADCASTS,
+    LIST_VCHANNELS,
+    LOCATE_VCHANNELS,
+    WATCH_VCHANNELS,
+)
+from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_to_proto
+from wal.rpc.reports import broadcaster_to_proto, settings_to_proto
+from wal.rpc.serving import Handler
+from wal.storage.metadata import IDS_KEY
+from wal.timestamp import IdAllocator
+from wal.write.checks import spans_pchannels
+
+__all__ = [
+    "BroadcastCalls",
+    "LogService",
+    "VChannelCalls",
+]
+
+BEHIND_MAX: Final = 65_536
+"""The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
+
+
+class VChannelCalls:
+    """Serves the vchannels of an open log. Its streams end when `draining` begins."""
+
+    def __init__(self, log: LocalLog, draining: Draining) -> None:
+        self._log = log
+        self._draining = draining
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of these calls."""
+        return {
+            LOCATE_VCHANNELS: self._locate,
+            CREATE_VCHANNEL: self._create,
+            DROP_VCHANNEL: self._drop,
+            LIST_VCHANNELS: self._list,
+            WATCH_VCHANNELS: self._watch,
+            CREATE_CHANNELS: self._create_channels,
+            DESTORY_CHANNELS: self._destroy_channels,
+            DESCRIBE_CHANNELS: self._describe_channels,
+        }
+
+    async def _locate(self, request: proto.LocateVChannelsRequest, _context: object) -> bytes:
+        if request.create:
+            check_right(Right.WRITE, "create vchannels")
+        names = await checked_names(request.names)
+        vchannels, pchannels = self._log.vchannels, list(self._log.pchannels)
+        if request.together and names:
+            if request.create:
+                await self._check_together(names)
+            else:
+                create = self._log.settings.create_vchannels
+                for first in range(0, len(names), SLICE):  # each with the first one, so that no two slices differ
+                    some = (names[0], *names[first : first + SLICE])
+                    common_place(some, vchannels.records, pchannels, create_vchannels=create)
+                    await asyncio.sleep(0)
+        if request.create:
+            vchannels.check_new(names)
+            for first in range(0, len(names), SLICE):
+                await self._create_all(names[first : first + SLICE])
+        else:
+            for first in range(0, len(names), SLICE):
+                while saving := self._saving(names[first : first + SLICE]):
+                    await asyncio.wait(saving)  # one that fails is not there afterwards
+        return await encoded(
+            names, lambda some: proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in some])
+        )
+
+    async def _create_all(self, names: Sequence[str]) -> None:
+        """Creates those of these vchannels that do not exist, durably."""
+        for name in names:
+            self._log.vchannels.route(name)
+        # Each is waited for, so that no failure is left unseen; the first one is raised.
+        saving = map(asyncio.shield, self._saving(names))
+        for outcome in await asyncio.gather(*saving, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _saving(self, names: Sequence[str]) -> list[asyncio.Future[None]]:
+        saving = self._log.vchannels.saving
+        return [saving[name] for name in names if name in saving]
+
+    async def _create(self, request: proto.CreateVChannelRequest, _context: object) -> VChannelState:
+        return vchannel_to_proto(await self._log.create_vchannel(request.name, request.pchannel or None))
+
+    async def _drop(self, request: proto.DropVChannelRequest, _context: object) -> Empty:
+        await self._log.drop_vchannel(request.name)
+        return Empty()
+
+    async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> bytes:
+        return await self._states()
+
+    async def _watch(self, _request: proto.WatchVChannelsRequest, _context: object) -> AsyncIterator[bytes]:
+        directory = self._log.vchannels.directory
+        changed: dict[str, VChannelState] = {}
+        woken = asyncio.Event()
+
+        def note(changes: Iterable[tuple[VChannelInfo, bool]]) -> None:
+            if len(changed) <= BEHIND_MAX:  # otherwise it has missed some already
+                changed.update((info.name, _told(info, exists=exists)) for info, exists in changes)
+            woken.set()
+
+        directory.watchers.add(note)
+        stop_waiting = self._draining.on_begin(woken.set)
+        try:
+            yield await self._states()
+            while True:
+                await woken.wait()
+                woken.clear()
+                if self._draining.begun:
+                    raise self._draining.error()
+                if len(changed) > BEHIND_MAX:
+                    raise WouldBlockError(
+                        f"{len(changed)} vchannels changed while this client read nothing, and {BEHIND_MAX} are kept for it: watch again"
+                    )
+                news, floors = list(changed.values()), self._floors()
+                changed.clear()
+                yield await encoded(
+                    news, lambda some: proto.VChannelStates(vchannels=some), proto.VChannelStates(floors=floors)
+                )
+        finally:
+            stop_waiting()
+            directory.watchers.discard(note)
+
+    async def _create_channels(self, request: proto.CreateChannelsRequest, _context: object) -> proto.ChannelNames:
+        owner = owner_from_proto(request.owner)
+        return proto.ChannelNames(names=await self._log.create_channels(owner, check_channel_count(request.count)))
+
+    async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
+        await self._log.destroy_channels(_names(request, CHANNELS_MAX))
+        return Empty()
+
+    async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> bytes:
+        names = _names(request, NAMES_MAX) or None
+        return await encoded(await self._log.describe_channels(names), _descriptions)
+
+    async def _check_together(self, names: Iterable[str]) -> None:
+        """Raises InvalidArgumentError if these vchannels are on several pchannels, or would be when they are created."""
+        records, pchannels = self._log.vchannels.records, list(self._log.pchannels)
+        places = {
+            name: records[name].pchannel if name in records else place(name, pchannels) async for name in sliced(names)
+        }
+        if len(set(places.values())) > 1:
+            raise spans_pchannels(places)
+
+    def _state(self, name: str, pchannels: list[str]) -> VChannelState:
+        """Returns a vchannel as it is now. Raises ChannelNotExistError for one that neither exists nor may be created by an append."""
+        vchannels = self._log.vchannels
+        info = vchannels.records.get(name)
+        if info is not None:
+            return vchannel_to_proto(info)
+        if not self._log.settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
+        return VChannelState(
+            name=name, pchannel=place(name, pchannels), incarnation=vchannels.directory.next_incarnation
+        )
+
+    async def _states(self) -> bytes:
+        # The floors first: a vchannel that is created meanwhile is not below them.
+        floors, saved = self._floors(), list(self._log.vchannels.directory.saved.values())
+        return await encoded(saved, _told_of, proto.VChannelStates(floors=floors))
+
+    def _floors(self) -> dict[str, int]:
+        return dict.fromkeys(self._log.pchannels, self._log.vchannels.directory.saved_next)
+
+
+def _told(info: VChannelInfo, *, exists: bool) -> VChannelState:
+    state = vchannel_to_proto(info)
+    if not exists:
+        state.state = VChannelState.DROPPED
+    return state
+
+
+def _told_of(infos: list[VChannelInfo]) -> proto.VChannelStates:
+    return proto.VChannelStates(vchannels=map(vchannel_to_proto, infos))
+
+
+def _descriptions(channels: list[ChannelDescription]) -> proto.ChannelDescriptions:
+    return proto.ChannelDescriptions(
+        channels=[
+            proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner))
+            for channel in channels
+        ]
+    )
+
+
+def _names(request: proto.ChannelNames, names_max: int) -> tuple[str, ...]:
+    """Returns the names of channels, which are counted before anything is done with them."""
+    if len(request.names) > names_max:
+        raise InvalidArgumentError(
+            f"names has {len(request.names)} channels, and one call takes at most {names_max}: make several calls"
+        )
+    return check_channel_names(request.names)
+
+
+class BroadcastCalls:
+    """Serves the broadcaster of an open log, until `draining` begins."""
+
+    def __init__(self, log: LocalLog, draining: Draining) -> None:
+        self._log = log
+        self._draining = draining
+        draining.on_begin(lambda: log.broadcasts.end_waiting(draining.error))
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of these calls."""
+        return {
+            APPEND_BROADCAST: self._append,
+            ACK_BROADCAST: self._ack,
+            AWAIT_RESOURCE_KEY: self._await_key,
+            LIST_BROADCASTS: self._list,
+            ABORT_BROADCAST: self._abort,
+            GET_BROADCAST_STATISTICS: self._statistics,
+        }
+
+    async def _append(self, request: proto.AppendBroadcastRequest, _context: object) -> proto.AppendBroadcastResponse:
+        log = self._log
+        _check_count(
+            "vchannels", len(request.vchannels), "broadcast_vchannels_max", log.settings.broadcast_vchannels_max
+        )
+        _check_count("properties", len(request.properties), "PROPERTIES_MAX", PROPERTIES_MAX)
+        message = broadcast_from_proto(request)
+        message.check_size(message_bytes_max=log.appends.message_bytes_max, frame_bytes_max=log.frame_bytes_max)
+        log.oracle.observe(request.seen_time_tick)
+        return result_to_proto(await log.broadcasts.append(message, wait=request.wait))
+
+    async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> Empty:
+        await self._log.broadcasts.ack(request.broadcast_id, request.vchannel)
+        return Empty()
+
+    async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> Empty:
+        key, broadcasts = key_from_proto(request.key), self._log.broadcasts
+        with self._draining.ending():
+            if request.all:
+                await broadcasts.block_until_resource_key_ack_all(key)
+            else:
+                await broadcasts.block_until_resource_key_ack_once(key)
+        return Empty()
+
+    async def _list(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastTasks:
+        return proto.BroadcastTasks(tasks=map(task_to_proto, await self._log.broadcasts.tasks()))
+
+    async def _abort(self, request: proto.AbortBroadcastRequest, _context: object) -> Empty:
+        await self._log.broadcasts.abort(request.broadcast_id, request.reason)
+        return Empty()
+
+    async def _statistics(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastStatistics:
+        return broadcaster_to_proto(self._log.broadcasts.statistics())
+
+
+def _check_count(what: str, count: int, bound: str, most: int) -> None:
+    """Raises InvalidArgumentError before anything is done with more than a broadcast may have."""
+    if count > most:
+        raise InvalidArgumentError(
+            f"a broadcast with {count} {what} is over {bound}={most} of the server: send several broadcasts"
+        )
+
 
 _ONE: Final = 1
 """What a request without a count asks for."""

@@ -1,22 +1,30 @@
-"""ProduceStream: a stream on which a client appends to a pchannel.
+"""Answers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
+
+The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
+
+Places: which vchannels a stream that writes one pchannel may name.
+
+ProduceStream: a stream on which a client appends to a pchannel.
 
 It has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
 the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
 client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
+
+ProduceService: Produce, which opens the streams on which clients append.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from functools import partial
 from typing import Any, Final
 
 import grpc.aio
 
-from wal.engine.local.appends import BULK_RECORDS
-from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelFencedError,
+    ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     InvalidRequestSeqError,
@@ -24,30 +32,120 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
+from wal.local.appends import BULK_RECORDS
+from wal.local.log import LocalLog
+from wal.local.vchannels import VChannelRoutes
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
-from wal.node.answers import Answers
+from wal.network import Method
 from wal.node.draining import Draining
-from wal.node.hosted import Hosted
-from wal.node.message_txns import MessageTxns
-from wal.node.places import Places
-from wal.node.produce_txns import ProduceTxns, bodies_in, expected_in, names_in
-from wal.node.requests import Requests
-from wal.node.sessions import replaced
+from wal.node.hosted import Hosted, identity_of, tail_of
+from wal.node.produce_requests import Requests, Sessions, Withdrawals, replaced
+from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, names_in
 from wal.node.slices import sliced
-from wal.node.tails import identity_of
-from wal.node.withdrawals import Withdrawals
-from wal.pchannel import Key, PChannel, Together, TxnOwner
-from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import appends_of, count_of, key_of, plain_of
-from wal.rpc.outcomes import Outcome
+from wal.rpc.appends import Outcome, appends_of, count_of, key_of, outcomes_to_proto, plain_of
+from wal.rpc.codes import error_to_proto
+from wal.rpc.headers import producer_in
+from wal.rpc.methods import PRODUCE
+from wal.rpc.results import range_of, result_to_proto
+from wal.rpc.serving import Handler
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 from wal.settings import ServerBounds
+from wal.write.idempotency.keys import Key
+from wal.write.operations import Together, with_outcome
+from wal.write.pchannel import PChannel
+from wal.write.txn_table import TxnOwner
 
-__all__ = ["ProduceStream"]
+__all__ = [
+    "Answers",
+    "Places",
+    "ProduceService",
+    "ProduceStream",
+]
+
+TAKEN_MAX: Final = 1024
+"""The most requests whose outcomes become one message: about 5 ms, before other tasks get their turn."""
+
+
+class Answers:
+    """The answers of one stream. The stream adds the outcome of each request, with its number, to one of the lists."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int, Outcome]] = []
+        self.together: list[tuple[int, Together]] = []
+        """Results of messages that were appended together, with the number of the first."""
+        self.single: list[tuple[int, Outcome]] = []
+        """Outcomes of requests in the contract's form, which are answered in that form."""
+        self.begun: list[append_pb2.BegunTxn] = []
+        self.done: list[int] = []
+        """The requests that succeeded and have no result."""
+
+    @property
+    def count(self) -> int:
+        """The number of requests that are answered; each message of an append counts as one."""
+        each = len(self.outcomes) + len(self.single) + len(self.begun) + len(self.done)
+        return each + sum([results.count for _, results in self.together])
+
+    def take(self) -> tuple[list[proto.ProduceResponse], int]:
+        """Removes answers, at most `TAKEN_MAX` of each kind; returns the messages to send, and how many requests they answer."""
+        taken = Answers()
+        taken.outcomes, self.outcomes = self.outcomes[:TAKEN_MAX], self.outcomes[TAKEN_MAX:]
+        taken.single, self.single = self.single[:TAKEN_MAX], self.single[TAKEN_MAX:]
+        taken.together, self.together = self.together, []
+        taken.begun, self.begun = self.begun, []
+        taken.done, self.done = self.done, []
+        return taken._messages(), taken.count
+
+    def _messages(self) -> list[proto.ProduceResponse]:
+        found: list[proto.ProduceResponse] = []
+        if self.outcomes or self.together or self.begun or self.done:
+            self.outcomes.sort(key=_number)
+            outcomes = outcomes_to_proto(self.outcomes)
+            outcomes.appended.extend([range_of(number, results) for number, results in self.together])
+            outcomes.begun.extend(self.begun)
+            outcomes.done.extend(self.done)
+            found.append(proto.ProduceResponse(outcomes=outcomes))
+        found += [proto.ProduceResponse(produce=_answer_to_one(number, outcome)) for number, outcome in self.single]
+        return found
+
+
+def _answer_to_one(number: int, outcome: Outcome) -> proto.ProduceMessageResponse:
+    if isinstance(outcome, BaseException):
+        return proto.ProduceMessageResponse(request_id=number, error=error_to_proto(outcome))
+    return proto.ProduceMessageResponse(request_id=number, result=result_to_proto(outcome))
+
+
+def _number(numbered: tuple[int, Outcome]) -> int:
+    return numbered[0]
+
+
+class Places:
+    """The vchannels of a log, for the streams that write its pchannel `pchannel`."""
+
+    def __init__(self, vchannels: VChannelRoutes, pchannel: str) -> None:
+        self._vchannels = vchannels
+        self._pchannel = pchannel
+
+    def check(self, vchannel: str) -> None:
+        """Raises ChannelNotExistError for a vchannel that is on another pchannel, or would be created there.
+
+        A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way.
+        """
+        place = self._vchannels.pchannel_of(vchannel)
+        if place != self._pchannel:
+            raise ChannelNotExistError(
+                f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel}: nothing was written; "
+                f"if it was dropped meanwhile, append to it again, otherwise open a stream for {place}"
+            )
+
+    def check_existing(self, vchannel: str) -> None:
+        """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
+        if self._vchannels.incarnation(vchannel) is not None:
+            self.check(vchannel)
+
 
 UNANSWERED_MAX: Final = 65_536
 """The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
@@ -384,3 +482,35 @@ class ProduceStream:
         if key is None:
             return await self._appends.send(message, barrier)
         return await self._appends.send_keyed(message, barrier, key)
+
+
+class ProduceService:
+    """Serves the streams that write the pchannels that are `hosted` here."""
+
+    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
+        self._log = log
+        self._hosted = hosted
+        self._draining = draining
+        self._bounds = bounds
+        self._producer_ids = itertools.count(1)
+        self._sessions = Sessions()
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handler of Produce."""
+        return {PRODUCE: self._produce}
+
+    async def _produce(self, context: Any) -> None:
+        created = producer_in(context.invocation_metadata() or ())
+        pchannel = self._hosted.find(created.pchannel)
+        stream = ProduceStream(
+            context, self._log, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds
+        )
+        async with self._sessions.newest(pchannel.channel, created.session, stream):
+            await context.write(
+                proto.ProduceResponse(
+                    create=proto.CreateProducerResponse(
+                        producer_id=next(self._producer_ids), log=identity_of(pchannel), tail=tail_of(pchannel)
+                    )
+                )
+            )
+            await stream.run()

@@ -2,6 +2,11 @@
 
 The node keeps the lease and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an earlier
 term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
+
+MessageTxns: the transactions in the contract's form, which a client sends message by message on a Produce stream.
+
+The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
+nothing is in the log yet, so there is no id and no tick.
 """
 
 from __future__ import annotations
@@ -10,10 +15,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from wal.channels import SHOWN_MAX
-from wal.engine.base import NOT_EXPECTED
-from wal.engine.local.log import LocalLog
-from wal.engine.local.txn import LocalTxn
+from wal.channels.vchannels import SHOWN_MAX
+from wal.engine import NOT_EXPECTED
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
@@ -22,15 +25,28 @@ from wal.errors import (
     UnmatchedChannelTermError,
 )
 from wal.frame import FrameView, RunKind
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
+from wal.local.log import LocalLog
+from wal.local.txn import LocalTxn
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
 from wal.node.slices import sliced
-from wal.pchannel import Key, PChannel, TxnOwner
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.columns import count_of, key_of, messages_of
+from wal.rpc.appends import count_of, key_of, messages_of
 from wal.rpc.positions import id_or_none, position_from_proto, position_to_proto
+from wal.rpc.txn_messages import TxnMessage
+from wal.write.checks import check_body
+from wal.write.idempotency.keys import Key
+from wal.write.pchannel import PChannel
+from wal.write.txn_table import TxnOwner
 
-__all__ = ["ProduceTxns", "bodies_in", "check_keepalive", "expected_in", "names_in"]
+__all__ = [
+    "MessageTxns",
+    "ProduceTxns",
+    "bodies_in",
+    "check_keepalive",
+    "expected_in",
+    "names_in",
+]
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -266,3 +282,58 @@ def _is_exclusive(view: FrameView, names: frozenset[str]) -> bool:
         if any(type_properties(kind).exclusive for kind in set(view.columns(source).types or ())):
             return True
     return False
+
+
+Result = AppendResult | ForgottenResult
+
+
+class MessageTxns:
+    """The transactions on `pchannel`."""
+
+    def __init__(self, log: LocalLog, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
+        self._log = log
+        self._pchannel = pchannel
+        self._owner = owner
+        self._keepalive_s_max = keepalive_s_max
+
+    async def execute(self, given: TxnMessage) -> asyncio.Future[Result]:
+        """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
+
+        Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
+        it was committed or rolled back, or is of another client; InvalidArgumentError for a message that cannot be in it, which leaves it
+        open.
+        """
+        message = given.message
+        match message.message_type:
+            case MessageType.BEGIN_TXN:
+                return self._answer(await self._begin(message, given.keepalive_s))
+            case MessageType.COMMIT_TXN:
+                return self._opened(given).send_commit()
+            case MessageType.ROLLBACK_TXN:
+                txn = self._opened(given)
+                await txn.rollback()
+            case _:
+                txn = self._opened(given)
+                txn.append(message, 0)
+        return self._answer(txn)
+
+    async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
+        check_keepalive(keepalive_s, self._keepalive_s_max)
+        return await self._log.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
+
+    def _opened(self, given: TxnMessage) -> LocalTxn:
+        """Returns the open transaction of a message."""
+        log, pchannel = self._log, self._pchannel
+        found = pchannel.table.owned(given.txn_id, self._owner, now=pchannel.lease_now())
+        names = tuple([name for name, _ in found.names])
+        check_body(given.message, names)
+        loop = asyncio.get_running_loop()
+        return LocalTxn(
+            log.vchannels, loop, found.context, names, None, NOT_EXPECTED, bytes_max=log.settings.message_bytes_max
+        )
+
+    @staticmethod
+    def _answer(txn: LocalTxn) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_result(AppendResult(None, None, None, txn.context))
+        return future

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from wal.channels import check_vchannel
+from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError
 
 __all__ = ["NAMES_MAX", "SLICE", "checked_names", "encoded", "sliced"]

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from wal.backends import Extent
-from wal.cursors.cursor import Cursor
-from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status
-from wal.cursors.store import DamagedCursor
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.status import CursorStatus, LogRange, LogView, cursor_status
+from wal.read.cursors.store import DamagedCursor
+from wal.storage.base import Extent
 from wal.timestamp.timestamp import parse
 
 __all__ = [

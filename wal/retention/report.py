@@ -7,12 +7,12 @@ from datetime import datetime
 
 import msgspec
 
-from wal.backends import Extent
 from wal.errors import TruncatedError
 from wal.message import MessageID
-from wal.pchannel import ReadablePChannel
+from wal.read.pchannel import ReadablePChannel
 from wal.retention.policy import Pin, RetentionBounds
-from wal.timestamp import to_datetime
+from wal.storage.base import Extent
+from wal.timestamp.timestamp import to_datetime
 
 __all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
 

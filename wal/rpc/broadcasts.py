@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
-from broadcaster.state import BroadcastState
+from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, MessageType, ResourceKey
 from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto

@@ -1,4 +1,6 @@
-"""Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
+"""What the end of a call means: its answer, the error of the other side, or a status that gRPC made itself.
+
+Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
 
 Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
 one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
@@ -12,6 +14,8 @@ carry the session of this connection and a number, which grows with each that is
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
+
+Stream: the client's side of a stream of requests and responses.
 """
 
 from __future__ import annotations
@@ -20,25 +24,86 @@ import asyncio
 import math
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
 
-from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, UnavailableError, WALError
+from wal.errors import (
+    ClosedError,
+    FormatError,
+    InvalidArgumentError,
+    SessionLostError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WALError,
+)
 from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
-from wal.rpc.answer import explain, received
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
-from wal.rpc.stream import Stream
 from wal.secret import Secret
 
-__all__ = ["UNREACHABLE_S", "Connection"]
+__all__ = [
+    "UNREACHABLE_S",
+    "Connection",
+    "Stream",
+    "explain",
+    "explain_end",
+    "received",
+]
+
+Response = TypeVar("Response")
+
+_REFUSED: Final = frozenset(
+    (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    )
+)
+"""The statuses of gRPC itself for calls that no handler saw: too large, unknown, not allowed."""
+
+
+def received(response: Response | None, what: str, *, writing: bool) -> Response:
+    """Returns the response. Raises an error for None, which gRPC returns for bytes that it cannot read as the message of this call."""
+    if response is not None:
+        return response
+    text = f"{what}: the answer cannot be read as the message of this call"
+    if writing:
+        raise UnknownOutcomeError(f"{text}, so what was asked for may have been done: look before you repeat it")
+    raise FormatError(f"{text}: use a server and a client of the same version")
+
+
+def explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALError:
+    """Returns the server's error; or, for a status that gRPC made itself, what it means. `writing`: the call may have changed something."""
+    if (told := error_in(error)) is not None:
+        return told
+    said = f"{what}: {error.details() or error.code().name}"
+    if error.code() in _REFUSED:
+        return InvalidArgumentError(
+            f"{said}; nothing was changed: is it a server of this log, and is the request below its limit?"
+        )
+    if writing:
+        return UnknownOutcomeError(
+            f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it"
+        )
+    return UnavailableError(f"{said}; nothing was changed: try again")
+
+
+def explain_end(error: grpc.aio.AioRpcError, what: str) -> WALError:
+    """Returns the error of a stream that has ended, as `explain` does. What became of its requests, only its owner can say."""
+    explained = explain(error, what, writing=False)
+    if isinstance(explained, UnavailableError) and error_in(error) is None:
+        return UnavailableError(f"{what}: {error.details() or error.code().name}")
+    return explained
+
 
 Request = TypeVar("Request")
-Response = TypeVar("Response")
 
 TIMEOUT_S: Final = 10.0
 """The default deadline of a call."""
@@ -301,3 +366,73 @@ class Connection:
 
 def _ignore(_error: WALError) -> None:
     """Does nothing with the error of a server that has another log: the caller gets it."""
+
+
+class Stream(Generic[Request, Response]):
+    """One stream. One task may write while another reads. `ended` is called with the status that ended it, and the error that it means."""
+
+    def __init__(self, call: Any, what: str, ended: Callable[[grpc.aio.AioRpcError, WALError], None]) -> None:
+        self._call = call
+        self._what = what
+        self._end = ended
+        self._cancelled = False
+
+    async def write(self, request: Request) -> None:
+        """Sends a request; waits while the other side does not read. Raises the error with which the stream ended."""
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        except asyncio.InvalidStateError as error:  # the call has ended, or `finish` was called
+            raise await self._ended() from error
+        except asyncio.CancelledError:
+            if not self._is_cancelled():
+                raise
+            raise self._closed() from None
+
+    async def read(self) -> Response | None:
+        """Returns the next response; None when the other side ended the stream well. Raises the error with which it ended."""
+        try:
+            response = await self._call.read()
+            if response is grpc.aio.EOF:
+                if await self._call.code() is not grpc.StatusCode.OK:
+                    raise await self._ended()
+                return None
+        except grpc.aio.AioRpcError as error:
+            raise self._explained(error) from error
+        except asyncio.CancelledError:
+            if not self._is_cancelled():
+                raise
+            raise self._closed() from None
+        answer: Response = received(response, self._what, writing=False)
+        return answer
+
+    async def finish(self) -> None:
+        """Says that no request follows."""
+        await self._call.done_writing()
+
+    def cancel(self) -> None:
+        """Ends the stream at once."""
+        self._cancelled = True
+        self._call.cancel()
+
+    def _is_cancelled(self) -> bool:
+        """Returns whether it was this stream that was cancelled, and not the task that uses it: gRPC raises CancelledError for both."""
+        task = asyncio.current_task()
+        return self._cancelled and task is not None and not task.cancelling()
+
+    async def _ended(self) -> WALError:
+        """Returns the error with which the call ended."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK or self._cancelled:
+            return self._closed()
+        metadata = await self._call.trailing_metadata()
+        error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details())
+        return self._explained(error)
+
+    def _explained(self, error: grpc.aio.AioRpcError) -> WALError:
+        self._end(error, explained := explain_end(error, self._what))
+        return explained
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self._what}: the stream has ended")

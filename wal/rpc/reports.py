@@ -9,15 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from broadcaster.message import BroadcasterStatistics
-from wal.backends import LogSnapshot
 from wal.message import LogPosition
-from wal.pchannel import PChannelStatistics, ProducerInfo
-from wal.retention import PChannelRetention, RetentionHolder
+from wal.read.pchannel import PChannelStatistics
+from wal.retention.report import PChannelRetention, RetentionHolder
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.positions import event_from_proto, event_to_proto, id_from_bytes, position_from_proto, position_to_proto
 from wal.settings import Settings
+from wal.storage.base import LogSnapshot
+from wal.write.idempotency.keys import ProducerInfo
 
 __all__ = [
     "LOG_SETTINGS",

@@ -14,10 +14,10 @@ from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, MessageID, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.pchannel import Together
 from wal.rpc.api import result_pb2 as result_proto
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.rpc.positions import id_from_bytes
+from wal.write.operations import Together
 
 __all__ = ["Numbered", "range_of", "ranges_of", "result_from_proto", "result_to_proto", "results_of"]
 

@@ -13,7 +13,7 @@ from google.protobuf.empty_pb2 import Empty
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType
 from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.reading import (
+from wal.read.options import (
     All,
     DeliverFilter,
     DeliverPolicy,

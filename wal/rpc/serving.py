@@ -21,7 +21,7 @@ from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
-from wal.rpc.encoded_page import fields_in
+from wal.rpc.frame_pages import fields_in
 
 __all__ = [
     "ENTRIES_MAX",

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from wal.channels import UnknownVChannels
+from wal.channels.vchannels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.reading import log_went_back
+from wal.read.truncated import log_went_back
 from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
 from wal.spark.offsets import LogPosition, PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions

@@ -1,4 +1,6 @@
-"""FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
+"""ViewedVChannels: the known vchannels of a log, as its reader last saw them. Pure.
+
+FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
 
 A source is a recipe: small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per
 process (`opened`). The opened logs (`FrameLogs`) block, need no event loop, and serve one thread at a time.
@@ -11,14 +13,42 @@ from typing import Protocol
 
 import msgspec
 
-from wal.backends import FramePage
-from wal.cursors import SavedCursors
+from wal.channels.vchannel_map import VChannelView
 from wal.message import Lineage, Origin
+from wal.read.cursors.store import SavedCursors
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
+from wal.storage.base import FramePage
 
-__all__ = ["FrameLogs", "FrameSource", "KnownVChannels", "LogMoment"]
+__all__ = [
+    "FrameLogs",
+    "FrameSource",
+    "KnownVChannels",
+    "LogMoment",
+    "ViewedVChannels",
+]
+
+
+class ViewedVChannels:
+    """The vchannels of a view. See `KnownVChannels`."""
+
+    def __init__(self, view: VChannelView) -> None:
+        self._view = view
+
+    def current(self, name: str) -> int | None:
+        info = self._view.records.get(name)
+        return None if info is None else info.incarnation
+
+    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
+        return self._view.is_over(pchannel, name, incarnation)
+
+    def names(self) -> Collection[str]:
+        return self._view.records.keys()
+
+    def on(self, pchannel: str) -> dict[str, int]:
+        records = self._view.records
+        return {name: info.incarnation for name, info in records.items() if info.pchannel == pchannel}
 
 
 class LogMoment(msgspec.Struct, frozen=True, gc=False):

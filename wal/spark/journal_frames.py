@@ -15,17 +15,19 @@ from typing import Final
 
 import msgspec
 
-from wal.backends import FramePage
-from wal.backends.journal import CONTROL_NAME, ReadOnlyJournalLog, SegmentIndex, is_being_written
-from wal.cursors import CursorStore
-from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
-from wal.spark.frame_source import LogMoment
+from wal.read.cursors.store import CursorStore
+from wal.read.read_only import ReadOnlyCore
+from wal.read.sources import ReadOnlyJournalSource
+from wal.spark.frame_source import LogMoment, ViewedVChannels
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight, weight_of
-from wal.spark.viewed_vchannels import ViewedVChannels
+from wal.storage.base import FramePage
+from wal.storage.journal.control import CONTROL_NAME
+from wal.storage.journal.directory import is_being_written
+from wal.storage.journal.index import SegmentIndex
+from wal.storage.journal.read_only import ReadOnlyJournalLog
 
 __all__ = ["JournalFrames", "JournalSource"]
 

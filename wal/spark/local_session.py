@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wal.bridge.arrow import load_pyarrow
+from wal.api.arrow import load_pyarrow
 from wal.errors import InvalidArgumentError
 from wal.installation import install_hint
 

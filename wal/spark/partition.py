@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from wal.errors import ChannelNotExistError
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import Origin
-from wal.reading import Selection
+from wal.read.options import Selection
 from wal.spark.edges import was_dropped
 from wal.spark.frame_source import FrameSource, KnownVChannels
 from wal.spark.options import ChannelChoice

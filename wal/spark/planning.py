@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from wal.backends import StoredFrame
 from wal.frame import RunKind
 from wal.spark.offsets import LogPosition
+from wal.storage.base import StoredFrame
 
 __all__ = ["EventWeight", "FrameWeight", "Piece", "ScannedFrames", "Taken", "cut", "share_out", "take", "weight_of"]
 

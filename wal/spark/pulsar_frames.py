@@ -17,22 +17,21 @@ from typing import Final
 
 import msgspec
 
-from wal.backends import FramePage
-from wal.backends.pulsar.read_only import ReadOnlyTopic
-from wal.cursors import CursorStore
-from wal.engine.read_only.pulsar_metadata import KnownVChannels, PulsarMetadata
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError, WALError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
-from wal.pulsar import PulsarAddress
-from wal.pulsar.admin import Admin
-from wal.pulsar.connection import Connection
-from wal.pulsar.positions import text_of
+from wal.read.cursors.store import CursorStore
+from wal.read.pulsar_source import KnownVChannels, PulsarMetadata
 from wal.secret import Secret
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight, ScannedFrames, weight_of
+from wal.storage.base import FramePage
+from wal.storage.pulsar.address import PulsarAddress, text_of
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.read_only import ReadOnlyTopic
 
 __all__ = ["PulsarFrames", "PulsarSource"]
 

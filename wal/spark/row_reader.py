@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wal.backends import FramePage
-from wal.bridge.arrow import record_batch
+from wal.api.arrow import record_batch
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import ImmutableMessage
-from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, in_parts
-from wal.reading.columns import RowColumns
+from wal.read.columns import RowColumns
+from wal.read.frame_rows import FrameRows, in_parts
+from wal.read.options import All, EventFilter, ReadOptions
+from wal.read.progress import Need, Progress
 from wal.spark.edges import start_of
 from wal.spark.frame_source import FrameLogs
 from wal.spark.offsets import LogPosition
 from wal.spark.partition import RowSelection, WALPartition
 from wal.spark.planning import EventWeight, Piece
 from wal.spark.sources import opened
+from wal.storage.base import FramePage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,16 +14,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wal.backends import FramePage
-from wal.channels import VChannelView
-from wal.cursors import SavedCursors
-from wal.engine.remote.blocking import PATIENCE_S, BlockingRemote
-from wal.engine.remote.blocking_cursors import BlockingCursors
-from wal.engine.remote.blocking_log import BlockingLog
+from wal.channels.vchannel_map import VChannelView
+from wal.client.blocking import PATIENCE_S, BlockingCursors, BlockingLog, BlockingRemote
 from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL
 from wal.network import Method
+from wal.read.cursors.store import SavedCursors
 from wal.rpc.api import cluster_pb2, frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -44,11 +41,11 @@ from wal.rpc.positions import (
 )
 from wal.secret import Secret
 from wal.settings import Settings
-from wal.spark.frame_source import LogMoment
+from wal.spark.frame_source import LogMoment, ViewedVChannels
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
-from wal.spark.viewed_vchannels import ViewedVChannels
+from wal.storage.base import FramePage
 
 __all__ = ["ServerFrames", "ServerSource"]
 

@@ -31,8 +31,8 @@ def source_of(location: Location) -> FrameSource:
         from wal.spark.server_frames import ServerSource
 
         return ServerSource(servers, location.token)
-    from wal.pulsar import PulsarAddress  # most logs are journals
     from wal.spark.pulsar_frames import PulsarSource
+    from wal.storage.pulsar.address import PulsarAddress  # most logs are journals
 
     place, kv = location.pulsar()
     if location.is_kv_file:

@@ -9,10 +9,9 @@ Files:
 * range_allocator:  many small requests served from few large ranges
 * allocators:       TimestampAllocator and IdAllocator"""
 
-from wal.timestamp.allocators import IdAllocator, TimestampAllocator
+from wal.timestamp.allocators import AllocatorStatistics, IdAllocator, TimestampAllocator
 from wal.timestamp.clock import MonotonicClock, SystemClock, Timer, WallClock
 from wal.timestamp.oracle import OracleStatistics, TimestampOracle
-from wal.timestamp.range_allocator import AllocatorStatistics
 from wal.timestamp.timestamp import (
     COUNT_MAX,
     LOGICAL_BITS,

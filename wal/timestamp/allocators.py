@@ -1,4 +1,10 @@
-"""TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: unique numbers.
+"""RangeAllocator: many small requests served from few large ranges.
+
+Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of arrival,
+each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither ticks nor ids;
+a refill is any coroutine that returns a range.
+
+TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: unique numbers.
 
 A TimestampAllocator owns a small stock of recent ticks. It guarantees that results increase strictly, for each caller and across all of
 them, and that no result is older than `expire_s` before its request. It never creates a tick itself.
@@ -12,18 +18,244 @@ used are lost at a restart; it never gives them back.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final, Self
 
-from wal.errors import FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
+import msgspec
+
+from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, KeyNotExistError, WouldBlockError
 from wal.timestamp.clock import MonotonicClock, SystemClock
-from wal.timestamp.range_allocator import RangeAllocator
-from wal.timestamp.timestamp import COUNT_MAX
+from wal.timestamp.timestamp import COUNT_MAX, check_int
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = ["FIRST_ID", "ID_BATCH", "ID_MAX", "TIMESTAMP_BATCH", "IdAllocator", "TimestampAllocator"]
+__all__ = [
+    "FIRST_ID",
+    "ID_BATCH",
+    "ID_MAX",
+    "MERGED_MAX",
+    "TIMESTAMP_BATCH",
+    "WAITING_MAX",
+    "AllocatorStatistics",
+    "IdAllocator",
+    "RangeAllocator",
+    "TimestampAllocator",
+]
+
+MERGED_MAX: Final = 10_000
+"""The most requests that one refill serves."""
+WAITING_MAX: Final = 65_536
+"""Requests that may wait at once; above it a request raises WouldBlockError."""
+
+_EMPTY: Final = range(0)
+
+
+class AllocatorStatistics(msgspec.Struct, frozen=True):
+    """Counters of an allocator since it was started. `cached`: ticks or ids in the current range. `waiting`: requests not answered yet.
+    `refills` succeeded, `failures` did not."""
+
+    cached: int
+    waiting: int
+    refills: int
+    failures: int
+
+
+class _Request:
+    __slots__ = ("count", "fresh", "future")
+
+    def __init__(self, count: int, *, fresh: bool, future: asyncio.Future[range]) -> None:
+        self.count = count
+        self.fresh = fresh  # only a refill that begins after this request may serve it
+        self.future = future
+
+
+class RangeAllocator:
+    """Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+
+    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails the requests for which
+    it was made and no others; the next request tries again.
+    """
+
+    def __init__(
+        self,
+        refill: Callable[[int], Awaitable[range]],
+        *,
+        batch: int,
+        count_max: int,
+        expire_s: float | None,
+        clock: MonotonicClock,
+        what: str,
+    ) -> None:
+        check_int("batch", batch, 1, count_max)
+        if expire_s is not None and not expire_s >= 0:
+            raise InvalidArgumentError(f"expire_s={expire_s} is negative: give 0 (never keep anything) or more")
+        self._refill = refill
+        self._batch = batch
+        self._count_max = count_max
+        self._expire_s = expire_s
+        self._clock = clock
+        self._what = what
+        self._requests: deque[_Request] = deque()
+        self._merged: list[_Request] = []  # those of the refill in progress; all are older than `_requests`
+        self._cached = _EMPTY
+        self._cached_at = -math.inf  # nothing is cached
+        self._end = 0  # above everything that was ever fetched
+        self._task: asyncio.Task[None] | None = None
+        self._started = False
+        self._closed = False
+        self._refills = 0
+        self._failures = 0
+
+    async def start(self) -> None:
+        """Makes the allocator ready; the first call fetches. Idempotent; raises ClosedError after `close`."""
+        self._check_open()
+        self._started = True
+
+    async def close(self) -> None:
+        """Fails the calls that wait, and all later ones, with ClosedError, and stops the refill. Idempotent."""
+        self._closed = True
+        self._cached = _EMPTY
+        _fail([*self._merged, *self._requests], self._closed_error())
+        self._requests.clear()
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _allocate(self, count: int) -> range:
+        """Returns a contiguous range of `count` above all earlier ranges."""
+        check_int("count", count, 1, self._count_max)
+        self._check_open()
+        if not self._requests and not self._merged and self._has(count):
+            return self._cut(count)
+        return await self._wait(count, fresh=False)
+
+    async def _refresh(self) -> None:
+        """Discards the current range and fetches a new one."""
+        self._check_open()
+        self._cached = _EMPTY
+        await self._wait(0, fresh=True)
+
+    def statistics(self) -> AllocatorStatistics:
+        waiting = len(self._merged) + len(self._requests)
+        return AllocatorStatistics(
+            cached=len(self._cached), waiting=waiting, refills=self._refills, failures=self._failures
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the {self._what} is closed: start a new one")
+
+    def _has(self, count: int) -> bool:
+        if self._expire_s is not None and self._clock.monotonic() - self._cached_at >= self._expire_s:
+            self._cached = _EMPTY
+        return len(self._cached) >= count
+
+    def _cut(self, count: int) -> range:
+        given, self._cached = self._cached[:count], self._cached[count:]
+        return given
+
+    async def _wait(self, count: int, *, fresh: bool) -> range:
+        if not self._started:
+            raise InvalidArgumentError(f"the {self._what} is not started: await start() first")
+        if len(self._requests) >= WAITING_MAX:
+            self._requests = deque(request for request in self._requests if not request.future.done())
+            if len(self._requests) >= WAITING_MAX:
+                raise WouldBlockError(f"{WAITING_MAX} requests wait for the {self._what}: await some of them first")
+        request = _Request(count, fresh=fresh, future=asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        if self._task is None:
+            self._task = asyncio.create_task(self._refill_while_asked(), name=f"{self._what}-refill")
+        return await request.future
+
+    async def _refill_while_asked(self) -> None:
+        """Refills until no request waits any more; the only task."""
+        try:
+            while self._serve():
+                self._merge()
+                await self._fetch()
+        except Exception as defect:  # no caller may be left waiting
+            error = InnerError(f"the {self._what} failed: {defect!r}; please report it")
+            error.__cause__ = defect
+            self._failures += 1
+            _fail([*self._merged, *self._requests], error)
+            self._requests.clear()
+        finally:
+            self._merged = []
+            self._task = None
+
+    def _serve(self) -> bool:
+        """Answers the oldest requests from the current range while it lasts. Returns whether any still wait."""
+        while self._requests:
+            request = self._requests[0]
+            if not request.future.done():
+                if request.fresh or not self._has(request.count):
+                    return True
+                request.future.set_result(self._cut(request.count))
+            self._requests.popleft()
+        return False
+
+    def _merge(self) -> None:
+        """Moves the oldest requests that one refill can serve: up to MERGED_MAX of them and `count_max` in sum."""
+        total = 0
+        while self._requests and len(self._merged) < MERGED_MAX:
+            request = self._requests[0]
+            total += request.count
+            if total > self._count_max:
+                break
+            self._merged.append(self._requests.popleft())
+
+    async def _fetch(self) -> None:
+        wanted = max(self._batch, sum(request.count for request in self._merged))
+        began_at = self._clock.monotonic()
+        try:
+            fetched = await self._refill(wanted)
+            self._check(fetched, wanted)
+        except Exception as error:
+            self._failures += 1
+            _fail(self._merged, error)
+            self._merged = []
+            return
+        self._refills += 1
+        self._end = fetched.stop
+        if self._expire_s is None and self._cached.stop == fetched.start:
+            fetched = range(
+                self._cached.start, fetched.stop
+            )  # No number is in between and none expires, so none is wasted.
+        self._cached, self._cached_at = fetched, began_at
+        # It was fetched for these requests, so they get their share however long the fetch took.
+        for request in self._merged:
+            if not request.future.done():
+                request.future.set_result(self._cut(request.count))
+        self._merged = []
+
+    def _check(self, fetched: range, wanted: int) -> None:
+        if len(fetched) != wanted or fetched.step != 1 or fetched.start < self._end:
+            raise InnerError(
+                f"the source of the {self._what} answered {fetched} to a request for {wanted} above {self._end - 1}: it must be "
+                f"contiguous and increasing"
+            )
+
+
+def _fail(requests: Iterable[_Request], error: Exception) -> None:
+    for request in requests:
+        if not request.future.done():
+            request.future.set_exception(error)
+
 
 TIMESTAMP_BATCH: Final = 1000
 """Ticks of one request to the source, unless callers want more."""

@@ -14,7 +14,7 @@ from tests.flowgraph.graphs import FailingError
 from tests.flowgraph.nodes.test_scanner_node import full_ticks, numbered, source
 from tests.node.servers import serving
 from wal import WALAccesser, open_wal
-from wal.accesser.opening import LogOpening
+from wal.api.opening import LogOpening
 from wal.flowgraph import BaseNode, Msg, TimeTickedFlowGraph
 from wal.flowgraph.nodes import BatchMsg, ScannerNode, WalSinkNode
 

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.flowgraph.nodes.tick_cutter import TickCutter, TickOfLog
+from wal.flowgraph.nodes.scanner_node import TickCutter, TickOfLog
 from wal.message import ImmutableMessage, Origin
-from wal.reading import ReadPosition
+from wal.read.options import ReadPosition
 from wal.timestamp import LOGICAL_BITS
 
 MILLISECOND = 1 << LOGICAL_BITS

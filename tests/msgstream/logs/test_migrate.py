@@ -16,8 +16,7 @@ from wal.errors import InvalidArgumentError, LockedError
 from wal.msgstream import DeleteMsg, MsgPack, MsgPosition, MsgStream, MsgType, OpaqueMsg
 from wal.msgstream.media.rocksmq import RmqMsgStream, RmqTtMsgStream
 from wal.msgstream.media.wal import MSG_TYPE, WalMsgStream, WalTtMsgStream
-from wal.msgstream.migrate import migrate, translate
-from wal.msgstream.old_position import MIGRATION, OLD_POSITION, OldPosition
+from wal.msgstream.migrate import MIGRATION, OLD_POSITION, OldPosition, migrate, translate
 from wal.rocksmq import RocksMQ, RocksMQSettings
 
 IDLE_S = 0.2

@@ -13,7 +13,7 @@ from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.msgstream import MsgPack, MsgType, Outgoing
 from wal.msgstream.media import wal_consumer
 from wal.msgstream.media.wal import WalMedium, WalMsgStream
-from wal.pchannel import Scanner
+from wal.read.scanner import Scanner
 
 SUBSCRIPTION = "subscription"
 

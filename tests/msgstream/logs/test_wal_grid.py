@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, MessageID
-from wal.msgstream.media.wal_grid import TickGrid
+from wal.msgstream.media.wal_consumer import TickGrid
 from wal.msgstream.media.wal_ids import INDEX, WalId, message_prefix
 
 STEP = 1 << 18

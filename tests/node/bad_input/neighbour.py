@@ -11,10 +11,9 @@ from wal.message import Message, MessageID
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.columns import request_of
+from wal.rpc.appends import outcomes_from_proto, request_of
 from wal.rpc.headers import Header, consumer_header, producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, PRODUCE
-from wal.rpc.outcomes import outcomes_from_proto
 
 NAME: Final = "well"
 STEP_S: Final = 30.0

@@ -30,9 +30,9 @@ from wal.message import MessageType
 from wal.network import TlsFiles
 from wal.node.access import Access
 from wal.rpc import methods as m
+from wal.rpc.auth import Token
 from wal.rpc.codes import error_in
 from wal.rpc.headers import token_header
-from wal.rpc.tokens import Token
 from wal.secret import Secret
 
 REQUESTS: Final = 1000

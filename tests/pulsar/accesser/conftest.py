@@ -18,8 +18,8 @@ from tests.accesser import conftest as accesser
 from tests.conftest import SOAK
 from tests.pulsar.conftest import location_of
 from wal import WALAccesser
-from wal.accesser.opening import LogOpening
-from wal.pulsar import PulsarAddress
+from wal.api.opening import LogOpening
+from wal.storage.pulsar.address import PulsarAddress
 
 watchdog = accesser.watchdog
 data = accesser.data

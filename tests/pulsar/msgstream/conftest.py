@@ -12,7 +12,7 @@ from tests.pulsar.conftest import token_of
 from tests.servers.pulsar_fixtures import keeping_namespace
 from wal.msgstream import MediumConsumer, Outgoing, Received
 from wal.msgstream.media.pulsar import PulsarMedium
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 WAIT_S = 60
 

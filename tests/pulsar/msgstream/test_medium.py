@@ -15,10 +15,10 @@ from tests.servers.pulsar import PulsarServer
 from wal import Message, open_wal
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
 from wal.msgstream import PartialSendError
-from wal.msgstream.media.pulsar import PulsarMedium
+from wal.msgstream.media.pulsar import PulsarMedium, PulsarProducer, create_producer
 from wal.msgstream.media.pulsar_ids import TopicIds
-from wal.msgstream.media.pulsar_producer import PulsarProducer, create_producer
-from wal.pulsar import Connection, PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.connection import Connection
 
 CLOSE_LIMIT_S = 10.0
 """A stream closes a consumer, a producer and the medium, each of which may wait three seconds for its broker."""

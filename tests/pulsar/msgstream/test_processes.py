@@ -9,7 +9,7 @@ import pytest
 from tests.pulsar.conftest import token_of
 from tests.pulsar.msgstream.conftest import kept_namespace
 from tests.pulsar.processes import run_each
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 TOGETHER: Final = 3
 STATUS: Final = 3
@@ -21,7 +21,7 @@ from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.msgstream import InsertMsg, MsgPack, TimeTickMsg
 from wal.msgstream.media.pulsar import PulsarMsgStream, PulsarTtMsgStream
-from wal.pulsar import PulsarAddress
+from wal.storage.pulsar import PulsarAddress
 
 given = json.load(sys.stdin)
 address = PulsarAddress(**{**given, "token": given["token"] and Secret(given["token"])})

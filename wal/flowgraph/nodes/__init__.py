@@ -14,14 +14,12 @@ Files:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wal.flowgraph.nodes.batch_msg import BatchMsg
-from wal.flowgraph.nodes.function_node import FunctionNode
+from wal.flowgraph.nodes.function_node import BatchMsg, FunctionNode
 from wal.flowgraph.nodes.scanner_node import ScannerNode
 from wal.flowgraph.nodes.wal_sink_node import WalSinkNode, WalSinkStatistics
 
 if TYPE_CHECKING:
-    from wal.flowgraph.nodes.msg_stream_node import MsgStreamNode
-    from wal.flowgraph.nodes.produce_node import ProduceNode
+    from wal.flowgraph.nodes.stream_nodes import MsgStreamNode, ProduceNode
 
 __all__ = [
     "BatchMsg",
@@ -34,8 +32,8 @@ __all__ = [
 ]
 
 _NEED_PROTOBUF = {
-    "MsgStreamNode": "wal.flowgraph.nodes.msg_stream_node",
-    "ProduceNode": "wal.flowgraph.nodes.produce_node",
+    "MsgStreamNode": "wal.flowgraph.nodes.stream_nodes",
+    "ProduceNode": "wal.flowgraph.nodes.stream_nodes",
 }
 
 

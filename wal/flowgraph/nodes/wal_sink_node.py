@@ -7,14 +7,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from wal.accesser.accesser import WALAccesser
-from wal.channels import check_vchannels
+from wal.api.accesser import WALAccesser
+from wal.channels.vchannels import check_vchannels
 from wal.errors import InvalidArgumentError
-from wal.flowgraph.msg import Msg
-from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode
-from wal.flowgraph.nodes.batch_msg import batch_of
+from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Msg
+from wal.flowgraph.nodes.function_node import batch_of
 from wal.message import ImmutableMessage, Message, MessageType
-from wal.pchannel import ProducerKey
+from wal.write.idempotency.keys import ProducerKey
 
 __all__ = ["WalSinkNode", "WalSinkStatistics"]
 

@@ -1,4 +1,9 @@
-"""Connection: calls to an etcd of one or more members, each with a deadline.
+"""Token: identifies this client to an etcd with authentication.
+
+It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
+shows the password.
+
+Connection: calls to an etcd of one or more members, each with a deadline.
 
 Owns: the endpoints, the token, and the rules for sending a call twice. A read is retried, at another member if there is one, until its
 deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
@@ -10,20 +15,52 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
-from wal.kv.etcd.access import Token
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.refusals import Refusal, classify, explain
 from wal.kv.etcd.requests import AUTHENTICATE
 from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
-__all__ = ["Connection", "Stream"]
+__all__ = [
+    "Connection",
+    "Stream",
+    "Token",
+]
+
+
+class Token:
+    """`authenticate` returns a new token; None if etcd runs without authentication."""
+
+    def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
+        self._authenticate = authenticate
+        self._lock = asyncio.Lock()
+        self._known = False
+        self.value: str | None = None
+
+    async def get(self) -> str | None:
+        """Returns the token for the next call."""
+        if not self._known:
+            await self._renew(None, first=True)
+        return self.value
+
+    async def renew(self, refused: str | None) -> None:
+        """Gets another token than `refused`, unless another caller renewed it meanwhile."""
+        await self._renew(refused, first=False)
+
+    async def _renew(self, refused: str | None, *, first: bool) -> None:
+        async with self._lock:
+            if (first and self._known) or self.value != refused:
+                return
+            self.value = await self._authenticate()
+            self._known = True
+
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

@@ -15,7 +15,7 @@ from typing import Final
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, TruncatedError, WouldBlockError
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
-from wal.msgstream.sending import send_to_each
+from wal.msgstream.producers import send_to_each
 
 __all__ = ["MemoryMedium"]
 

@@ -1,4 +1,15 @@
-"""PulsarConsumer: reads one topic under one subscription.
+"""Books: what a consumer of Pulsar has received, and what of it is handled.
+
+A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of its
+messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also tell which
+messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the only consumer
+of a subscription, all up to the last one.
+
+Threads use the books, one at a time.
+
+Subscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has.
+
+PulsarConsumer: reads one topic under one subscription.
 
 Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
 
@@ -12,20 +23,193 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
-from wal.msgstream.media.pulsar_books import Books
-from wal.msgstream.media.pulsar_ids import Place, TopicIds
-from wal.msgstream.media.pulsar_subscription import Subscription
+from wal.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
 from wal.msgstream.medium import Received
-from wal.pulsar.connection import is_one_of, patiently
+from wal.storage.pulsar.connection import Connection, is_one_of, patiently
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["PulsarConsumer"]
+__all__ = [
+    "Books",
+    "PulsarConsumer",
+    "Subscription",
+]
+
+_NONE: Final = UNBATCHED - 1
+"""Below the index of every message."""
+
+
+class Books:
+    """The books of one consumer. `acked` are the native ids that wait to be acknowledged."""
+
+    def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:
+        self.acked: deque[Any] = deque()
+        self._ids = ids
+        self._exclusive = exclusive
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self._held: dict[bytes, tuple[Entry, Any]] = {}  # with the native id
+        self._done: Place | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, done: Place) -> None:
+        """Nothing up to this place is wanted. Pulsar moves to entries only, so the entry of this place is delivered from its start."""
+        self._done = done
+
+    def receive(self, messages: Iterable[pulsar.Message]) -> list[Received]:
+        """Returns what is new among these messages."""
+        found: list[Received] = []
+        with self._lock:
+            held, ids = self._held, self._ids
+            ledger = number = -1
+            newest: Entry | None = None
+            for message in messages:
+                native = message.message_id()
+                if native.entry_id() != number or native.ledger_id() != ledger:
+                    ledger, number = native.ledger_id(), native.entry_id()
+                    entry, start = self._entry(ledger, number, native), ids.entry(ledger, number)
+                index = native.batch_index()
+                if index <= entry.seen:
+                    if index > entry.counted:  # it is not wanted, or its acknowledgement was lost
+                        entry.counted = index
+                        self._count(entry, 1)
+                    continue
+                entry.seen = entry.counted = index
+                newest = entry
+                msg_id = start + ids.end(index)
+                held[msg_id] = entry, native
+                found.append(Received(msg_id, message.data()))
+            if self._exclusive and newest is not None:
+                self._done = Place(newest.ledger, newest.number, newest.seen)
+        return found
+
+    def handle(self, msg_ids: Iterable[bytes]) -> None:
+        """These messages are handled; ids that are not in the books were handled before."""
+        with self._lock:
+            parts: dict[Entry, list[Any]] = {}
+            for msg_id in msg_ids:
+                entry, native = self._held.pop(msg_id, (None, None))
+                if entry is not None:
+                    parts.setdefault(entry, []).append(native)
+            for entry, natives in parts.items():
+                if not self._count(entry, len(natives)):
+                    self.acked.extend(natives)
+
+    def _entry(self, ledger: int, number: int, native: Any) -> Entry:
+        """Returns the entry in the books; a new one knows which of its messages are not wanted."""
+        found = self._entries.get((ledger, number))
+        if found is None:
+            found = self._entries[ledger, number] = Entry(ledger, number, batch_size(native.serialize()))
+            if self._done is not None and self._done[:2] == (ledger, number):
+                found.seen = self._done.batch_index
+            elif self._done is not None and self._exclusive and (ledger, number) < self._done[:2]:
+                found.seen = found.size
+        return found
+
+    def _count(self, entry: Entry, count: int) -> bool:
+        """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
+        entry.left -= count
+        if entry.left:
+            return False
+        self.acked.append(entry.native())
+        del self._entries[entry.ledger, entry.number]
+        return True
+
+
+class Entry:
+    """An entry of the topic: of `size` messages `left` are not handled. Those up to the index `seen` were received, or are not wanted;
+    those up to `counted` are counted, or will be when they are handled."""
+
+    __slots__ = ("counted", "ledger", "left", "number", "seen", "size")
+
+    def __init__(self, ledger: int, number: int, size: int) -> None:
+        self.ledger = ledger
+        self.number = number
+        self.size = self.left = size
+        self.seen = self.counted = _NONE
+
+    def native(self) -> Any:
+        """Returns the native id of the whole entry."""
+        import pulsar
+
+        return pulsar.MessageId(-1, self.ledger, self.number, UNBATCHED)
+
+
+PAGE_MESSAGES: Final = 999
+"""With the first one, a thousand messages in a page."""
+PAGE_BYTES: Final = 4 << 20
+PAGE_WAIT_MS: Final = 1
+"""How long a page waits for more messages after its first one: the least that Pulsar's client can wait."""
+QUEUE_MESSAGES: Final = 4_000
+"""Messages that the client fetches ahead."""
+LOOK_MS: Final = 5_000
+"""How long a message that must exist is waited for."""
+
+
+class Subscription:
+    """How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block."""
+
+    def __init__(self, connection: Connection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.name = name
+        self.exclusive = exclusive
+        self._earliest = earliest
+
+    def __str__(self) -> str:
+        return f"subscription {self.name!r} of {self.topic}"
+
+    def consumer(self) -> pulsar.Consumer:
+        """Creates a consumer. Raises LockedError when another consumer excludes it."""
+        import pulsar
+
+        positions, types = pulsar.InitialPosition, pulsar.ConsumerType
+
+        def subscribe() -> pulsar.Consumer | None:
+            try:
+                return self.connection.client.subscribe(
+                    self.topic,
+                    self.name,
+                    consumer_type=types.Exclusive if self.exclusive else types.Shared,
+                    initial_position=positions.Earliest if self._earliest else positions.Latest,
+                    receiver_queue_size=QUEUE_MESSAGES,
+                    start_message_id_inclusive=True,
+                    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(PAGE_MESSAGES, PAGE_BYTES, PAGE_WAIT_MS),
+                    batch_index_ack_enabled=True,
+                )
+            except pulsar.exceptions.ConsumerBusy:
+                return None
+
+        consumer = patiently(self.connection, subscribe, f"opening {self}")
+        if consumer is None:
+            raise LockedError(f"{self} has a consumer that excludes this one: close that one, or choose another name")
+        return consumer
+
+    def has(self, place: Place) -> bool:
+        """Whether the topic has the message at this place."""
+        import pulsar
+
+        start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+
+        def look() -> bool:
+            reader = self.connection.client.create_reader(self.topic, start, start_message_id_inclusive=True)
+            try:
+                while reader.has_message_available():
+                    native = reader.read_next(timeout_millis=LOOK_MS).message_id()
+                    found = Place(native.ledger_id(), native.entry_id(), native.batch_index())
+                    if found >= place:
+                        return found == place
+                return False
+            finally:
+                reader.close()
+
+        return patiently(self.connection, look, f"looking for a message of {self.topic}")
+
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0

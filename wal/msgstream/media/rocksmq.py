@@ -1,4 +1,13 @@
-"""RocksMQ as a medium: a subscription is a consumer group, and an id is RocksMQ's, 8 bytes, big-endian.
+"""RocksMQSubscription: a consumer group of one channel, as the streams of this process share it. Pure.
+
+RocksMQ keeps one position for a group, and streams acknowledge in any order. So the subscription knows all messages that were delivered to
+any of its consumers, and moves the position to below the first one that is not handled.
+
+SharedRocksMQ: the RocksMQ of a directory, open once in this process for all media that use it.
+
+RocksDB lets nobody open a directory twice, not even in one process. The first medium opens it, the last one closes it.
+
+RocksMQ as a medium: a subscription is a consumer group, and an id is RocksMQ's, 8 bytes, big-endian.
 
 A group hands each message to one of its consumers and knows one position. `RocksMQSubscription` moves it over what all consumers in this
 process have handled; a consumer that closes gives back what it has not handled, for the others or for the next one.
@@ -10,21 +19,152 @@ import asyncio
 import contextlib
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Final, Self, Unpack
+from weakref import WeakKeyDictionary
 
-from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, StorageError
+from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, LockedError, StorageError, WALError
+from wal.location import absolute_path
 from wal.msgstream.errors import PartialSendError
-from wal.msgstream.media.rocksmq_subscription import RocksMQSubscription, join
-from wal.msgstream.media.shared_rocksmq import SharedRocksMQ, shared_rocksmq
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
 from wal.msgstream.options import StreamOptions, TtStreamOptions
-from wal.msgstream.sending import send_to_each
+from wal.msgstream.producers import send_to_each
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
 
-__all__ = ["RmqMsgStream", "RmqTtMsgStream", "RocksMQMedium"]
+__all__ = [
+    "RmqMsgStream",
+    "RmqTtMsgStream",
+    "RocksMQMedium",
+    "RocksMQSubscription",
+    "SharedRocksMQ",
+    "join",
+    "shared_rocksmq",
+]
+
+
+class RocksMQSubscription:
+    """Who consumes the group, and which of its messages are delivered and not handled."""
+
+    def __init__(self) -> None:
+        self.consumers: int = 0
+        self.exclusive: bool = False
+        self._delivered: deque[int] = deque()  # ascending, from the first message on that is not handled
+        self._handled: set[int] = set()
+
+    def delivered(self, message_ids: Iterable[int]) -> None:
+        """Notes that these messages were handed to a consumer; those that were given back by an earlier one are known."""
+        delivered = self._delivered
+        for message_id in message_ids:
+            if not delivered or message_id > delivered[-1]:
+                delivered.append(message_id)
+            elif delivered[at := bisect_left(delivered, message_id)] != message_id:
+                delivered.insert(at, message_id)
+
+    def handled(self, message_ids: Sequence[int]) -> int | None:
+        """Notes that these messages are handled, and returns the id that the group has now consumed everything up to; None if it did not
+        move."""
+        delivered, handled = self._delivered, self._handled
+        last = None
+        for message_id in message_ids:
+            if delivered and delivered[0] == message_id:  # the usual case: in order
+                last = delivered.popleft()
+            else:
+                handled.add(message_id)
+        while handled and delivered and delivered[0] in handled:
+            last = delivered.popleft()
+            handled.discard(last)
+        return last
+
+    def moved(self) -> None:
+        """Forgets what was delivered, because the group was moved by a seek."""
+        self._delivered.clear()
+        self._handled.clear()
+
+
+def join(mq: RocksMQ, channel: str, group: str, *, exclusive: bool) -> RocksMQSubscription:
+    """Returns the subscription with one more consumer.
+
+    Raises LockedError if this one, or one that is there, excludes others.
+    """
+    of_mq = _subscriptions.setdefault(mq, {})
+    found = of_mq.get((channel, group))
+    if found is None or not found.consumers:
+        found = of_mq[channel, group] = RocksMQSubscription()
+    elif exclusive or found.exclusive:
+        raise LockedError(
+            f"subscription {group!r} of channel {channel!r} is open in {found.consumers} streams of this process, and a time-ticked stream "
+            "reads alone: close the other streams, or subscribe under another name"
+        )
+    found.consumers += 1
+    found.exclusive = exclusive
+    return found
+
+
+_subscriptions: MutableMapping[RocksMQ, dict[tuple[str, str], RocksMQSubscription]] = WeakKeyDictionary()
+
+
+class SharedRocksMQ:
+    """The RocksMQ of one directory on one event loop; open while it is taken."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = asyncio.Lock()
+        self._settings: RocksMQSettings | None = None
+        self._mq: RocksMQ | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._users = 0
+
+    async def take(self, settings: RocksMQSettings | None) -> RocksMQ:
+        """Returns the open RocksMQ; each call needs one of `give`. Raises what `RocksMQ.open` raises, and InvalidArgumentError for
+        settings (None: any) other than those it is open with."""
+        async with self._lock:
+            if self._closing is not None:
+                await asyncio.wait([self._closing])  # `give` has raised its failure
+                self._closing = None
+            if self._mq is None:
+                self._settings = settings or RocksMQSettings()
+                opening = asyncio.ensure_future(RocksMQ.open(self._path, settings=self._settings))
+                try:
+                    self._mq = await asyncio.shield(opening)
+                except asyncio.CancelledError:
+                    self._closing = asyncio.ensure_future(_abandon(opening))
+                    raise
+            elif settings not in (None, self._settings):
+                raise InvalidArgumentError(
+                    f"the RocksMQ in {self._path} is open in this process with other settings: give the same, or none"
+                )
+            self._users += 1
+            return self._mq
+
+    async def give(self) -> None:
+        """Ends one use; the last one closes the RocksMQ."""
+        self._users -= 1
+        if self._users == 0 and self._mq is not None:
+            self._closing = asyncio.ensure_future(self._mq.close())
+            self._mq = None
+            await asyncio.shield(self._closing)
+
+
+def shared_rocksmq(name: str | os.PathLike[str]) -> SharedRocksMQ:
+    """Returns the one for this directory and the running loop; a leading `~` is expanded."""
+    path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
+    of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault(path, SharedRocksMQ(path))
+
+
+async def _abandon(opening: asyncio.Future[RocksMQ]) -> None:
+    """Closes what a cancelled caller has left half open: until then its lock is in the way of the next opening."""
+    with contextlib.suppress(WALError):
+        await (await opening).close()
+
+
+_shared: MutableMapping[asyncio.AbstractEventLoop, dict[Path, SharedRocksMQ]] = WeakKeyDictionary()
+
 
 ID_BYTES: Final = 8
 

@@ -13,19 +13,18 @@ from typing import Final, Self, Unpack
 import msgspec
 
 from broadcaster.message import BroadcastMessage
-from wal.accesser import WALAccesser
+from wal.api.accesser import WALAccesser
 from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError
 from wal.message import Message, MessageType
 from wal.msgstream.errors import PartialSendError
-from wal.msgstream.media.wal_consumer import WalConsumer
-from wal.msgstream.media.wal_grid import TickGrid
+from wal.msgstream.media.wal_consumer import TickGrid, WalConsumer
 from wal.msgstream.media.wal_ids import WalId
 from wal.msgstream.medium import MediumProducer, Outgoing
 from wal.msgstream.options import StreamOptions, TtStreamOptions
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
-from wal.reading import Latest
+from wal.read.options import Latest
 
 __all__ = ["MSG_TYPE", "WalMedium", "WalMsgStream", "WalTtMsgStream", "stored_type"]
 

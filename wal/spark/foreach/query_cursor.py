@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from wal.cursors import Cursor, CursorKey, SavedCursors, check_cursor
 from wal.errors import InvalidArgumentError
+from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
+from wal.read.cursors.store import SavedCursors
 from wal.spark.frame_source import FrameLogs, FrameSource
 from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice

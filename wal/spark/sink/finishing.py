@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from wal.accesser import WALAccesser
-from wal.accesser.opening import open_wal
+from wal.api.accesser import WALAccesser
+from wal.api.opening import open_wal
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.loop_thread import LoopThread
 from wal.spark.sink.folder import SinkFolder

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from wal.channels import check_vchannel
+from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError
 from wal.location import absolute_path
 from wal.settings import Settings

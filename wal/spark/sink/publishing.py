@@ -14,15 +14,15 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from wal.accesser import WALAccesser
-from wal.accesser.txn import Txn
+from wal.api.accesser import WALAccesser
+from wal.api.txn import Txn
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult
-from wal.pchannel import ProducerKey
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import Manifest, is_producer_of
 from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
+from wal.write.idempotency.keys import ProducerKey
 
 __all__ = ["Publisher"]
 

@@ -23,10 +23,9 @@ import pyarrow as pa
 from wal.errors import CorruptionError
 from wal.files import PRIVATE
 from wal.message import Message, MessageType
-from wal.spark.sink.chunking import ChunkBounds, cut
 from wal.spark.sink.folder import make_directory, storing, sync_directory, write_all
 from wal.spark.sink.manifest import StagedFile
-from wal.spark.sink.rows import RowReader
+from wal.spark.sink.rows import ChunkBounds, RowReader, cut
 
 __all__ = ["Chunk", "StagingWriter", "gathered", "read_chunks", "staged_file_gone"]
 

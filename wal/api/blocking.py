@@ -1,0 +1,573 @@
+"""BlockingTxn, BlockingTxnCalls and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
+
+They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
+
+BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
+
+It owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its counterpart
+here, with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the
+end of its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from wal.api.accesser import AppendOption, AppendResponses, LogStatistics, WALAccesser
+from wal.api.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
+from wal.api.broadcast import LogBroadcast
+from wal.api.expected import UNCHECKED, ExpectedLast, Unchecked
+from wal.api.lifecycle import all_released
+from wal.api.opening import LogOpening, open_wal
+from wal.api.txn import R_co, Txn, body_list
+from wal.channels.channels import ChannelDescription
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.errors import InvalidArgumentError
+from wal.loop_thread import LoopThread
+from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
+from wal.read.cursors.cursor import CursorInfo
+from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
+from wal.retention.report import PChannelRetention
+from wal.settings import Settings, SettingsOverrides
+from wal.write.idempotency.keys import ProducerInfo, ProducerKey
+
+__all__ = [
+    "BlockingBroadcast",
+    "BlockingOpening",
+    "BlockingTxn",
+    "BlockingTxnCalls",
+    "BlockingWAL",
+    "blocking",
+    "on_loop",
+]
+
+_T = TypeVar("_T")
+
+
+class BlockingTxn(Generic[R_co]):
+    """An open transaction: `append` any number of times, then `commit` or `rollback`, once. See `Txn`.
+
+    As a context manager it commits at the end of the block and rolls back on an exception; it may also be ended inside the block.
+    """
+
+    def __init__(self, txn: Txn[R_co], thread: LoopThread) -> None:
+        self._txn = txn
+        self._thread = thread
+
+    def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
+        """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel."""
+        self._thread.call(self._txn.append, message, barrier_time_tick=barrier_time_tick)
+
+    def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
+        """Adds messages in order, all or none of them, and refreshes the lease."""
+        self._thread.call(self._txn.append_many, body_list(messages), barrier_time_tick=barrier_time_tick)
+
+    def commit(self) -> R_co:
+        """Makes the whole transaction durable as one event, and returns its result."""
+        return self._thread.call(self._txn.commit)
+
+    def rollback(self) -> None:
+        """Forgets the transaction; does nothing if it has expired."""
+        self._thread.call(self._txn.rollback)
+
+    @property
+    def context(self) -> TxnContext:
+        """Its id and keepalive."""
+        return self._txn.context
+
+    @property
+    def result(self) -> R_co:
+        """The result of `commit`. Raises InvalidTransactionStateError if there is none: before the commit, or after a failed one."""
+        return self._txn.result
+
+    @property
+    def ended(self) -> bool:
+        """Whether commit or rollback was called."""
+        return self._txn.ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._txn.ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._txn!r}"
+
+
+class BlockingTxnCalls:
+    """The part of `BlockingWAL` that concerns transactions."""
+
+    def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
+        self._log = log
+        self._thread = thread
+        self._call = thread.call
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult: ...
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult: ...
+
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
+        bodies = body_list(messages)
+
+        async def append() -> AppendResult | ForgottenResult:
+            return await self._log.append_txn(
+                vchannel,
+                bodies,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return self._call(append)
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult]: ...
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]:
+        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            return await self._log.txn(
+                vchannel,
+                vchannels=vchannels,
+                keepalive=keepalive,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return BlockingTxn(self._call(begin), self._thread)
+
+
+class BlockingBroadcast:
+    """Sends one message to many vchannels. See `LogBroadcast` for what the calls guarantee; an interrupt cancels the call there."""
+
+    def __init__(self, broadcast: LogBroadcast, thread: LoopThread) -> None:
+        self._broadcast = broadcast
+        self._call = thread.call
+
+    def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
+        """Appends a copy for each vchannel; all of them are durable on return."""
+        return self._call(self._broadcast.append, message, wait=wait)
+
+    def check(self, message: BroadcastMessage) -> None:
+        """Returns if the message is within the log's bounds; raises the InvalidArgumentError of `append` otherwise."""
+        self._call(self._broadcast.check, message)
+
+    def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
+        """Acknowledges that a vchannel's consumer has processed its copy: `ack(broadcast_id, vchannel)` or `ack(message)`."""
+        self._call(self._broadcast.ack, broadcast, vchannel)
+
+    def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now was acknowledged by at least one vchannel."""
+        self._call(self._broadcast.block_until_resource_key_ack_once, key)
+
+    def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now is over."""
+        self._call(self._broadcast.block_until_resource_key_ack_all, key)
+
+    def tasks(self) -> list[BroadcastTask]:
+        """Returns the unfinished broadcasts, including those that cannot continue."""
+        return self._call(self._broadcast.tasks)
+
+    def abort(self, broadcast_id: int, reason: str) -> None:
+        """Aborts a broadcast; every vchannel that has its copy gets an ABORT_BROADCAST."""
+        self._call(self._broadcast.abort, broadcast_id, reason)
+
+    def statistics(self) -> BroadcasterStatistics:
+        """Returns the counts of this moment, and those since the log was opened."""
+        return self._call(on_loop, self._broadcast.statistics)
+
+
+async def on_loop(call: Callable[[], _T]) -> _T:
+    """Runs a call that does not wait, but must run on the loop."""
+    return call()
+
+
+def blocking(
+    location: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    wait_s: float = 0.0,
+    **overrides: Unpack[SettingsOverrides],
+) -> BlockingOpening:
+    """Opens the log at a location for code that blocks: `with blocking("data/") as log`, or `log = blocking("data/").open()`.
+
+    Arguments and errors are those of `open_wal`. In a running event loop use `open_wal`: this call would block the loop.
+    """
+    return BlockingOpening(
+        open_wal(location, settings=settings, read_only=read_only, create=create, wait_s=wait_s, **overrides)
+    )
+
+
+class BlockingOpening:
+    """The result of `blocking`: a log to open by `with`, or by `open()` and `close()`, for example in the cells of a notebook."""
+
+    def __init__(self, opening: LogOpening) -> None:
+        self._opening = opening
+        self._log: BlockingWAL | None = None
+        self._thread: LoopThread | None = None
+        self._turn = threading.Lock()
+
+    def open(self) -> BlockingWAL:
+        """Opens the log. `close()`, here or of the log, closes it; then, or if the opening failed, it can be opened again.
+
+        Raises InvalidArgumentError if it is open.
+        """
+        with self._turn:
+            if self._thread is not None and not self._thread.stopped:
+                raise InvalidArgumentError(
+                    "this log is open already: use the log that open() gave, or close() it first"
+                )
+            opening, self._opening = self._opening, self._opening.again()
+            thread = LoopThread(collected=all_released)
+            try:
+                log = BlockingWAL(thread.call(_awaited, opening), thread)
+            except BaseException:
+                thread.stop()
+                raise
+            self._log, self._thread = log, thread
+            return log
+
+    def close(self) -> None:
+        """Closes the log after draining what is in flight. Idempotent; before `open()` it does nothing."""
+        with self._turn:
+            log = self._log
+        if log is not None:
+            log.close()
+
+    def __enter__(self) -> BlockingWAL:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockingWAL(BlockingTxnCalls):
+    """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls guarantee."""
+
+    if not TYPE_CHECKING:  # a type checker knows the names
+
+        def __getattr__(self, name: str) -> object:
+            from wal.api.guesses import missing_call
+
+            raise AttributeError(missing_call(type(self), name), name=name, obj=self)
+
+    def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
+        super().__init__(log, thread)
+        thread.closing = log.close
+
+    # -- writing
+
+    @overload
+    def raw_append(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> AppendResult: ...
+
+    @overload
+    def raw_append(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> AppendResult | ForgottenResult: ...
+
+    def raw_append(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message, which is durable on return. Interrupting the caller does not undo the append."""
+
+        async def append() -> AppendResult | ForgottenResult:
+            return await self._log.raw_append(
+                message,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return self._call(append)
+
+    @overload
+    def append_nowait(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> concurrent.futures.Future[AppendResult]: ...
+
+    @overload
+    def append_nowait(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> concurrent.futures.Future[AppendResult | ForgottenResult]: ...
+
+    def append_nowait(
+        self,
+        message: Message,
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+    ) -> concurrent.futures.Future[Any]:
+        """Appends a message without waiting for the disk; returns a future of the result, which cannot be cancelled.
+
+        The calls of one thread are ordered. Raises WouldBlockError if too much is in flight.
+        """
+
+        def start() -> asyncio.Future[Any]:
+            return self._log.append_nowait(
+                message,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return self._call(_started, start)
+
+    def append_messages(self, *messages: Message) -> AppendResponses:
+        """Appends messages. Two or more for one vchannel are one transaction, with its bodies in input order."""
+        return self._call(self._log.append_messages, *messages)
+
+    def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
+        """Appends messages as `append_messages` does, with a barrier for each append."""
+        return self._call(self._log.append_messages_with_option, option, *messages)
+
+    def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends any number of messages in order, without a transaction. `messages` is iterated in the caller's thread."""
+        return self._call(self._log.append_bulk, list(messages))
+
+    def producers(self) -> list[ProducerInfo]:
+        """Returns the producers that are remembered, by name."""
+        return self._call(self._log.producers)
+
+    def forget_producer(self, name: str) -> None:
+        """Forgets a producer on all vchannels, durably; raises InvalidArgumentError if it is not known."""
+        self._call(self._log.forget_producer, name)
+
+    def allocate_time_tick(self) -> int:
+        """Returns a time tick above every tick allocated before, for use as a barrier."""
+        return self._call(self._log.allocate_time_tick)
+
+    def broadcast(self) -> BlockingBroadcast:
+        """Returns the calls that send one message to many vchannels, on any pchannels."""
+        return BlockingBroadcast(self._call(on_loop, self._log.broadcast), self._thread)
+
+    # -- reading
+
+    def read(
+        self,
+        vchannel: str | Sequence[str],
+        *,
+        deliver_policy: DeliverPolicy | None = None,
+        filters: DeliverFilter | Iterable[DeliverFilter] = (),
+        handler: BlockingHandler | None = None,
+        follow: bool = True,
+        until_time_tick: int | None = None,
+        resume: ReadPosition | None = None,
+        cursor: str | None = None,
+        include_time_ticks: bool = False,
+        auto_ack: bool = False,
+    ) -> BlockingScanner:
+        """Returns a scanner: a context manager and a plain iterator of messages. The read begins when it is entered.
+
+        A `handler` is called in a thread of a pool, one message at a time; it may block and use the log.
+        """
+        read = partial(
+            self._log.read,
+            vchannel,
+            deliver_policy=deliver_policy,
+            filters=filters,
+            handler=blocking_handler(handler),
+            follow=follow,
+            until_time_tick=until_time_tick,
+            resume=resume,
+            cursor=cursor,
+            include_time_ticks=include_time_ticks,
+            auto_ack=auto_ack,
+        )
+        scanner = self._call(on_loop, read) if auto_ack else read()
+        return BlockingScanner(scanner, self._thread)
+
+    def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your writes."""
+        return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
+
+    def last(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist."""
+        return self._call(self._log.last, vchannel)
+
+    def cursors(self) -> list[CursorInfo]:
+        """Returns all cursors, by name and vchannels."""
+        return self._call(self._log.cursors)
+
+    def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
+        """Deletes the cursor of this name and these vchannels; None deletes all of this name."""
+        self._call(self._log.delete_cursor, name, vchannels=vchannels)
+
+    # -- housekeeping
+
+    def vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels, by name."""
+        return self._call(self._log.vchannels)
+
+    def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
+        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
+        return self._call(self._log.create_vchannel, name, pchannel=pchannel)
+
+    def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel: its transactions fail and its readers end. A new one of that name shows nothing of it."""
+        self._call(self._log.drop_vchannel, name)
+
+    def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
+        """Creates channels (1 … 60) with an owner, all or none, and returns their generated names."""
+        return self._call(self._log.create_channels, owner, count)
+
+    def destroy_channels(self, names: Iterable[str]) -> None:
+        """Destroys channels (at most 60), all or none; raises ChannelNotExistError if one of them does not exist."""
+        self._call(self._log.destroy_channels, names)
+
+    def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
+        """Returns these channels and their owners; None means all, in the order of their creation."""
+        return self._call(self._log.describe_channels, names)
+
+    def truncate(self, *, up_to: MessageID) -> None:
+        """Truncates a pchannel up to this event, inclusive."""
+        self._call(self._log.truncate, up_to=up_to)
+
+    def retention(self) -> list[PChannelRetention]:
+        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
+        return self._call(self._log.retention)
+
+    def statistics(self) -> LogStatistics:
+        """Returns a snapshot of the counts since the log was opened."""
+        return self._call(on_loop, self._log.statistics)
+
+    @property
+    def wal_name(self) -> str:
+        """The name of the backend: "journal", "memory" or "pulsar"."""
+        return self._call(on_loop, lambda: self._log.wal_name)
+
+    def close(self) -> None:
+        """Drains what is in flight, closes the log and ends the thread. Idempotent, from any thread; concurrent calls all wait."""
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _awaited(awaitable: Awaitable[_T]) -> _T:
+    return await awaitable
+
+
+async def _started(start: Callable[[], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
+    """Returns a thread-safe future for a future of the loop. It cannot be cancelled, since that would undo nothing."""
+    inner = start()
+    outer: concurrent.futures.Future[_T] = concurrent.futures.Future()
+    outer.set_running_or_notify_cancel()
+
+    def settle(_: object) -> None:
+        if inner.cancelled():
+            outer.set_exception(concurrent.futures.CancelledError())
+        elif (error := inner.exception()) is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    inner.add_done_callback(settle)
+    return outer

@@ -1,0 +1,343 @@
+"""BlockingRead: one read of a log in the caller's thread, without an event loop and without a thread of its own.
+
+It owns the read-only core of the log, the `Progress` of the read, and the wait at the log's tail: it asks the log every 1 to 20 ms, and
+looks for vchannels every 50 ms. Each message is delivered once, whichever threads take them; a timeout or an interrupt during the wait
+loses nothing; `close` from any thread ends a wait. It writes nothing but its cursor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from wal.api.factory import make_source
+from wal.channels.vchannels import check_vchannels
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.location import parse_location
+from wal.message import MessageID
+from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
+from wal.read.cursors.status import resumable
+from wal.read.options import READ_TAKES, Reached, ReadOptions, ReadPosition, Selection
+from wal.read.progress import Need, Progress
+from wal.read.read_only import ReadOnlyCore, ReadOnlySource
+from wal.read.sources import pauses
+from wal.read.truncated import overtaken, start_truncated
+from wal.settings import Settings
+from wal.storage.base import LogSnapshot, ReadOnlyPChannelLog
+from wal.ticks import check_wait
+
+__all__ = ["BlockingRead"]
+
+PAGE_BYTES: Final = 1024 * 1024
+"""About this many bytes of the log are fetched at a time."""
+POLL_MIN_S: Final = 0.001
+POLL_MAX_S: Final = 0.02
+LOOK_S: Final = 0.05
+"""The pause in seconds between two looks for vchannels."""
+
+
+class BlockingRead:
+    """One read in the caller's thread. A subclass says in `_step` how messages are handed over.
+
+    The constructor checks the arguments, and waits at most `wait_s` seconds for the log to exist. The read begins when it is
+    entered, or with the first message.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        vchannel: str | Sequence[str],
+        *,
+        timeout_s: float | None,
+        wait_s: float,
+        settings: Settings | None,
+        cursor: str | None,
+        auto_ack: bool,
+        **read: Any,
+    ) -> None:
+        if not isinstance(auto_ack, bool):
+            raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
+        if auto_ack:
+            raise InvalidArgumentError(
+                "auto_ack=True acknowledges through the log, and this read does not write: read with it where the log is written"
+            )
+        if not isinstance(settings, Settings | None):
+            raise TypeError(f"settings must be a Settings, not {type(settings).__name__}")
+        settings = settings or Settings()
+        source = make_source(parse_location(location), settings, wait_s=check_wait(wait_s))
+        self._timeout_s = _timeout(timeout_s)
+        names = check_vchannels(vchannel, READ_TAKES)
+        self._options = options = ReadOptions.of(names, **read)
+        if cursor is not None and options.resume is not None:
+            raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
+        self._names = names
+        self._cursor = None if cursor is None else CursorKey.of(check_cursor(cursor), names)
+        _wait_until_present(source, wait_s)
+        self._core = ReadOnlyCore(source, create_vchannels=settings.create_vchannels)
+        self._progress = Progress(options)
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is reading
+        self._closing = threading.Event()
+        self._log: ReadOnlyPChannelLog
+        self._tail: LogSnapshot
+        self._looked_s = -math.inf  # never
+        self._begun = self._over = self._ended = False
+        self._error: BaseException | None = None
+
+    # -- beginning and ending
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the read cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
+        self._closing.set()
+        self._core.end_waits()  # a thread that waits for a server holds the lock
+        with self._lock:
+            self._finish(None)
+
+    @property
+    def position(self) -> ReadPosition | None:
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
+        with self._lock:
+            return self._progress.position_of(self._reached())
+
+    def save(self) -> None:
+        """Stores the position under the name of the cursor, durably. Raises InvalidArgumentError without `cursor=…`,
+
+        TruncatedError if the cursor has become stale or the log was truncated past it.
+        """
+        with self._lock:
+            if self._cursor is None:
+                raise InvalidArgumentError("save() stores a cursor, and this read has none: give it cursor=…")
+            self._begin()
+            if self._ended:
+                raise ClosedError("this read is closed: save() while it is open")
+            key, log, reached, source = self._cursor, self._log, self._reached(), self._core.source
+            cursor = Cursor(
+                key,
+                tuple(map(self._progress.selection.incarnation, key.vchannels)),
+                log.pchannel,
+                log.incarnation,
+                reached.position,
+                reached.event,
+                reached.tick,
+                time.time(),
+                source.form,
+            )
+            source.cursors.save(cursor, earliest=lambda: log.earliest)
+
+    def _begin(self) -> None:
+        """Fixes where the read begins and ends. The first use of the read calls it."""
+        if self._begun or self._ended:
+            return
+        core = self._core
+        try:
+            core.open()
+            self._log, selection = core.attach(self._names)
+            self._log.lineage.note(self._log.pchannel)
+            self._options = self._progress.adopt(self._log.lineage)
+            cursor = self._load_cursor()
+            if cursor is not None:
+                self._progress.go_on(cursor.start, cursor.position)
+            seen = self._options.resume if cursor is None else cursor.position
+            if seen is not None:
+                core.check_seen(self._log, seen)
+            if (truncated := self._start(selection)) is not None:
+                by_id = self._options.resume is None and cursor is None
+                whole = core.event_of(self._log, truncated) if by_id else None
+                if whole is None or self._start(selection, whole) is not None:
+                    raise start_truncated(truncated, core.first_event(self._log))
+            self._begun = True
+        except BaseException as error:
+            self._finish(error)
+            raise
+
+    def _start(self, selection: Selection, after: MessageID | None = None) -> MessageID | None:
+        log = self._log
+        self._tail = tail = log.reach()
+        return self._progress.begin(
+            self._core.origin(log), selection, tail, tail.earliest, after=after, last_truncated=log.last_truncated
+        )
+
+    def _load_cursor(self) -> Cursor | None:
+        """Returns the saved cursor to continue from, or None if none is saved; see `resumable` for the errors."""
+        if self._cursor is None:
+            return None
+        core, log = self._core, self._log
+        try:
+            return resumable(core.source.cursors.load(self._cursor), core.cursor_view(), pchannel=log.pchannel)
+        except TruncatedError as error:
+            raise TruncatedError(str(error), earliest=core.first_event(log)) from error
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Ends the read for this reason, None after a clean end; the first reason stays."""
+        if not self._ended:
+            self._ended = True
+            self._error = error
+            self._progress.let_go()
+        self._core.close()
+
+    # -- continuing
+
+    def _ready(self) -> bool:
+        """Whether there is something to hand over."""
+        return self._progress.following < len(self._progress.messages)
+
+    def _step(self) -> Need:
+        """Returns what the read needs next; MESSAGES once there is something to hand over."""
+        return self._progress.advance(self._tail)
+
+    def _flush(self) -> bool:
+        """Makes what was gathered ready, since the time is up; returns whether there is something to hand over."""
+        return False
+
+    def _reached(self) -> Reached:
+        """Returns the progress of the read, counting what was handed over."""
+        return self._progress.reached
+
+    def _fill(self) -> bool:
+        """Continues until there is something to hand over; returns False at the end. Raises TimeoutError after `timeout_s` seconds."""
+        deadline: float | None = None
+        pause_s = POLL_MIN_S
+        while True:
+            with self._lock:
+                need, moved = self._turn()
+            if need is Need.MESSAGES or need is Need.OVER:
+                return need is Need.MESSAGES
+            if self._timeout_s is not None and deadline is None:
+                deadline = time.monotonic() + self._timeout_s
+            if need is Need.TAIL and moved:
+                pause_s = POLL_MIN_S
+                continue
+            left_s = POLL_MAX_S if deadline is None else deadline - time.monotonic()
+            # With timeout_s=0 it reads on as long as there is something to read.
+            if left_s <= 0 and (need is Need.TAIL or self._timeout_s):
+                with self._lock:
+                    if self._flush():
+                        return True
+                raise TimeoutError(f"no message came within {self._timeout_s} s; the read can go on")
+            if need is Need.TAIL:
+                self._closing.wait(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, POLL_MAX_S)
+
+    def _turn(self) -> tuple[Need, bool]:
+        """Takes one step of the read, under the lock; returns what it needs, and at the tail whether the tail has moved."""
+        if self._ready():  # another thread read on while this one waited
+            return Need.MESSAGES, False
+        self._begin()
+        if self._ended or self._over:
+            if self._error is not None:
+                raise self._error
+            return Need.OVER, False
+        try:
+            need = self._step()
+            self._over = need is Need.OVER
+            if need is Need.PAGE:
+                self._take_page()
+            elif need is Need.TAIL:
+                return need, self._look()
+        except Exception as error:
+            if self._ended:  # a signal handler closed the read during the step
+                return Need.OVER, False
+            if (
+                isinstance(error, ClosedError) and self._closing.is_set()
+            ):  # another thread closes the read, and waits for the lock
+                self._finish(None)
+                return Need.OVER, False
+            self._finish(error)
+            raise
+        except BaseException as error:
+            # An interrupted step may have consumed half of the current messages; the position has not moved.
+            reason = ClosedError(
+                f"this read was ended by {type(error).__name__}: go on with a new one, from its position"
+            )
+            reason.__cause__ = error
+            self._finish(reason)
+            raise
+        return need, False
+
+    def _take_page(self) -> None:
+        progress = self._progress
+        try:
+            page = self._log.page(progress.at, progress.page_end, progress.selection.names, PAGE_BYTES)
+        except TruncatedError as error:
+            raise overtaken(self._log.pchannel, progress.at, self._core.first_event(self._log)) from error
+        progress.take(page)
+
+    def _look(self) -> bool:
+        """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""
+        before, tail = self._tail, self._log.refresh()
+        if tail.durable_end < before.durable_end or tail.term < before.term:
+            what = (
+                f"it ends at {tail.durable_end} in term {tail.term}, after {before.durable_end} in term {before.term}"
+            )
+            raise self._core.went_back(self._log, what, self._reached().tick, tail)
+        self._tail = tail
+        now = time.monotonic()
+        if now - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            with contextlib.suppress(
+                UnavailableError
+            ):  # known vchannels stay; a lasting outage makes `refresh` above raise
+                self._core.look()
+            if self._follow_vchannels():
+                return True
+        return tail.durable_end != before.durable_end or tail.promised_tick != before.promised_tick
+
+    def _follow_vchannels(self) -> bool:
+        """Moves to the pchannel of a vchannel that the read waits for, if it was created elsewhere; returns whether it did.
+
+        Raises ChannelNotExistError if a vchannel that it reads was dropped.
+        """
+        core, selection = self._core, self._progress.selection
+        for name, change in core.changes(self._log.pchannel, self._names, selection.incarnation):
+            if isinstance(change, ChannelNotExistError):
+                raise change
+            if len(self._names) > 1:
+                raise InvalidArgumentError(
+                    f"vchannel {name!r} was created on {change.pchannel}, but this reader reads {', '.join(self._names)} on "
+                    f"{self._log.pchannel}, and a reader reads one pchannel: read them apart"
+                )
+            selection.bind(name, change.incarnation)
+            self._log = log = core.logs[change.pchannel]
+            self._tail = log.reach()
+            self._progress.move(core.origin(log), self._tail, since=log.earliest)
+            return True
+        return False
+
+
+def _wait_until_present(source: ReadOnlySource, wait_s: float) -> None:
+    """Returns when there is a log to open; raises FormatError if there is none after `wait_s` seconds."""
+    try:
+        for pause_s in pauses(wait_s, time.monotonic):
+            if source.absence(0.0) is None:
+                return
+            time.sleep(pause_s)
+        if (absent := source.absence(wait_s)) is not None:
+            raise absent
+    except BaseException:
+        source.close()
+        raise
+
+
+def _timeout(timeout_s: float | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
+        raise TypeError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
+    if not timeout_s >= 0:
+        raise InvalidArgumentError(f"timeout_s={timeout_s} is out of range: 0 or more, or None to wait for good")
+    return float(timeout_s)

@@ -1,0 +1,280 @@
+"""BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
+
+It owns the current page: messages come from the loop one frame at a time, and are delivered in the caller's thread without asking the
+loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the scanner in the
+loop first reports what was delivered, so `position`, `save` and `close` are exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.loop_thread import LoopThread
+from wal.message import ImmutableMessage
+from wal.read.options import ReadPosition
+from wal.read.progress import BodyTurns
+from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
+
+__all__ = ["BlockingHandler", "BlockingMessageHandler", "BlockingScanner", "blocking_handler"]
+
+_T = TypeVar("_T")
+
+
+@runtime_checkable
+class BlockingMessageHandler(Protocol):
+    """A handler as an object: `handle` for each message, `close` once when the scanner ends."""
+
+    def handle(self, message: ImmutableMessage) -> None: ...
+
+    def close(self) -> None: ...
+
+
+BlockingHandler = Callable[[ImmutableMessage], Any] | BlockingMessageHandler
+
+
+class BlockingScanner:
+    """Messages in tick order, each once. The call that drives the read raises its errors, and `error` keeps them. See `Scanner`."""
+
+    def __init__(self, scanner: Scanner, thread: LoopThread) -> None:
+        self._scanner = scanner
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._page: list[ImmutableMessage] = []
+        self._at = 0
+        self._given = 0  # messages delivered so far
+        self._told = 0  # delivered messages that were reported to the scanner; only its loop touches this
+        self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
+        self._waiting = 0
+        self._closed = False
+        self._turns = BodyTurns()
+        self._acking = scanner if isinstance(scanner, AckingScanner) else None
+        self._owing = False  # whether a copy of a broadcast was delivered and is not acknowledged yet
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        """The vchannels that it reads."""
+        return self._scanner.vchannels
+
+    def __enter__(self) -> Self:
+        self._thread.call(self._scanner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._give_up()
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.__aexit__, kind, error, traceback)
+
+    # -- messages
+
+    def __iter__(self) -> Iterator[ImmutableMessage]:
+        return self
+
+    def __next__(self) -> ImmutableMessage:
+        page = self._take(1)
+        if not page:
+            raise StopIteration
+        return page[0]
+
+    def batches(self, size_max: int = 1024) -> Iterator[list[ImmutableMessage]]:
+        """Returns an iterator of pages of 1 to `size_max` messages."""
+        if not isinstance(size_max, int) or isinstance(size_max, bool):
+            raise TypeError(f"size_max must be an int, not {size_max!r}")
+        if size_max < 1:
+            raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
+        return iter(lambda: self._take(size_max), [])
+
+    def bodies(self) -> Iterator[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Yields each body with its message, as `Scanner.bodies` does: a message counts as handed over with its last body."""
+        while pairs := self._next(self._take_body):
+            yield from pairs
+
+    @property
+    def position(self) -> ReadPosition | None:
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
+        return self._settled(lambda: self._scanner.position)
+
+    def save(self, position: ReadPosition | None = None) -> None:
+        """Stores its `position`, or the given one, durably under the name of its cursor. See `Scanner.save`."""
+        self._settled(lambda: None)
+        self._thread.call(self._scanner.save, position)
+
+    def wait_for(self, time_tick: int) -> None:
+        """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
+        with self._lock:
+            self._waiting += 1  # from now on every delivered message is reported to the loop
+        try:
+            self._settled(lambda: None)
+            self._thread.call(self._scanner.wait_for, time_tick)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def statistics(self) -> ScannerStatistics:
+        """Returns a snapshot of its counts."""
+        return self._settled(self._scanner.statistics)
+
+    # -- ending
+
+    def done(self) -> None:
+        """Returns when the scanner has ended, for any reason, and its handler is closed. Never raises; `error` is the reason."""
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.done)
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the scanner; None while it runs and after a clean end."""
+        return self._scanner.error
+
+    def close(self) -> None:
+        """Ends the scanner cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
+        self._give_up()
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.close)
+
+    def _give_up(self) -> None:
+        """Drops the rest of the current page."""
+        with self._lock:
+            self._closed = True
+            self._page, self._at = [], 0
+        self._settled(lambda: None)
+
+    # -- the current page
+
+    def _take(self, size_max: int) -> list[ImmutableMessage]:
+        """Waits for the next messages and returns them; an empty list at the end."""
+        return self._next(lambda: self._take_messages(size_max))
+
+    def _take_messages(self, size_max: int) -> list[ImmutableMessage]:
+        """Takes messages of the current page, under the lock."""
+        taken = self._page[self._at : self._at + size_max]
+        self._at += len(taken)
+        self._given += len(taken)
+        if self._acking is not None and any(message.broadcast is not None for message in taken):
+            self._owing = True
+        return taken
+
+    def _take_body(self) -> list[tuple[ImmutableMessage, ImmutableMessage]]:
+        """Takes the next body of the current page, under the lock; a message is taken with its last body."""
+        while self._at < len(self._page):
+            message = self._page[self._at]
+            body, is_last = self._turns.next(message)
+            if is_last:
+                self._take_messages(1)
+            if body is not None:
+                return [(message, body)]
+        return []
+
+    def _next(self, take: Callable[[], list[_T]]) -> list[_T]:
+        """Waits for a page from which `take` takes something, and returns that; an empty list at the end."""
+        if self._owing:
+            self._acknowledge()
+        while True:
+            with self._lock:
+                if taken := take():
+                    break
+                fetching = self._fetching
+                if fetching is None:
+                    if self._ended():
+                        return []
+                    # Kept until its page is taken over, so that an interrupted caller leaves the page to the next caller.
+                    fetching = self._fetching = self._thread.start(self._fetch, self._given)
+            try:
+                concurrent.futures.wait((fetching,))
+            finally:
+                self._take_over(fetching)
+            if fetching.cancelled():
+                raise ClosedError("the log was closed while this read waited for a message")
+            if not fetching.result():
+                return []
+        if self._waiting:
+            self._settled(lambda: None)
+        return taken
+
+    def _acknowledge(self) -> None:
+        """Acknowledges what was delivered: a caller that asks for more has processed it."""
+        with self._lock:
+            given, self._owing = self._given, False
+        try:
+            self._thread.call(self._settle_acks, given)
+        except BaseException:
+            self._owing = True
+            raise
+
+    async def _settle_acks(self, given: int) -> None:
+        assert self._acking is not None
+        self._tell(given)
+        await self._acking.settle()
+
+    def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
+        """Makes the fetched page the current one, once."""
+        with self._lock:
+            if self._fetching is fetching and fetching.done():
+                self._fetching = None
+                if not self._closed and not fetching.cancelled() and fetching.exception() is None:
+                    self._page, self._at = fetching.result(), 0
+
+    def _ended(self) -> bool:
+        """Returns whether the scanner is known to have ended, without asking the loop; raises the error that ended it."""
+        if not self._closed and not (self._thread.stopped and self._scanner.statistics().ended):
+            return False
+        if self._scanner.error is not None:
+            raise self._scanner.error
+        return True
+
+    async def _fetch(self, given: int) -> list[ImmutableMessage]:
+        self._tell(given)
+        return await self._scanner.page()
+
+    def _tell(self, given: int) -> None:
+        """Reports to the scanner, in its loop, how many messages were delivered in all."""
+        if given > self._told:
+            self._scanner.hand_over(given - self._told)
+            self._told = given
+
+    def _settled(self, ask: Callable[[], _T]) -> _T:
+        """Reports to the scanner what was delivered, then asks it, in its loop."""
+        with self._lock:
+            given = self._given
+        if not self._thread.stopped:
+            return self._thread.call(self._settle, given, ask)
+        self._tell(given)  # the loop has ended, so this thread may touch the scanner
+        return ask()
+
+    async def _settle(self, given: int, ask: Callable[[], _T]) -> _T:
+        self._tell(given)
+        return ask()
+
+
+def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
+    """Returns a handler for the scanner in the loop that calls this handler in a thread. Raises TypeError if it has to be awaited."""
+    if handler is None:
+        return None
+    check_handler(handler)
+    handle = handler.handle if isinstance(handler, BlockingMessageHandler) else handler
+    if inspect.iscoroutinefunction(handle):
+        raise TypeError(
+            "a handler of a blocking scanner is a plain function: it is called in a thread, where it may block"
+        )
+    return _InThread(handle, handler.close if isinstance(handler, BlockingMessageHandler) else None)
+
+
+class _InThread:
+    def __init__(self, handle: Callable[[ImmutableMessage], Any], close: Callable[[], Any] | None) -> None:
+        self._handle = handle
+        self._close = close
+
+    async def handle(self, message: ImmutableMessage) -> None:
+        await asyncio.to_thread(self._handle, message)
+
+    async def close(self) -> None:
+        if self._close is not None:
+            await asyncio.to_thread(self._close)

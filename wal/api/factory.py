@@ -1,0 +1,70 @@
+"""The choice of the engine for a location. Only this file names the engines; it imports one when a log is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wal.async_only import import_late
+from wal.location import Location, absolute_path, parse_kv
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    from wal.engine import ReadableEngine
+    from wal.read.read_only import ReadOnlySource
+
+__all__ = ["check_readable", "make_engine", "make_source", "with_absolute_paths"]
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """Returns these settings with absolute paths, so that a later change of the working directory does not matter."""
+    if settings.kv is not None and isinstance(file := parse_kv(settings.kv), Path):
+        settings = settings.replace(kv=str(file))
+    if settings.pulsar_tls_authority is not None:
+        authority = absolute_path(settings.pulsar_tls_authority, "setting pulsar_tls_authority")
+        settings = settings.replace(pulsar_tls_authority=str(authority))
+    return settings
+
+
+def check_readable(location: Location) -> None:
+    """Raises InvalidArgumentError for a location that only its own writer process can read."""
+    if location.servers is not None:
+        return
+    from wal.read.sources import check_source  # imported late: most programs write
+
+    check_source(location)
+
+
+async def make_engine(
+    location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float
+) -> ReadableEngine:
+    """Returns the engine for this location, not opened yet. Raises InvalidArgumentError if no engine can serve the location this way."""
+    if location.servers is not None:
+        await import_late("wal.client.log")
+        from wal.client.log import RemoteLog
+
+        return RemoteLog(location.servers, settings, read_only=read_only, wait_s=wait_s)
+    if read_only:
+        await import_late("wal.local.read_only")
+        from wal.local.read_only import ReadOnlyLog
+
+        return ReadOnlyLog(location, settings, wait_s=wait_s)
+    await import_late("wal.local.log")
+    from wal.local.log import LocalLog
+
+    return LocalLog(location, settings, create=create)
+
+
+def make_source(location: Location, settings: Settings, *, wait_s: float) -> ReadOnlySource:
+    """Returns the source that reads the log at this location in the caller's thread, not opened yet.
+
+    Opening a log on the network waits at least `wait_s` for a server. Raises InvalidArgumentError for a location that only its own writer
+    process can read.
+    """
+    if location.servers is not None:
+        from wal.client.blocking import BlockingSource
+
+        return BlockingSource(location.servers, settings, wait_s=wait_s)
+    from wal.read.sources import source_of
+
+    return source_of(location, settings)

@@ -1,0 +1,183 @@
+"""RecordBatches: a log as Arrow batches, read in the caller's thread, whole frames at a time."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.api.arrow import load_pyarrow, record_batch, schema
+from wal.api.blocking_read import BlockingRead
+from wal.errors import InvalidArgumentError
+from wal.read.columns import RowColumns
+from wal.read.frame_rows import FrameRows, in_parts
+from wal.read.options import DeliverFilter, DeliverPolicy, Reached, ReadPosition
+from wal.read.progress import Need
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from wal.message import ImmutableMessage
+
+__all__ = ["RecordBatches", "record_batches"]
+
+_PIECE_BYTES: Final = 1 << 20
+"""A frame over `bytes_max` is cut, but not into parts smaller than this: positions are between frames, and have to advance."""
+
+
+def record_batches(
+    location: str | os.PathLike[str],
+    vchannel: str | Sequence[str],
+    *,
+    timeout_s: float | None = None,
+    wait_s: float = 0.0,
+    settings: Settings | None = None,
+    rows_max: int = 65_536,
+    bytes_max: int = 8 * 1024 * 1024,
+    columns: Sequence[str] | None = None,
+    deliver_policy: DeliverPolicy | None = None,
+    filters: DeliverFilter | Iterable[DeliverFilter] = (),
+    follow: bool = True,
+    until_time_tick: int | None = None,
+    resume: ReadPosition | None = None,
+    cursor: str | None = None,
+    include_time_ticks: bool = False,
+    auto_ack: bool = False,
+) -> RecordBatches:
+    """Reads a log as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
+
+    The columns are vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages),
+    payload binary, properties map<string, string>, append_time timestamp[us, UTC]. `columns` names some of them, in the wanted order; None
+    means all. Fewer columns cost less: data that only the others need is not gathered.
+
+    A batch has at most `rows_max` rows and about `bytes_max` bytes. At the tail of the log the rows gathered so far become a batch, without
+    waiting for more. The other options, and the errors, are those of `iterate`. Without pyarrow the call raises ImportError.
+    """
+    load_pyarrow()
+    for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {value!r}")
+        if value < 1:
+            raise InvalidArgumentError(f"{name}={value} is out of range: a batch holds at least 1")
+    return RecordBatches(
+        location,
+        vchannel,
+        rows_max,
+        bytes_max,
+        columns,
+        timeout_s=timeout_s,
+        wait_s=wait_s,
+        settings=settings,
+        cursor=cursor,
+        deliver_policy=deliver_policy,
+        filters=filters,
+        follow=follow,
+        until_time_tick=until_time_tick,
+        resume=resume,
+        include_time_ticks=include_time_ticks,
+        auto_ack=auto_ack,
+    )
+
+
+class RecordBatches(BlockingRead):
+    """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
+
+    `position` is the position after the delivered batches. Rows come from whole frames; only the one or two frames that a position
+    or a tick cuts are turned into messages.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        vchannel: str | Sequence[str],
+        rows_max: int,
+        bytes_max: int,
+        columns: Sequence[str] | None,
+        **read: Any,
+    ) -> None:
+        self._rows = RowColumns(columns)  # first, because it checks its argument
+        super().__init__(location, vchannel, **read)
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._columns = columns
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the current frame, not yet added to the rows
+        self._given: Reached | None = None  # the end of the delivered batches, while some rows are undelivered
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch, even if the read yields none."""
+        return schema(self._columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read a batch at a time.
+
+        The read begins here, so that its first errors are raised as they are, and not as errors of Arrow.
+        """
+        self.__enter__()
+        reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            with self._lock:
+                if self._batches:
+                    return self._batches.popleft()
+            if not self._fill():
+                raise StopIteration
+
+    def _ready(self) -> bool:
+        return bool(self._batches)
+
+    def _step(self) -> Need:
+        """Takes frames as rows until they fill a batch, or until there is nothing more to read at the moment."""
+        progress, rows = self._progress, self._rows
+        if not rows.rows and not self._parts:
+            self._given = progress.reached
+        while True:
+            need = Need.FRAME if self._parts else progress.step(self._tail)
+            if need is Need.FRAME and not self._parts:
+                found = progress.rows()
+                if found is not None:
+                    self._parts.extend(in_parts(found, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
+                else:
+                    progress.assemble()
+            self._parts.extend(progress.coming)
+            if self._parts:
+                part = self._parts.popleft()
+                if isinstance(part, FrameRows):
+                    rows.add_frame(part)
+                else:
+                    rows.add_messages([part])
+            full = rows.rows >= self._rows_max or rows.size >= self._bytes_max
+            if rows.rows and (full or need is Need.TAIL or need is Need.OVER):
+                self._cut()
+                return Need.MESSAGES
+            if need is not Need.FRAME and need is not Need.MESSAGES:
+                return need
+
+    def _flush(self) -> bool:
+        if self._rows.rows:
+            self._cut()
+        return bool(self._batches)
+
+    def _reached(self) -> Reached:
+        if self._given is not None and (self._batches or self._rows.rows or self._parts):
+            return self._given
+        return super()._reached()
+
+    def _cut(self) -> None:
+        """Turns the rows into batches; several if one frame holds more than a batch should."""
+        rows, self._rows = self._rows, RowColumns(self._columns)
+        batch = record_batch(rows)
+        step = self._rows_max
+        size_max = max(self._bytes_max, _PIECE_BYTES)
+        if rows.size > 2 * size_max:
+            step = min(step, max(1, rows.rows * size_max // rows.size))
+        for first in range(0, rows.rows, step):
+            self._batches.append(batch.slice(first, step))

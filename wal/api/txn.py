@@ -1,0 +1,353 @@
+"""Txn: a transaction as its user holds it.
+
+The engine keeps its bodies until the commit; until then nothing of it is in the log. It ends once, by commit or by rollback.
+
+TxnCalls: the calls of an open log that begin a transaction, or append a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overload
+
+from wal.api.expected import UNCHECKED, ExpectedLast, expected_by_name, explained
+from wal.api.lifecycle import Lifecycle
+from wal.async_only import AsyncOnly
+from wal.channels.vchannels import check_vchannel, check_vchannels
+from wal.engine import NOT_EXPECTED
+from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
+from wal.message import AppendResult, ForgottenResult, Message, MessageID
+from wal.read.options import named
+from wal.ticks import number_text
+from wal.write.checks import check_body
+from wal.write.idempotency.keys import ProducerKey, check_key
+
+__all__ = [
+    "R_co",
+    "Txn",
+    "TxnCalls",
+    "TxnOpening",
+    "TxnOptions",
+    "body_list",
+    "check_keepalive",
+    "txn_vchannels",
+]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
+
+    from wal.engine import EngineTxn
+    from wal.message import TxnContext
+
+    R_co = TypeVar("R_co", covariant=True, default=AppendResult)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
+
+
+KEEPALIVE_MIN: Final = 0.001
+"""The shortest keepalive in seconds, as in the seeds' system."""
+
+
+BODIES_A_TURN: Final = 256
+"""After this many bodies, about half a millisecond, a transaction yields to the event loop."""
+
+
+class TxnOptions(TypedDict, total=False):
+    """The keywords of `log.txn(…)` that do not change the type of its result."""
+
+    vchannels: Sequence[str] | None
+    keepalive: float
+    expected_last: ExpectedLast
+
+
+class Txn(Generic[R_co]):
+    """An open transaction: call `append` any number of times, then `commit` or `rollback` once.
+
+    `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
+    """
+
+    __slots__ = ("_ending", "_expected", "_lifecycle", "_result", "_served", "_vchannels", "context")
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        served: EngineTxn[R_co],
+        vchannels: tuple[str, ...],
+        expected: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> None:
+        """`served` is the transaction of the engine, whose commit judges `expected`. Holding the lifecycle keeps the log open."""
+        self._lifecycle = lifecycle
+        self._served = served
+        self._vchannels = vchannels
+        self._expected = expected
+        self._ending = ""
+        self._result: R_co | None = None
+        self.context: TxnContext = served.context
+        """Its id and keepalive."""
+
+    @property
+    def result(self) -> R_co:
+        """The result of `commit`. Raises InvalidTransactionStateError before the commit, and if it failed or there was none."""
+        if self._result is None:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} has no result, it is {self._ending or 'open'}: only a commit that succeeded has one"
+            )
+        return self._result
+
+    async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
+        """Adds a message and refreshes the lease. `bytes` mean an INSERT on the transaction's only vchannel.
+
+        The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (an invalid
+        message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means that it has ended.
+        """
+        self._check_open()
+        checked = check_body(message, self._vchannels)
+        lifecycle = self._lifecycle
+        if lifecycle.engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            await lifecycle.ready()
+        if self._served.append(checked, barrier_time_tick) % BODIES_A_TURN == 0:
+            await asyncio.sleep(0)
+
+    async def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
+        """Adds messages in order, all or none of them, and refreshes the lease. `bytes` mean INSERTs on the transaction's only vchannel.
+
+        The errors are those of `append`. InvalidArgumentError, TypeError and WouldBlockError leave the transaction open and as it was.
+        """
+        self._check_open()
+        bodies = body_list(messages)
+        await self._lifecycle.ready()
+        self._check_open()
+        count = self._served.append_many(bodies, barrier_time_tick)
+        if count // BODIES_A_TURN > (count - len(bodies)) // BODIES_A_TURN:
+            await asyncio.sleep(0)
+
+    async def commit(self) -> R_co:
+        """Makes the whole transaction durable as one event, and returns its result.
+
+        With an idempotency key that was seen before, nothing is written, and the first result is returned. WouldBlockError (no
+        room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. Any other error ends it; a
+        NoSpaceError or an UnavailableError means that nothing of it was written: begin a new one, with the same key if it had one. So
+        does a ConflictError, after which the caller reads up to `.last` and decides again.
+        Ending it a second time raises InvalidTransactionStateError.
+        """
+        self._end("committed")
+        try:
+            engine = await self._lifecycle.ready()
+            result = self._result = await self._served.commit()
+        except WouldBlockError:
+            self._ending = ""
+            raise
+        except ConflictError as error:
+            raise await explained(engine, error, self._expected) from None
+        return result
+
+    async def rollback(self) -> None:
+        """Forgets the transaction; it is no error if it has expired. Ending it a second time raises InvalidTransactionStateError."""
+        self._end("rolled back")
+        await self._lifecycle.ready()
+        await self._served.rollback()
+
+    @property
+    def ended(self) -> bool:
+        """Whether commit or rollback was called."""
+        return bool(self._ending)
+
+    def _check_open(self) -> None:
+        if self._ending:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one"
+            )
+
+    def _end(self, ending: str) -> None:
+        if self._ending:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} was {self._ending} already; each transaction ends once"
+            )
+        self._ending = ending
+
+    def __del__(self) -> None:
+        if not self._ending and self._lifecycle.engine is not None and self._served.abandon():
+            warnings.warn(
+                f"transaction {self.context.txn_id} over {named(self._vchannels)} was garbage-collected while it was open, and is "
+                "rolled back: end it with commit() or rollback(), or begin it with `async with`",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+
+    def __repr__(self) -> str:
+        return f"Txn({self.context.txn_id}, vchannels={self._vchannels}, {self._ending or 'open'})"
+
+
+class TxnOpening(AsyncOnly, Generic[R_co]):
+    """The result of `log.txn(…)`: await it to get a `Txn`, or use it in `async with`, which commits at the end or rolls back."""
+
+    __slots__ = ("_begin", "_txn")
+    _with_form = "'async with log.txn(…) as txn', or 'txn = await log.txn(…)'"
+
+    def __init__(self, begin: Callable[[], Awaitable[Txn[R_co]]]) -> None:
+        self._begin = begin
+        self._txn: Txn[R_co] | None = None
+
+    def __await__(self) -> Generator[Any, None, Txn[R_co]]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Txn[R_co]:
+        self._txn = txn = await self._begin()
+        return txn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        txn = self._txn
+        assert txn is not None
+        if txn.ended:
+            return
+        if kind is None:
+            await txn.commit()
+        else:
+            await txn.rollback()
+
+
+def body_list(messages: Iterable[Message | bytes]) -> list[Message | bytes]:
+    """Returns the bodies that a caller gave at once. Raises TypeError for one message instead of several, or for no iterable."""
+    if messages.__class__ is not list and (
+        isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable)
+    ):
+        raise TypeError(
+            f"messages must be an iterable of bytes or Messages, not {type(messages).__name__}: pass a list"
+        )
+    return list(messages)
+
+
+def txn_vchannels(vchannel: object, vchannels: object) -> tuple[str, ...]:
+    """Returns the names passed to `txn(…)`. Raises TypeError or InvalidArgumentError if they are invalid."""
+    if (vchannel is None) == (vchannels is None):
+        raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
+    if vchannels is None:
+        return (check_vchannel(vchannel),)
+    if isinstance(vchannels, str):
+        raise TypeError(f"vchannels must be a sequence of names, not the str {vchannels!r}: use vchannel=…")
+    names = check_vchannels(vchannels, "txn(vchannels=…) takes several names")
+    if not names:
+        raise InvalidArgumentError("txn(vchannels=[]) names no vchannel: name at least one")
+    return names
+
+
+def check_keepalive(keepalive: object) -> None:
+    """Raises TypeError or InvalidArgumentError for an invalid keepalive."""
+    if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
+        raise TypeError(f"keepalive must be a number of seconds, not {keepalive!r}")
+    if keepalive != 0 and not KEEPALIVE_MIN <= keepalive <= sys.float_info.max:
+        raise InvalidArgumentError(
+            f"keepalive={number_text(keepalive)} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
+        )
+
+
+class TxnCalls:
+    """The part of `WALAccesser` that concerns transactions."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult: ...
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult: ...
+
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction on one vchannel, or on several of one pchannel; it is durable when the call returns.
+
+        `bytes` are an INSERT on its only vchannel. If one message is refused (TypeError, InvalidArgumentError), nothing is written.
+        The call waits for room when too much is in flight, and cancelling the caller does not undo the transaction. Without messages
+        the transaction has no body, and is delivered. The barrier and the idempotency key mean what they mean for `raw_append`; the
+        key belongs to the vchannel, or to the set of vchannels, as that of `txn` does. `expected_last` is what it is for `raw_append`; for
+        several vchannels it is a mapping from names to ids (or None), and a vchannel that it does not name is not checked.
+        """
+        names = check_vchannels(vchannel, "append_txn takes the name of a vchannel, or several")
+        if not names:
+            raise InvalidArgumentError("append_txn([], …) names no vchannel: name at least one")
+        bodies = body_list(messages)
+        lifecycle = self._lifecycle
+        engine = lifecycle.engine
+        if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            engine = await lifecycle.ready()
+        if expected_last is UNCHECKED:
+            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key)
+        expected = expected_by_name(names, expected_last)
+        try:
+            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key, expected)
+        except ConflictError as error:
+            raise await explained(engine, error, expected) from None
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult]: ...
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: ProducerKey, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> TxnOpening[AppendResult | ForgottenResult]:
+        """Opens a transaction on one vchannel, or on several of one pchannel: await it, or use `async with`.
+
+        `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
+        append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
+        a commit with a key that was seen returns the first result. The commit judges `expected_last` too, which is what it is for
+        `append_txn`: after a ConflictError nothing is written, and the transaction is over.
+        """
+        self._lifecycle.check_writable()
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        names = txn_vchannels(vchannel, vchannels)
+        check_keepalive(keepalive)
+        expected = expected_by_name(names, expected_last)
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            appends = (await self._lifecycle.ready()).appends
+            served = await appends.begin_txn(names, float(keepalive), idempotency_key, expected)
+            return Txn(self._lifecycle, served, names, expected)
+
+        return TxnOpening(begin)

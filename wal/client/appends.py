@@ -1,0 +1,486 @@
+"""KnownProducers: what the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
+
+RemoteAppends: how messages and transactions get from a call to the producer of their pchannel.
+
+Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
+up may create it. While the server is asked for the pchannel of an unknown vchannel, its messages already have their turn on the pchannel
+that the name would get, so that calls keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
+
+from wal.channels.vchannels import VChannelInfo, check_vchannel, place
+from wal.client.directory import KnownVChannels
+from wal.client.outbox import Hold, Sending, Withdrawable
+from wal.client.producer import Producer
+from wal.client.txn import RemoteTxn
+from wal.engine import NOT_EXPECTED
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, type_properties
+from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import columns_of, expected_to_proto, request_of
+from wal.rpc.connection import Connection
+from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
+from wal.rpc.reports import producers_from_proto
+from wal.settings import Settings
+from wal.ticks import check_tick
+from wal.write.bulk import Piece, bulk_results
+from wal.write.checks import as_messages, bodies_of, check_client_type, check_size, kept_key_ext
+from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext
+from wal.write.in_flight import InFlight
+from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
+
+__all__ = [
+    "KnownProducers",
+    "Locate",
+    "RemoteAppends",
+]
+
+
+class KnownProducers:
+    """The producers on these pchannels; `connection` returns the connection to the server that has a pchannel."""
+
+    def __init__(self, pchannels: Iterable[str], connection: Callable[[str], Connection]) -> None:
+        self._pchannels = pchannels
+        self._connection = connection
+
+    async def listed(self) -> list[ProducerInfo]:
+        """Returns what every pchannel remembers of producers."""
+
+        async def listed(pchannel: str) -> list[ProducerInfo]:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
+            what = f"listing the producers of pchannel {pchannel}"
+            return producers_from_proto(await self._connection(pchannel).read(LIST_PRODUCERS, request, what))
+
+        return [info for infos in await asyncio.gather(*map(listed, self._pchannels)) for info in infos]
+
+    async def forget(self, name: str) -> None:
+        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
+
+        async def forget(pchannel: str) -> InvalidArgumentError | None:
+            request = pchannel_calls_pb2.ForgetProducerRequest(
+                pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name
+            )
+            try:
+                await self._connection(pchannel).write(FORGET_PRODUCER, request, f"forgetting producer {name!r}")
+            except InvalidArgumentError as error:
+                return error
+            return None
+
+        refusals = await asyncio.gather(*map(forget, self._pchannels))
+        if all(refusals) and refusals[0] is not None:
+            raise refusals[0]
+
+
+Locate = Callable[[tuple[str, ...]], Awaitable[list[VChannelInfo]]]
+"""Asks the server where these vchannels are; it creates those that do not exist, or raises ChannelNotExistError."""
+
+
+class RemoteAppends:
+    """The writing calls of a log on the network; see `wal.engine.Appends`. `settings` are those of the log."""
+
+    def __init__(
+        self,
+        known: KnownVChannels,
+        producers: Mapping[str, Producer],
+        in_flight: InFlight,
+        settings: Settings,
+        limits: TxnLimits,
+        *,
+        locate: Locate,
+        known_producers: KnownProducers,
+        judges_expected_last: bool,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._create_future = loop.create_future
+        self._known = known
+        self._producers = producers
+        self._in_flight = in_flight
+        self._settings = settings
+        self._limits = limits
+        self._locate = locate
+        self._known_producers = known_producers
+        self._judges_expected_last = judges_expected_last
+        self._held: dict[str, tuple[Hold, Producer]] = {}
+        self._dropping: set[str] = set()
+        self._txns: WeakSet[RemoteTxn] = WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.message_bytes_max: int = settings.message_bytes_max
+
+    # -- one message
+
+    def append(
+        self, message: Message, barrier_time_tick: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Sends a message; returns None if there is no room in flight (`taken`: the caller has taken it)."""
+        return self._append(message, barrier_time_tick, None, 0, taken)
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message with an idempotency key; returns None as `append` does."""
+        return self._append(message, barrier_time_tick, key, len(kept_key_ext(key, self._settings)), taken)
+
+    def _append(
+        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool
+    ) -> asyncio.Future[Any] | None:
+        size = self._checked_size(message) + key_bytes
+        if message.message_type is not _INSERT:
+            check_client_type(message)
+        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        in_flight = self._in_flight
+        if not taken and not in_flight.has_room(size):
+            return None
+        future: asyncio.Future[Any]
+        future = self._create_future() if key is None and not barrier else Withdrawable(loop=self._loop)
+        sending = Sending(future, size, message=message, barrier=barrier, key=key, repeatable=key is not None)
+        self._route(message.vchannel, sending).add(sending)
+        if not taken:
+            in_flight.size += size
+        if message.message_type is not _INSERT and type_properties(message.message_type).exclusive:
+            future.add_done_callback(partial(self._ended_transactions, message))
+        return future
+
+    def append_expecting(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | None,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message that expects this last event of its vchannel, in a request of its own; returns None as `append` does."""
+        self._check_judged()
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
+        size = self._checked_size(message) + key_bytes
+        check_client_type(message)
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        if not taken and not self._in_flight.has_room(size):
+            return None
+        (expected,) = expected_to_proto({message.vchannel: expected_last})
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            appends = [(message, barrier, key)]
+            return proto.ProduceRequest(append=request_of(number, appends, seen_time_tick=seen, expected_last=expected))
+
+        future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
+        sending = Sending(future, size, make=make, barrier=barrier, key=key, repeatable=key is not None)
+        self._route(message.vchannel, sending).add(sending)
+        if not taken:
+            self._in_flight.size += size
+        if type_properties(message.message_type).exclusive:
+            future.add_done_callback(partial(self._ended_transactions, message))
+        return future
+
+    def _check_judged(self) -> None:
+        """Raises InvalidArgumentError if the server is of a version that ignores `expected_last`."""
+        if not self._judges_expected_last:
+            raise InvalidArgumentError(
+                "the server is of a version that does not know expected_last and would append without judging it: upgrade the server"
+            )
+
+    def _ended_transactions(self, message: Message, future: asyncio.Future[AppendResult | ForgottenResult]) -> None:
+        """Takes the outcome of a message that no transaction may span."""
+        if not future.cancelled() and future.exception() is None and (tick := future.result().time_tick) is not None:
+            self._known.appended(message.vchannel, message.message_type, tick)
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight."""
+        return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room for it."""
+        result: AppendResult = await (await self._waiting(message, barrier_time_tick, None, 0))
+        return result
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message with an idempotency key when there is room for it."""
+        key_bytes = len(key_ext(check_key(key)))
+        result: AppendResult | ForgottenResult = await (await self._waiting(message, barrier_time_tick, key, key_bytes))
+        return result
+
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message that expects this last event of its vchannel when there is room for it."""
+        size = self._checked_size(message) + (0 if key is None else len(key_ext(check_key(key))))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
+    async def _waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int
+    ) -> asyncio.Future[Any]:
+        size = self._checked_size(message) + key_bytes
+        await self._in_flight.take(size)
+        try:
+            future = self._append(message, barrier_time_tick, key, key_bytes, True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return future
+
+    # -- many messages
+
+    async def append_txn(
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, in one request."""
+        if expected_last:
+            self._check_judged()
+        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        stored_key = b"" if key is None else kept_key_ext(key, self._settings)
+        size = bodies.stored + names_size(names, key_bytes=len(stored_key))
+        check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
+        columns = columns_of(as_messages(messages, names))
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            return proto.ProduceRequest(
+                append_txn=append_pb2.AppendTxnRequest(
+                    request_id=number,
+                    vchannels=names,
+                    bodies=columns,
+                    key=stored_key,
+                    barrier_time_tick=barrier,
+                    seen_time_tick=seen,
+                    expected_last=expected_to_proto(expected_last),
+                )
+            )
+
+        if len(names) > 1:
+            await self._one_producer(names)
+        await self._in_flight.take(size)
+        future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
+        sending = Sending(future, size, make=make, barrier=barrier, repeatable=key is not None)
+        try:
+            self._route(names[0], sending).add(sending)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        return await future
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order; a failure carries the outcomes of all messages."""
+        listed = list(messages)
+        for message in listed:
+            self._checked_size(message)
+            check_client_type(message)
+            check_vchannel(message.vchannel)
+        used: dict[str, int | None] = {}
+
+        async def sent() -> AsyncGenerator[Piece, None]:
+            for message in listed:
+                size = self._checked_size(message)
+                await self._in_flight.take(size)
+                try:
+                    self._check_same(
+                        message.vchannel, used
+                    )  # after the wait for room, during which it may have been dropped
+                    future = self._append(message, 0, None, 0, True)
+                except BaseException:
+                    self._in_flight.release(size)
+                    raise
+                assert future is not None
+                yield future, 1
+
+        return await bulk_results(listed, sent())
+
+    async def begin_txn(
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> RemoteTxn:
+        """Opens a transaction on vchannels of one pchannel."""
+        if expected_last:
+            self._check_judged()
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
+        producer = await self._one_producer(names)
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            return proto.ProduceRequest(
+                begin_txn=append_pb2.BeginTxnRequest(
+                    request_id=number,
+                    vchannels=names,
+                    keepalive_s=keepalive_s,
+                    key_bytes=key_bytes,
+                    seen_time_tick=seen,
+                )
+            )
+
+        future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
+        producer.add(Sending(future, 0, make=make, repeatable=True))
+        txn = RemoteTxn(
+            producer,
+            self._in_flight,
+            self._known,
+            await future,
+            names,
+            key,
+            expected_last,
+            self._limits,
+            bytes_max=self.message_bytes_max,
+        )
+        self._txns.add(txn)
+        return txn
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what every pchannel remembers of producers."""
+        return await self._known_producers.listed()
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
+        await self._known_producers.forget(name)
+
+    async def close(self) -> None:
+        """Rolls back what is open, and waits until the pchannel of every vchannel is known for which requests wait."""
+        for txn in list(self._txns):
+            txn.close()
+        for hold, guessed in self._held.values():
+            if hold.finding is not None and not guessed.holds(hold):
+                hold.finding.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- the way to a producer
+
+    def _check_same(self, name: str, used: dict[str, int | None]) -> None:
+        """Raises ChannelNotExistError if a bulk has `used` this vchannel, and it was dropped since: its rest would be in another one."""
+        info = self._known.records.get(name)
+        before = used.get(name)
+        if before is not None and (name in self._dropping or info is None or info.incarnation != before):
+            raise ChannelNotExistError(f"vchannel {name!r} was dropped: append to it again to recreate it")
+        used[name] = None if info is None else info.incarnation
+
+    def _checked_size(self, message: Message) -> int:
+        """Returns the room that a message takes in flight."""
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        size = message.estimate_size()
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        return size + BODY_OVERHEAD
+
+    async def _one_producer(self, names: tuple[str, ...]) -> Producer:
+        """Returns the producer of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
+        for name in names:
+            check_vchannel(name)
+        if any(name not in self._known.records for name in names):
+            await self._locate(names)
+        places = {name: self._known.records[name].pchannel for name in names}
+        if len(set(places.values())) > 1:
+            text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+            raise InvalidArgumentError(
+                f"a transaction is one frame and cannot span pchannels ({text}): make the vchannels on one pchannel with "
+                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+            )
+        return self._producers[places[names[0]]]
+
+    def _route(self, name: str, sending: Sending) -> Producer:
+        """Returns the producer for this vchannel. If the vchannel is not known, the request is held until the server has answered."""
+        info = self._known.records.get(name)
+        if info is not None and name not in self._held:
+            return self._producers[info.pchannel]
+        if (held := self._held.get(name)) is None:
+            check_vchannel(name)
+            held = Hold(), self._producers[place(name, list(self._producers))]
+            self._begin_finding(name, *held)
+            self._held[name] = held  # which that task ends
+        sending.hold, producer = held
+        return producer
+
+    async def dropping(self, name: str, drop: Callable[[], Awaitable[None]]) -> None:
+        """Drops a vchannel in the order of the calls: after what was appended to it before, and before what is appended from now on."""
+        info = self._known.records.get(name)
+        if info is None or name in self._held:
+            await drop()
+            return
+        producer, hold = self._producers[info.pchannel], Hold()
+        taken = producer.all_taken()
+        self._held[name] = hold, producer
+        self._dropping.add(name)
+        try:
+            if taken is not None:
+                await taken
+            await drop()
+        finally:
+            self._dropping.discard(name)
+            if producer.holds(hold):
+                self._begin_finding(name, hold, producer)
+            else:
+                del self._held[name]
+
+    def _begin_finding(self, name: str, hold: Hold, guessed: Producer) -> None:
+        hold.finding = task = self._loop.create_task(self._find(name, hold, guessed), name=f"locate {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _find(self, name: str, hold: Hold, guessed: Producer) -> None:
+        producer = guessed
+        with self._ending(name, hold, guessed) as moving:
+            (info,) = await self._locate((name,))
+            producer = self._producers[info.pchannel]
+            if producer is not guessed:
+                moving += guessed.withdraw(hold)
+                while moving:
+                    producer.add(moving[0])
+                    moving.popleft()
+        producer.wake()
+
+    @contextmanager
+    def _ending(self, name: str, hold: Hold, guessed: Producer) -> Iterator[deque[Sending]]:
+        """Ends the hold with the block, whatever happens in it. Yields where the block keeps requests that it moves.
+
+        After an exception those, and the requests that still wait for the hold, get it.
+        """
+        moving: deque[Sending] = deque()
+        try:
+            yield moving
+        except BaseException as error:
+            guessed.fail([*guessed.withdraw(hold), *moving], _not_located(name, error))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            del self._held[name]
+            hold.pending = False
+            guessed.wake()
+
+
+def _not_located(name: str, error: BaseException) -> WALError:
+    """Returns the error of requests for a vchannel whose pchannel could not be found."""
+    if isinstance(error, WALError):
+        return error
+    failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
+    failure.__cause__ = error
+    return failure
+
+
+_INSERT: Final = MessageType.INSERT
+_NO_BARRIER: Final = 0
+"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""

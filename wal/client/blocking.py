@@ -1,0 +1,392 @@
+"""BlockingRemote: a log on the network for threads without an event loop.
+
+Owns a `RemoteLog` that is open for reading, and the thread whose event loop runs it. A call waits for a server that is being restarted, for
+a bounded time. `end_calls` and `close` end calls under way, from any thread. A forked child has to open the log again.
+
+BlockingLog: the log of one pchannel on a server, read from threads without an event loop.
+
+Owns the prefetched page: while a caller works on a page, the next page of the same read is under way. The server pushes how far the log
+reaches, so looking at it costs no request.
+
+BlockingCursors: the cursors of a log on the network, for threads without an event loop. The servers keep them.
+
+BlockingSource: a log on the network as a source for reads in the caller's thread (`wal.read.read_only.ReadOnlySource`).
+
+The servers push how far the log reaches and which vchannels there are, so a read that waits at the tail sends no requests. While no server
+can be reached, the last known state stays valid, and a reader at the tail waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wal.channels.vchannel_map import VChannelMap, VChannelView
+from wal.channels.vchannels import VChannelInfo
+from wal.client.calls import Pauses
+from wal.client.log import RemoteLog
+from wal.client.remote_log import MOVED
+from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError
+from wal.location import ServerLocation
+from wal.loop_thread import LoopThread
+from wal.message import Lineage
+from wal.network import Method
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.store import SavedCursors
+from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api import pchannel_pb2
+from wal.rpc.methods import LIST_CURSORS, LOAD_CURSOR, SAVE_CURSOR
+from wal.rpc.positions import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
+from wal.settings import Settings
+from wal.storage.base import FramePage, LogSnapshot
+
+__all__ = [
+    "PATIENCE_S",
+    "BlockingCursors",
+    "BlockingLog",
+    "BlockingRemote",
+    "BlockingSource",
+]
+
+_T = TypeVar("_T")
+
+PATIENCE_S: Final = 30.0
+"""How long a call waits for a server, as an append does (`wal.client.producer`)."""
+
+
+class BlockingRemote:
+    """The log that these servers serve, open until `close`. Any number of threads may call.
+
+    The constructor connects, and raises the errors of `open_wal`; without a server, after at least `wait_s`. An object that is
+    garbage-collected without `close` closes itself.
+    """
+
+    def __init__(self, servers: ServerLocation, settings: Settings, *, wait_s: float = 0.0) -> None:
+        opened = _Opened()
+        self._thread = LoopThread(collected=opened.close_in)
+        self._running: dict[concurrent.futures.Future[Any], object] = {}
+        try:
+            self.log: RemoteLog = self._thread.call(opened.open, servers, settings, wait_s)
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._thread.closing = opened.close
+
+    def start(
+        self, call: Callable[[], Awaitable[_T]], what: str, *, owner: object = None
+    ) -> concurrent.futures.Future[_T]:
+        """Starts a call in the loop and returns the future of its result. The call is repeated while no server answers.
+
+        `what` names the call in errors; `end_calls` ends the calls of an `owner`. The future raises UnavailableError after `PATIENCE_S`.
+        """
+        future = self._thread.start(_patient, call, f"{what} of {self.log.place}")
+        self._running[future] = owner
+        future.add_done_callback(lambda done: self._running.pop(done, None))
+        return future
+
+    def result(self, future: concurrent.futures.Future[_T]) -> _T:
+        """Waits for a started call and returns its result. An interrupt cancels the call; a call that was ended raises ClosedError."""
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClosedError(f"the log at {self.log.place} was closed while a call was under way") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, call: Callable[[], Awaitable[_T]], what: str, *, owner: object = None) -> _T:
+        """Returns the result of a call; see `start`."""
+        return self.result(self.start(call, what, owner=owner))
+
+    def ask(self, method: Method[Any, _T], request: object, what: str, *, pchannel: str) -> _T:
+        """Returns the answer of the server that has this pchannel to a call that may be sent twice."""
+        connection = self.log.pchannels[pchannel].log.connection
+        return self.call(lambda: connection().read(method, request, what), what)
+
+    def end_calls(self, owner: object) -> None:
+        """Ends the calls of this owner that are under way."""
+        for future, its in list(self._running.items()):
+            if its is owner:
+                future.cancel()
+
+    def view(self, records: Mapping[str, VChannelInfo], floors: Mapping[str, int]) -> VChannelView:
+        """Returns these vchannels as a view; `floors` has the smallest incarnation that an unknown one can have, by pchannel."""
+        by_pchannel: dict[str, dict[str, int]] = {name: {} for name in list(self.log.pchannels)}
+        for info in records.values():
+            by_pchannel[info.pchannel][info.name] = info.incarnation
+        maps = {
+            name: VChannelMap(self.log.pchannels[name].log.incarnation, floors.get(name, 0), found)
+            for name, found in by_pchannel.items()
+        }
+        return VChannelView(records, maps)
+
+    def close(self) -> None:
+        """Ends the calls under way and disconnects. Idempotent."""
+        for future in list(self._running):
+            future.cancel()
+        self._thread.stop()
+
+
+class _Opened:
+    """The open log as its loop holds it: without a reference to the BlockingRemote, which can therefore be garbage-collected."""
+
+    def __init__(self) -> None:
+        self._log: RemoteLog | None = None
+
+    async def open(self, servers: ServerLocation, settings: Settings, wait_s: float) -> RemoteLog:
+        log = RemoteLog(servers, settings, read_only=True, wait_s=wait_s)
+        await log.open()
+        self._log = log
+        return log
+
+    async def close(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            await log.close()
+
+    async def close_in(self, _loop: asyncio.AbstractEventLoop) -> None:
+        await self.close()
+
+
+async def _patient(call: Callable[[], Awaitable[_T]], what: str) -> _T:
+    """Repeats the call, which does no harm, until it succeeds. An error other than a missing server is raised at once.
+
+    After `PATIENCE_S` it raises UnknownOutcomeError if the call may have changed something, else UnavailableError.
+    """
+    pauses, why, unknown = Pauses(), "no answer came", False
+    try:
+        async with asyncio.timeout(PATIENCE_S) as patience:
+            while True:
+                try:
+                    return await call()
+                except MOVED as error:
+                    why = str(error)
+                except UnknownOutcomeError as error:
+                    why, unknown = str(error), True
+                await asyncio.sleep(pauses.next())
+    except TimeoutError as error:
+        if not patience.expired():
+            raise
+        text = f"{what}: no server answered within {PATIENCE_S:g} s, the last one said: {why}"
+        if unknown:
+            raise UnknownOutcomeError(f"{text}; it may have been carried out: it may be repeated") from error
+        raise UnavailableError(f"{text}; nothing was changed: try again") from error
+
+
+_Read = tuple[int, int, frozenset[str] | None, int]
+"""The start of a page, the end of the read, its vchannels, and the bytes of a page."""
+
+
+class BlockingLog:
+    """See `ReadOnlyPChannelLog`."""
+
+    refresh_waits: bool = True
+
+    def __init__(self, remote: BlockingRemote, pchannel: str) -> None:
+        self.pchannel: str = pchannel
+        self._remote = remote
+        self._found = remote.log.pchannels[pchannel]
+        self.incarnation: int = self._found.log.incarnation
+        self.lineage: Lineage = self._found.log.lineage
+        self._ahead: tuple[_Read, concurrent.futures.Future[FramePage]] | None = None
+        self._turn = threading.Lock()
+        self._closed = False
+
+    @property
+    def form(self) -> int:
+        """The form of the log's message ids."""
+        return self._found.log.form
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self._found.log.earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return self._found.log.last_truncated
+
+    def refresh(self) -> LogSnapshot:
+        """Returns the log as the server last showed it. Raises the error that ended its readers, for example for a recreated log."""
+        self._check_open()
+        if (failure := self._found.tail.failure) is not None:
+            raise failure
+        return self._found.log.shown
+
+    def reach(self) -> LogSnapshot:
+        """Returns the log as it is now, from the server."""
+        self._check_open()
+        self._remote.call(self._found.look, f"looking at pchannel {self.pchannel}", owner=self)
+        return self._found.log.shown
+
+    def follow(self) -> None:
+        """Lets the server push how far the log reaches from now on. Without it, `refresh` returns what the last `reach` found."""
+        self._remote.call(self._follow, f"following pchannel {self.pchannel}", owner=self)
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Returns frames in [start, end) as `ReadOnlyPChannelLog.page` does, and begins to fetch the following ones."""
+        self._check_open()
+        wanted: _Read = (start, end, names, bytes_max)
+        with self._turn:
+            ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == wanted:
+            future = ahead[1]
+        else:
+            if ahead is not None:
+                ahead[1].cancel()
+            future = self._fetch(wanted)
+        page = self._remote.result(future)
+        if page.next_position < end and bytes_max >= _AHEAD_BYTES_MIN:
+            following: _Read = (page.next_position, end, names, bytes_max)
+            with self._turn:
+                if self._ahead is None and not self._closed:
+                    self._ahead = following, self._fetch(following)
+        return page
+
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return self._found.log.bytes_between(start, end)
+
+    def close(self) -> None:
+        """Ends the calls under way. Idempotent."""
+        with self._turn:
+            self._closed = True
+            self._ahead = None
+        self._remote.end_calls(self)
+
+    def _fetch(self, read: _Read) -> concurrent.futures.Future[FramePage]:
+        start, end, names, bytes_max = read
+        log = self._found.log
+        return self._remote.start(
+            lambda: log.read(start, names=names, bytes_max=bytes_max, end=end),
+            f"reading pchannel {self.pchannel}",
+            owner=self,
+        )
+
+    async def _follow(self) -> None:
+        self._found.follow()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+
+
+_AHEAD_BYTES_MIN: Final = 1 << 16
+"""A read of smaller pages looks at single frames, so the following page is not fetched."""
+
+
+class BlockingCursors(SavedCursors):
+    """The cursors of this log. `ends` returns, by pchannel, where the log is known to end."""
+
+    def __init__(self, remote: BlockingRemote, ends: Callable[[], Mapping[str, int]]) -> None:
+        self._remote = remote
+        self._ends = ends
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        """Returns the cursor to resume from, or None if nothing is saved. Raises TruncatedError for a stale one."""
+        for pchannel in self._remote.log.pchannels:
+            request = proto.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
+            answer = self._remote.ask(LOAD_CURSOR, request, f"loading {key}", pchannel=pchannel)
+            if answer.HasField("cursor"):
+                return cursor_from_proto(answer.cursor)
+        return None
+
+    def saved_keys(self) -> list[CursorKey]:
+        found: set[CursorKey] = set()
+        for pchannel in self._remote.log.pchannels:
+            request = proto.PChannelRequest(pchannel=_named(pchannel))
+            answer = self._remote.ask(LIST_CURSORS, request, "listing the cursors", pchannel=pchannel)
+            infos = map(info_from_proto, answer.cursors)
+            found.update(CursorKey(info.name, info.vchannels) for info in infos)
+        return sorted(found)
+
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """Stores a cursor, see `CursorStore.save`; the server compares it with its own first event instead of `earliest`."""
+        # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
+        cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
+        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
+        request = proto.SaveCursorRequest(
+            pchannel=_named(cursor.pchannel),
+            cursor=cursor_to_proto(cursor),
+            waited_s=waited_s,
+            forward_only=forward_only,
+        )
+        return self._remote.ask(SAVE_CURSOR, request, f"saving {cursor.key}", pchannel=cursor.pchannel).saved
+
+
+def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
+    return pchannel_pb2.PChannelInfo(name=pchannel)
+
+
+class BlockingSource:
+    """The log of these servers. See `ReadOnlySource`; opening it waits at least `wait_s` for a server."""
+
+    name: str
+    form: int
+    cursors: SavedCursors
+
+    def __init__(self, servers: ServerLocation, settings: Settings, *, wait_s: float) -> None:
+        self.location: str = str(servers)
+        self._servers = servers
+        self._settings = settings
+        self._wait_s = wait_s
+        self._remote: BlockingRemote | None = None
+        self._logs: dict[str, BlockingLog] = {}
+        self._view = VChannelView({}, {})
+        self._viewed = -1
+        """The version of the known vchannels from which `_view` was built."""
+
+    def absence(self, waited_s: float) -> FormatError | None:
+        """Returns None: a server has opened its log before it can be reached, and `open` waits for the server."""
+        return None
+
+    def open(self) -> None:
+        self._remote = remote = BlockingRemote(self._servers, self._settings, wait_s=self._wait_s)
+        self.name = remote.log.name
+        self.form = next(iter(remote.log.pchannels.values())).log.form
+        self.cursors = BlockingCursors(
+            remote, lambda: {name: log.refresh().durable_end for name, log in self._logs.items()}
+        )
+
+    def pchannels(self) -> list[str]:
+        return list(self._opened().log.pchannels)
+
+    def open_log(self, pchannel: str) -> BlockingLog:
+        log = self._logs[pchannel] = BlockingLog(self._opened(), pchannel)
+        log.follow()
+        return log
+
+    def vchannels(self) -> VChannelView:
+        remote = self._opened()
+        if remote.log.vchannels.version != self._viewed:
+            self._viewed, records, floors = remote.call(self._known, "looking at the vchannels")
+            self._view = remote.view(records, floors)
+        return self._view
+
+    def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+
+    async def _known(self) -> tuple[int, dict[str, VChannelInfo], dict[str, int]]:
+        known = self._opened().log.vchannels
+        return known.version, dict(known.records), dict(known.floors)
+
+    def _opened(self) -> BlockingRemote:
+        assert self._remote is not None, "the source is used before open()"
+        if (failure := self._remote.log.supervision.failure) is not None:
+            raise failure
+        return self._remote

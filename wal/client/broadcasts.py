@@ -1,0 +1,102 @@
+"""RemoteBroadcasts: the calls of a log's broadcaster, which runs where the log is coordinated.
+
+A broadcast is sent at most once. Without an answer it raises UnknownOutcomeError: the server completes a broadcast that has begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from broadcaster.calls import check_append, check_id, check_key, check_reason, copy_named
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from wal.client.seen import SeenTick
+from wal.errors import InvalidArgumentError, NotLocalError
+from wal.message import ImmutableMessage, ResourceKey
+from wal.rpc.api import cluster_pb2
+from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto, result_from_proto, task_from_proto
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    ABORT_BROADCAST,
+    ACK_BROADCAST,
+    APPEND_BROADCAST,
+    AWAIT_RESOURCE_KEY,
+    LIST_BROADCASTS,
+)
+
+__all__ = ["RemoteBroadcasts"]
+
+WAIT_S: Final = math.inf
+"""The deadline of a call that waits for the acknowledgements of others."""
+
+
+class RemoteBroadcasts:
+    """See `wal.engine.Broadcasts`. `connection` returns the connection to the coordinator of the log."""
+
+    def __init__(self, connection: Callable[[], Connection], seen: SeenTick) -> None:
+        self._connection = connection
+        self._seen = seen
+
+    async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
+        """Appends a copy for each vchannel; all of them are durable when it returns."""
+        check_append(message, wait)
+        request = broadcast_to_proto(message, wait=wait, seen_time_tick=self._seen.value)
+        answer = await self._connection().write(
+            APPEND_BROADCAST, request, "appending a broadcast", timeout_s=WAIT_S if wait else None
+        )
+        result = result_from_proto(message.vchannels, answer)
+        for appended in result.append_results.values():
+            self._seen.saw(appended.time_tick)
+        return result
+
+    async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
+        """Acknowledges a vchannel's copy. A repeated ack does nothing, so it is sent again until it is answered."""
+        broadcast_id, vchannel = copy_named(broadcast, vchannel)
+        _check_range(broadcast_id)
+        request = cluster_pb2.AckBroadcastRequest(broadcast_id=broadcast_id, vchannel=vchannel)
+        await self._connection().repeat(ACK_BROADCAST, request, f"acknowledging broadcast {broadcast_id}")
+
+    async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if there is none."""
+        await self._block_until(key, everywhere=False)
+
+    async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now has finished; at once if there is none."""
+        await self._block_until(key, everywhere=True)
+
+    async def tasks(self) -> list[BroadcastTask]:
+        """Returns the running broadcasts, including stuck ones."""
+        answer = await self._connection().read(
+            LIST_BROADCASTS, cluster_pb2.ListBroadcastsRequest(), "listing the broadcasts"
+        )
+        return list(map(task_from_proto, answer.tasks))
+
+    async def abort(self, broadcast_id: int, reason: str) -> None:
+        """Aborts a broadcast. A second abort waits for the same end, so it is sent again until it is answered."""
+        check_id(broadcast_id)
+        check_reason(reason)
+        _check_range(broadcast_id)
+        request = cluster_pb2.AbortBroadcastRequest(broadcast_id=broadcast_id, reason=reason)
+        await self._connection().repeat(ABORT_BROADCAST, request, f"aborting broadcast {broadcast_id}")
+
+    def statistics(self) -> BroadcasterStatistics:
+        """Raises NotLocalError: the broadcaster's counts are kept where it runs."""
+        raise NotLocalError(
+            "the broadcaster runs on the server, and its counts are kept there: look at tasks() instead"
+        )
+
+    async def _block_until(self, key: ResourceKey, *, everywhere: bool) -> None:
+        check_key(key)
+        request = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(key), all=everywhere)
+        await self._connection().read(
+            AWAIT_RESOURCE_KEY, request, f"waiting for the acknowledgement of {key}", timeout_s=WAIT_S
+        )
+
+
+def _check_range(broadcast_id: int) -> None:
+    """Raises InvalidArgumentError for a number that does not fit the protocol's field; no broadcast has such an id."""
+    if not 0 <= broadcast_id < 1 << 64:
+        raise InvalidArgumentError(
+            f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message"
+        )

@@ -1,0 +1,327 @@
+"""KnownVChannels: the vchannels of a log as its server has shown them. Pure.
+
+It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
+
+RemoteDirectory: the vchannels of a log on the network: where they are, and the calls that create and drop them.
+
+Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
+that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Final
+
+from wal.channels.channels import ChannelDescription
+from wal.channels.vchannels import UNKNOWN_S, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
+from wal.client.calls import Pauses, SharedCalls
+from wal.client.remote_pchannel import RemotePChannel
+from wal.client.supervision import Supervision
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, UnknownError, WALError
+from wal.message import MessageType
+from wal.read.options import Selection
+from wal.rpc.api import cluster_pb2, pchannel_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    CREATE_CHANNELS,
+    CREATE_VCHANNEL,
+    DESCRIBE_CHANNELS,
+    DESTORY_CHANNELS,
+    DROP_VCHANNEL,
+    LIST_VCHANNELS,
+    LOCATE_VCHANNELS,
+    WATCH_VCHANNELS,
+)
+from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_from_proto
+
+__all__ = [
+    "KnownVChannels",
+    "RemoteDirectory",
+]
+
+_State = pchannel_pb2.VChannelState
+
+
+class KnownVChannels:
+    """The vchannels by name, and for each pchannel the smallest incarnation that an unknown vchannel of it can have."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, VChannelInfo] = {}
+        self.floors: dict[str, int] = {}
+        self.version: int = 0
+        """Grows with every change, so that a copy can be compared with what is known now."""
+        self._spanned: dict[str, tuple[int, MessageType]] = {}
+
+    def replace(self, states: cluster_pb2.VChannelStates) -> None:
+        """Takes all vchannels from the server, in place of those known."""
+        self.records.clear()
+        self.update(states)
+
+    def update(self, states: cluster_pb2.VChannelStates) -> None:
+        """Takes the vchannels that changed."""
+        self.take(states.vchannels)
+        self.version += 1
+        for pchannel, floor in states.floors.items():
+            self.floors[pchannel] = max(floor, self.floors.get(pchannel, 0))
+
+    def take(self, states: Iterable[_State]) -> None:
+        """Takes single vchannels; an older incarnation than the known one is ignored.
+
+        The floors stay: one vchannel says nothing about those that were created before it.
+        """
+        for state in states:
+            known = self.records.get(state.name)
+            if known is not None and state.incarnation < known.incarnation:
+                continue
+            self.version += 1
+            if state.state == _State.EXISTS:
+                self.records[state.name] = vchannel_from_proto(state)
+            elif known is not None:
+                del self.records[state.name]
+                self._spanned.pop(state.name, None)
+
+    def appended(self, name: str, message_type: MessageType, time_tick: int) -> None:
+        """Takes a message of this client that no transaction may span."""
+        if name in self.records and time_tick > self._spanned.get(name, (0,))[0]:
+            self._spanned[name] = time_tick, message_type
+
+    def spanned(self, names: Iterable[str], txn_id: int) -> tuple[str, MessageType] | None:
+        """Returns one of these vchannels to which this client appended a message of this type after the transaction began, or None."""
+        for name in names:
+            tick, message_type = self._spanned.get(name, (0, MessageType.UNKNOWN))
+            if tick > txn_id:  # the id of a transaction is a tick, from its begin
+                return name, message_type
+        return None
+
+    def selection(self, states: Iterable[_State]) -> Selection:
+        """Returns the selection of a read of these vchannels, from what the server has just answered about them."""
+        bound: dict[str, int | None] = {}
+        floor = 0
+        for state in states:
+            exists = state.state == _State.EXISTS
+            bound[state.name] = state.incarnation if exists else None
+            if not exists:
+                floor = max(floor, state.incarnation)
+        return Selection(bound, floor=floor)
+
+    def changes(
+        self, pchannel: str, bound: Mapping[str, int | None]
+    ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
+        """Yields what the known vchannels mean to a read of these vchannels on this pchannel, by vchannel; `bound` has their incarnations.
+
+        A dropped vchannel ends the read with the error. If none was met and the vchannel exists on another pchannel, it is read there.
+        """
+        for name, incarnation in bound.items():
+            info = self.records.get(name)
+            if incarnation is None:
+                if info is not None and info.pchannel != pchannel:
+                    yield name, info
+            elif (info is None or info.incarnation != incarnation) and incarnation < self.floors.get(pchannel, 0):
+                yield name, ChannelNotExistError(f"vchannel {name!r} was dropped: nothing comes from it any more")
+
+
+_Mark = tuple[str, int, int]
+"""The pchannel of a vchannel, its state, and its incarnation if it exists."""
+
+
+class RemoteDirectory:
+    """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings.
+
+    `use` adds pchannels, which the log did not have when it was opened. A vchannel is known only once its pchannel is in use.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        pchannels: Mapping[str, RemotePChannel],
+        place: str,
+        supervision: Supervision,
+        *,
+        use: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
+        self.known: KnownVChannels = KnownVChannels()
+        self._connection = connection
+        self._pchannels = pchannels
+        self._place = place
+        self._supervision = supervision
+        self._use = use
+        self._located: SharedCalls[Sequence[_State]] = SharedCalls()
+        self._unknown = UnknownVChannels(place)
+        self._warning: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the vchannels are known; it has the error if the first watch failed."""
+
+    async def start(self, timeout_s: float) -> None:
+        """Returns when the vchannels are known. Raises UnavailableError if the server does not list them in time."""
+        self._watching = self._supervision.keep(self._watch, "watch vchannels")
+        if not await self._supervision.begun(self._listed, self._watching, timeout_s=timeout_s):
+            raise UnavailableError(
+                f"the server at {self._place} did not list its vchannels within {timeout_s} s: try again"
+            )
+
+    async def close(self) -> None:
+        """Ends the task, and warns of names that were read and do not exist. Idempotent."""
+        if self._warning is not None:
+            self._warning.cancel()
+        self._unknown.warn(self.known.records, at_close=True)
+        watching, self._watching = (
+            self._watching,
+            None,
+        )  # its cancellation holds its call, and a call holds the connection
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    # -- calls
+
+    async def located_to_write(self, names: tuple[str, ...]) -> list[VChannelInfo]:
+        """Returns these vchannels, after creating those that do not exist; raises ChannelNotExistError if the log forbids that."""
+        return [vchannel_from_proto(state) for state in await self._locate(names, create=True, together=False)]
+
+    async def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of a vchannel, or the one that it would get. Raises ChannelNotExistError if it cannot be created."""
+        (state,) = await self._locate_to_read((name,))
+        return state.pchannel
+
+    async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection]:
+        """Returns the pchannel to read these vchannels on, caught up, and the vchannels as they are now."""
+        expected = self._expected(names)
+        if expected is None:
+            expected = list(map(_mark, await self._locate_to_read(names)))
+        while True:
+            if self._unknown.note(names, self.known.records):
+                self._warning = asyncio.get_running_loop().call_later(
+                    UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records)
+                )
+            pchannel = self._pchannels[expected[0][0]]
+            await pchannel.catch_up()
+            # The pchannel may now show a vchannel that was created since: the selection must bind it.
+            states = await self._locate_to_read(names)
+            before, expected = expected, list(map(_mark, states))
+            if before == expected:
+                return pchannel, self.known.selection(states)
+
+    def _expected(self, names: tuple[str, ...]) -> list[_Mark] | None:
+        """Returns the marks of these vchannels by what is known of them, which may be old; None if one is not known."""
+        known = [self.known.records.get(name) for name in names]
+        return None if None in known else [(info.pchannel, _State.EXISTS, info.incarnation) for info in known if info]
+
+    async def listed(self) -> list[VChannelInfo]:
+        """Returns all vchannels."""
+        request = cluster_pb2.ListVChannelsRequest()
+        answer = await self._connection.read(LIST_VCHANNELS, request, "listing the vchannels")
+        return [vchannel_from_proto(state) for state in answer.vchannels]
+
+    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably. Without an answer it raises UnknownOutcomeError: the list of vchannels says whether it exists."""
+        check_vchannel(name)
+        if pchannel is not None and not isinstance(pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+        if pchannel is not None and pchannel not in self._pchannels:
+            raise InvalidArgumentError(
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
+            )
+        request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
+        state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
+        if state.pchannel in self._pchannels:  # otherwise the next call or the watch learns of both
+            self.known.take([state])
+        return vchannel_from_proto(state)
+
+    async def drop(self, name: str) -> None:
+        """Drops a vchannel durably. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
+        request = cluster_pb2.DropVChannelRequest(name=check_vchannel(name))
+        with self._forgetting((name,)):
+            await self._connection.write(DROP_VCHANNEL, request, f"dropping vchannel {name!r}")
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names."""
+        request = cluster_pb2.CreateChannelsRequest(owner=owner_to_proto(owner), count=count)
+        answer = await self._connection.write(CREATE_CHANNELS, request, f"creating {count} channels")
+        return list(answer.names)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
+        request = cluster_pb2.ChannelNames(names=names)
+        with self._forgetting(names):
+            await self._connection.write(DESTORY_CHANNELS, request, f"destroying {len(names)} channels")
+
+    @contextmanager
+    def _forgetting(self, names: tuple[str, ...]) -> Iterator[None]:
+        """Forgets these vchannels when they were dropped, before the watch says so, unless they were recreated meanwhile."""
+        records = self.known.records
+        before = {name: records[name] for name in names if name in records}
+        yield
+        for name, info in before.items():
+            if records.get(name) == info:
+                del records[name]
+
+    async def described(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, in this order, or (None) all."""
+        if names == ():
+            return []
+        request = cluster_pb2.ChannelNames(names=names or ())
+        answer = await self._connection.read(DESCRIBE_CHANNELS, request, "describing channels")
+        return [ChannelDescription(channel.name, owner_from_proto(channel.owner)) for channel in answer.channels]
+
+    async def _locate_to_read(self, names: tuple[str, ...]) -> Sequence[_State]:
+        return await self._located.join_next(names, lambda: self._locate(names, create=False, together=True))
+
+    async def _locate(self, names: tuple[str, ...], *, create: bool, together: bool) -> Sequence[_State]:
+        request = cluster_pb2.LocateVChannelsRequest(names=names, create=create, together=together)
+        answer = await self._connection.read(LOCATE_VCHANNELS, request, f"locating {len(names)} vchannels")
+        if [state.name for state in answer.vchannels] != list(names):
+            raise UnknownError(f"the server at {self._place} located other vchannels than those it was asked for")
+        await self._use({state.pchannel for state in answer.vchannels})
+        self.known.take(answer.vchannels)
+        return answer.vchannels
+
+    # -- watching
+
+    async def _watch(self) -> None:
+        """Takes what changes. The first failure of the first watch fails the opening; later ones are waited out."""
+        pauses, request = Pauses(), cluster_pb2.WatchVChannelsRequest()
+        while True:
+            known = False
+            try:
+                states = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
+                async with aclosing(states) as changes:
+                    async for change in changes:
+                        await self._use({*change.floors, *(state.pchannel for state in change.vchannels)})
+                        (self.known.update if known else self.known.replace)(change)
+                        known = True
+                        pauses.reset()
+                        self._tell()
+                        if not self._listed.done():
+                            self._listed.set_result(None)
+            except WALError as error:
+                if not self._listed.done():
+                    self._listed.set_exception(error)
+                    return
+                if pauses.to_tell():
+                    _log.warning("what is known of the vchannels of %s gets older: %s", self._place, error)
+            await asyncio.sleep(pauses.next())
+
+    def _tell(self) -> None:
+        """Tells the readers what has changed for them."""
+        for pchannel in list(self._pchannels.values()):
+            for reader in list(pchannel.readers):
+                bound = {name: reader.incarnation(name) for name in reader.vchannels}
+                for name, change in self.known.changes(pchannel.channel, bound):
+                    if isinstance(change, WALError):
+                        reader.ended_by(name, change)
+                    else:
+                        there = self._pchannels[change.pchannel]
+                        there.follow()
+                        reader.created(name, there, incarnation=change.incarnation)
+
+
+def _mark(state: _State) -> _Mark:
+    return state.pchannel, state.state, state.incarnation if state.state == _State.EXISTS else 0
+
+
+_log: Final = logging.getLogger("wal.remote")

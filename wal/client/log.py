@@ -1,0 +1,460 @@
+"""RemoteLog: the engine of a log that servers on the network serve.
+
+Owns the connection and the parts: producers, pchannels for readers, vchannels, cursors, broadcasts. What concerns the log, such as its
+limits, belongs to the server: this side takes the settings of the log and refuses others.
+
+RemoteCursors: the cursors of a log on the network. The server that has a pchannel keeps its cursors; nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
+import msgspec
+
+from actors import Actor, ActorRef, ActorSystem
+from wal.channels.channels import ChannelDescription
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.client.appends import KnownProducers, RemoteAppends
+from wal.client.broadcasts import RemoteBroadcasts
+from wal.client.directory import KnownVChannels, RemoteDirectory
+from wal.client.nodes import Nodes
+from wal.client.producer import Producer
+from wal.client.remote_log import RemoteReadableLog
+from wal.client.remote_pchannel import RemotePChannel
+from wal.client.seen import SeenTick
+from wal.client.supervision import Supervision
+from wal.engine import LogStatistics
+from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError
+from wal.location import ServerLocation
+from wal.message import MessageID
+from wal.message.wire_pb2 import MessageID as MessageIDProto
+from wal.network import TlsFiles
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.options import Selection
+from wal.read.pchannel import PChannelStatistics, ReadablePChannel
+from wal.retention.report import PChannelRetention
+from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    ALLOCATE_TIME_TICKS,
+    DELETE_CURSORS,
+    DESCRIBE_LOG,
+    GET_LAST_EVENT,
+    GET_LATEST_TICK,
+    GET_MOMENT,
+    GET_RETENTION,
+    LIST_CURSORS,
+    LOAD_CURSOR,
+    SAVE_CURSOR,
+    TRUNCATE,
+)
+from wal.rpc.positions import (
+    cursor_from_proto,
+    cursor_to_proto,
+    id_or_none,
+    identity_from_proto,
+    info_from_proto,
+    key_to_proto,
+    lineage_from_proto,
+)
+from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto, tail_from_proto
+from wal.secret import Secret
+from wal.settings import Settings
+from wal.write.in_flight import InFlight
+from wal.write.txn_table import TxnLimits
+
+__all__ = [
+    "RemoteCursors",
+    "RemoteLog",
+]
+
+TIMEOUT_S: Final = 10.0
+"""The deadline of a call, and how long the opening waits for a server at least."""
+UNREACHED_S: Final = 1.0
+"""How long the close waits before it asks whether the server is there, and for the answer. What still waits then ends without it."""
+OWN_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
+"""The settings of a log that each client may choose for itself."""
+
+
+class RemoteLog:
+    """A log on the network. `open` sets its parts, and comes before every call but `close` and `abandon`."""
+
+    place: str
+    name: str
+    """The name of the backend on the server."""
+    frame_bytes_max: int
+    appends: RemoteAppends
+    broadcasts: RemoteBroadcasts
+    cursors: RemoteCursors
+    settings: Settings
+    """The settings of the log."""
+
+    def __init__(self, servers: ServerLocation, settings: Settings, *, read_only: bool, wait_s: float = 0.0) -> None:
+        """With `wait_s` the opening waits at least that long for a server."""
+        self.place = str(servers)
+        self.released: bool = False
+        self.pchannels: dict[str, RemotePChannel] = {}
+        self.producers: dict[str, Producer] = {}
+        self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
+        self.seen: SeenTick = SeenTick()
+        self.system: ActorSystem = ActorSystem("wal")
+        self.supervision: Supervision = Supervision(self._end)
+        self._servers = servers
+        self._given = settings
+        self._read_only = read_only
+        self._wait_s = wait_s
+        self._log_id = 0
+        """What the server calls its log; 0 if it has not said so."""
+        self._connection: Connection
+        self._nodes: Nodes
+        self._directory: RemoteDirectory
+        self._spawned = 0
+
+    @property
+    def writable(self) -> RemoteLog | None:
+        """This log, unless it was opened for reading."""
+        return None if self._read_only else self
+
+    @property
+    def vchannels(self) -> KnownVChannels:
+        """The vchannels as the server has shown them."""
+        return self._directory.known
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        """Connects to a server and learns what the log has. Raises UnavailableError if none answers; a failure undoes what was done."""
+        try:
+            self._connection = await self._connected(*self._servers.addresses)
+        except BaseException:
+            self.released = True
+            raise
+        self._nodes = Nodes(self._connection, self._connected, self.supervision)
+        try:
+            await self._open()
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(self.close()))
+            raise
+
+    async def close(self) -> None:
+        """Waits for the outcomes of what is in flight, ends the readers and disconnects."""
+        self.supervision.closing = True
+        self.in_flight.fail(_closed)
+        giving_up = asyncio.get_running_loop().create_task(self._nodes.close_unless_answering(UNREACHED_S))
+        try:
+            if hasattr(self, "appends"):
+                await self.appends.close()
+            await asyncio.gather(*(producer.close() for producer in self.producers.values()))
+        finally:
+            giving_up.cancel()
+            await asyncio.wait([giving_up])
+        self._connection.stop()
+        self._nodes.stop()
+        if hasattr(self, "_directory"):
+            await self._directory.close()
+        cause = _closed()
+        await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
+        await self.system.stop()
+        await self._nodes.close()
+        await self._connection.close()
+        self.released = True
+
+    def _end(self, failure: WALError) -> None:
+        """Ends the client: its readers, what it has in flight, and every later call get this error."""
+        self.in_flight.fail(lambda: failure)
+        for name, producer in self.producers.items():
+            producer.end(_of(failure, name))
+        for name, pchannel in self.pchannels.items():
+            pchannel.tail.fail(_of(failure, name))
+        self._nodes.stop(failure)
+        self._connection.stop(failure)
+
+    def abandon(self) -> None:
+        """Does nothing but note it: a connection ends with the process, and the server releases what a client held. Idempotent."""
+        for pchannel in self.pchannels.values():
+            pchannel.tail.failure = pchannel.tail.failure or _closed()
+        self.released = True
+
+    async def _open(self) -> None:
+        timeout_s = max(self._wait_s, self._connection.timeout_s)
+        description = await self._describe(timeout_s)
+        if description.log_id:
+            self._log_id = description.log_id
+            self._connection.belong_to(self._log_id, self.supervision.end)
+        self.settings = self._checked(settings_from_proto(description.settings))
+        self.name = description.wal_name
+        self.frame_bytes_max = description.frame_bytes_max
+        await self._nodes.start(timeout_s)
+        await self.system.start()
+        await self._open_pchannels(description)
+        self.cursors = RemoteCursors(self.pchannels, self._node)
+        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
+        await self._directory.start(timeout_s)
+        self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
+        self.appends = RemoteAppends(
+            self._directory.known,
+            self.producers,
+            self.in_flight,
+            self.settings,
+            TxnLimits(
+                self.settings.txn_bytes_max,
+                self.settings.txn_bodies_max,
+                self.settings.open_txn_bytes_max,
+                self.frame_bytes_max,
+            ),
+            locate=self._directory.located_to_write,
+            known_producers=KnownProducers(self.pchannels, self._node),
+            judges_expected_last=description.judges_expected_last,
+        )
+
+    async def use(self, names: Iterable[str]) -> None:
+        """Takes these pchannels into use, unless they are: a server that is started again may have more of them.
+
+        All new ones are, because their order decides where a vchannel is created.
+        """
+        if not self.pchannels.keys() >= set(names):
+            await self._open_pchannels(await self._describe(None))
+
+    async def _describe(self, timeout_s: float | None) -> cluster_pb2.LogDescription:
+        request, what = cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}"
+        return await self._connection.read(DESCRIBE_LOG, request, what, timeout_s=timeout_s)
+
+    async def _open_pchannels(self, description: cluster_pb2.LogDescription) -> None:
+        names = [identity.pchannel.name for identity in description.pchannels]
+        new = [name for name in names if name not in self.pchannels]
+        for pchannel in await asyncio.gather(*map(self._open_pchannel, new)):
+            name = pchannel.channel
+            if name in self.pchannels:  # another caller was faster
+                continue
+            self.producers[name] = Producer(
+                name,
+                partial(self._node, name),
+                self.in_flight,
+                self.seen,
+                partial(self._nodes.report, name),
+                self.supervision,
+                pchannel,
+            )
+            self.pchannels[name] = pchannel
+
+    async def _open_pchannel(self, name: str) -> RemotePChannel:
+        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
+        moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
+        snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
+        log = RemoteReadableLog(
+            identity_from_proto(moment.log),
+            lineage_from_proto(moment.log),
+            snapshot,
+            partial(self._node, name),
+            partial(self._nodes.report, name),
+            self.supervision.end,
+        )
+        log.show(snapshot, last_truncated)
+        if snapshot.newest is not None and moment.newest_time_tick:
+            log.saw(*snapshot.newest, moment.newest_time_tick)
+        return RemotePChannel(log, self.supervision)
+
+    def _checked(self, settings: Settings) -> Settings:
+        """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""
+        defaults, given = Settings(), self._given
+        for field in LOG_SETTINGS:
+            chosen, served = getattr(given, field), getattr(settings, field)
+            if field not in OWN_SETTINGS and chosen != getattr(defaults, field) and chosen != served:
+                raise InvalidArgumentError(
+                    f"{field}={chosen} contradicts the log at {self.place}, which has {field}={served}: the setting belongs to the log, so "
+                    "give it to the server, and leave it out here"
+                )
+        return settings.replace(in_flight_bytes_max=given.in_flight_bytes_max)
+
+    # -- servers
+
+    def _coordinator(self) -> Connection:
+        """Returns the connection to the server of what concerns the whole log."""
+        return self._connection
+
+    def _node(self, pchannel: str) -> Connection:
+        """Returns the connection to the server that has this pchannel."""
+        return self._nodes.connection(pchannel)
+
+    async def _connected(self, *addresses: str) -> Connection:
+        """Returns a connection to one of these addresses, with this client's certificate and token."""
+        servers, token = self._servers, self._given.token
+        tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
+        secret = None if token is None else Secret.of(token)
+        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
+        if self._log_id:
+            connection.belong_to(self._log_id, self.supervision.end)
+        return connection
+
+    # -- vchannels
+
+    async def attach(
+        self, names: tuple[str, ...]
+    ) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are now, and what starts an actor."""
+        pchannel, selection = await self._directory.attach(names)
+        return pchannel, selection, self.spawn
+
+    def spawn(self, actor: Actor, name: str) -> ActorRef:
+        """Starts an actor, which ends with the log at the latest. A number is added to make its name unique."""
+        self._spawned += 1
+        return self.system.spawn(actor, name=f"{name} #{self._spawned}")
+
+    async def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels."""
+        return await self._directory.listed()
+
+    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably."""
+        return await self._directory.create(name, pchannel)
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel durably."""
+        await self.appends.dropping(name, lambda: self._directory.drop(name))
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names."""
+        return await self._directory.create_channels(owner, count)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none."""
+        destroy: Callable[[], Awaitable[None]] = partial(self._directory.destroy_channels, names)
+        for name in names:
+            destroy = partial(self.appends.dropping, name, destroy)
+        await destroy()
+
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, or (None) all."""
+        return await self._directory.described(names)
+
+    # -- the log
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned, to any client."""
+        name = await self._directory.pchannel_of(vchannel)
+        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
+        answer = await self._node(name).read(GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
+        return answer.time_tick
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, or None."""
+        name = await self._directory.pchannel_of(vchannel)
+        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
+        answer = await self._node(name).read(GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
+        return id_or_none("last", answer.last)
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Returns what each pchannel holds, and who holds it."""
+
+        async def report(name: str) -> PChannelRetention:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
+            answer = await self._node(name).read(GET_RETENTION, request, f"looking at what pchannel {name} holds")
+            return retention_from_proto(answer)
+
+        return await asyncio.gather(*map(report, self.pchannels))
+
+    def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
+        producer = self.producers[pchannel.channel]
+        return msgspec.structs.replace(
+            pchannel.statistics(),
+            frames=producer.written.frames,
+            events=producer.written.events,
+            open_transactions=producer.open_txns.count,
+            open_transaction_bytes=producer.open_txns.bytes,
+        )
+
+    def statistics(self) -> LogStatistics:
+        """Returns this client's counts since the log was opened."""
+        return LogStatistics(
+            self.name,
+            len(self._directory.known.records),
+            self.in_flight.size,
+            self.in_flight.waiting,
+            tuple(self._statistics(pchannel) for pchannel in self.pchannels.values()),
+        )
+
+    async def truncate(self, up_to: MessageID) -> None:
+        """Truncates the pchannel of this event up to it, inclusive. Doing it twice does no harm, so it is sent until it is answered."""
+        pchannel = self.pchannels.get(up_to.pchannel)
+        up_to = up_to if pchannel is None else pchannel.current(up_to)
+        if pchannel is None or not up_to.same_log(pchannel.log_id):
+            raise InvalidArgumentError(
+                f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
+            )
+        request = pchannel_calls_pb2.TruncateRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=up_to.pchannel), up_to=MessageIDProto(id=bytes(up_to))
+        )
+        await self._node(up_to.pchannel).repeat(TRUNCATE, request, f"truncating up to {up_to}")
+        await pchannel.look()
+
+    async def allocate_time_tick(self) -> int:
+        """Returns a tick above every tick that this client has seen."""
+        request = cluster_pb2.AllocateRequest(count=1, seen_time_tick=self.seen.value)
+        answer = await self._connection.read(ALLOCATE_TIME_TICKS, request, "allocating a time tick")
+        self.seen.saw(answer.first)
+        return answer.first
+
+
+def _of(failure: WALError, pchannel: str) -> WALError:
+    """Returns the error that ended the client, for one pchannel: `last_common` is an id of it, or None."""
+    return failure.of(pchannel) if isinstance(failure, LogWentBackError) else failure
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the log was closed: open it again to go on")
+
+
+class RemoteCursors:
+    """See `wal.read.cursors.service.Cursors`. `connection` returns the connection to the server that has a pchannel."""
+
+    def __init__(self, pchannels: Mapping[str, ReadablePChannel], connection: Callable[[str], Connection]) -> None:
+        self._pchannels = pchannels
+        self._connection = connection
+
+    async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
+        """Returns the cursor to resume from on this pchannel, None when nothing is saved."""
+        request = pchannel_calls_pb2.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
+        answer = await self._connection(pchannel).read(LOAD_CURSOR, request, f"loading {key}")
+        return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
+
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
+        """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
+        # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
+        start = min(cursor.start, (self._pchannels[cursor.pchannel].tail.durable_end, 0))
+        cursor = msgspec.structs.replace(cursor, start=start, saved_at=time.time())
+        request = pchannel_calls_pb2.SaveCursorRequest(
+            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
+        )
+        await self._connection(cursor.pchannel).repeat(SAVE_CURSOR, request, f"saving {cursor.key}")
+
+    async def infos(self) -> list[CursorInfo]:
+        """Returns all cursors, by name and vchannels."""
+
+        async def listed(pchannel: str) -> list[CursorInfo]:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=_named(pchannel))
+            answer = await self._connection(pchannel).read(LIST_CURSORS, request, "listing the cursors")
+            return [info_from_proto(state) for state in answer.cursors]
+
+        pages = await asyncio.gather(*map(listed, self._pchannels))
+        found = {(info.name, info.vchannels): info for page in pages for info in page}
+        return [found[key] for key in sorted(found)]
+
+    async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""
+        names = None if vchannels is None else frames_pb2.VChannelNames(names=vchannels)
+
+        async def delete(pchannel: str) -> None:
+            request = pchannel_calls_pb2.DeleteCursorsRequest(pchannel=_named(pchannel), name=name, vchannels=names)
+            await self._connection(pchannel).repeat(DELETE_CURSORS, request, f"deleting cursor {name!r}")
+
+        await asyncio.gather(*map(delete, self._pchannels))
+
+
+def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
+    return pchannel_pb2.PChannelInfo(name=pchannel)

@@ -1,0 +1,160 @@
+"""Nodes: which server has which pchannel, as AssignmentDiscover reports it, and the connections to these servers.
+
+Owns the task that follows the assignments. The pchannels of the server that sends the assignments are reached over the existing connection,
+because its advertised address may not be the one used here; those of another server are reached at its advertised address. A server that
+does not have a pchannel as it was told is reported to the coordinator, once for each term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from wal.client.calls import Pauses
+from wal.client.supervision import Supervision
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    UnavailableError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.rpc.api import pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.codes import error_to_proto
+from wal.rpc.connection import Connection, Stream
+from wal.rpc.methods import ASSIGNMENT_DISCOVER
+
+__all__ = ["Nodes"]
+
+MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
+"""The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
+
+Version = tuple[int, int]
+
+
+class Nodes:
+    """The connection for each pchannel, from `start` until `close`. `connect` returns a connection to an address without waiting for it."""
+
+    def __init__(
+        self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]], supervision: Supervision
+    ) -> None:
+        self._coordinator = coordinator
+        self._connect = connect
+        self._supervision = supervision
+        self._version: Version = (-1, -1)
+        self._terms: dict[str, int] = {}
+        """The term in which each pchannel is assigned."""
+        self._places: dict[str, Connection] = {}
+        """The connection for each pchannel that is not on the coordinator's server."""
+        self._connections: dict[str, Connection] = {}
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the assignments are known."""
+        self._following: asyncio.Task[None] | None = None
+        self._stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse] | None = None
+        self._reported: dict[str, int] = {}
+        """The newest term that was reported on this stream, by pchannel."""
+        self._reporting: set[asyncio.Task[None]] = set()
+
+    async def start(self, timeout_s: float) -> None:
+        """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
+        self._following = self._supervision.keep(self._follow, "follow assignments")
+        if not await self._supervision.begun(self._told, self._following, timeout_s=timeout_s):
+            raise UnavailableError(
+                f"the server at {self._coordinator.where} did not say within {timeout_s} s which server has which pchannel: try again"
+            )
+
+    def connection(self, pchannel: str) -> Connection:
+        """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
+        return self._places.get(pchannel, self._coordinator)
+
+    def report(self, pchannel: str, error: WALError) -> None:
+        """Tells the coordinator that a server answered with this error for a pchannel, if that says that the assignment is wrong.
+
+        Without a stream it tells nothing: the next stream begins with the assignments.
+        """
+        term = self._terms.get(pchannel, 0)
+        if not isinstance(error, MISPLACED) or self._stream is None or self._reported.get(pchannel, -1) >= term:
+            return
+        self._reported[pchannel] = term
+        report = proto.ReportAssignmentErrorRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error)
+        )
+        request = proto.AssignmentDiscoverRequest(report_error=report)
+        task = self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}")
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
+
+    def stop(self, cause: WALError | None = None) -> None:
+        """Ends all waits for the servers, as `Connection.stop` does."""
+        for connection in self._connections.values():
+            connection.stop(cause)
+
+    async def close_unless_answering(self, after_s: float) -> None:
+        """After this time closes the connections to servers that are gone or frozen: those which do not answer within the same time."""
+        await asyncio.sleep(after_s)
+        connections = (self._coordinator, *self._connections.values())
+        await asyncio.gather(*(connection.close_unless_answering(after_s) for connection in connections))
+
+    async def close(self) -> None:
+        """Stops following the assignments, and disconnects from all servers except the coordinator."""
+        tasks = [task for task in (self._following, *self._reporting) if task is not None]
+        self._following = None  # its cancellation holds its stream, and a stream holds the connection
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _follow(self) -> None:
+        pauses = Pauses()
+        while True:
+            try:
+                stream = await self._coordinator.stream(ASSIGNMENT_DISCOVER, "asking which server has which pchannel")
+                self._stream, self._reported = stream, {}
+                try:
+                    while (response := await stream.read()) is not None:
+                        if response.HasField("full_assignment"):
+                            await self._take(response.full_assignment)
+                            pauses.reset()
+                finally:
+                    self._stream = None
+                    stream.cancel()
+            except WALError as error:
+                if pauses.to_tell():
+                    _log.warning("the assignments of pchannels are not followed now: %s", error)
+            await asyncio.sleep(pauses.next())
+
+    async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> None:
+        """Adopts these assignments, unless newer ones are known."""
+        version = (getattr(full.version, "global"), full.version.local)
+        if version < self._version:
+            return
+        places: dict[str, Connection] = {}
+        for assignment in full.assignments:
+            node = assignment.node
+            if full.HasField("answered_by") and node.server_id == full.answered_by.server_id:
+                continue
+            if node.address not in self._connections:
+                self._connections[node.address] = await self._connect(node.address)
+            places |= dict.fromkeys([info.name for info in assignment.channels], self._connections[node.address])
+        self._version, self._places = version, places
+        self._terms = {info.name: info.term for assignment in full.assignments for info in assignment.channels}
+        if not self._told.done():
+            self._told.set_result(None)
+
+
+async def _write(
+    stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse],
+    request: proto.AssignmentDiscoverRequest,
+) -> None:
+    try:
+        await stream.write(request)
+    except WALError:
+        pass  # the stream has ended
+
+
+_log: Final = logging.getLogger("wal.remote")

@@ -1,0 +1,263 @@
+"""Outbox: the requests of one producer: those that wait, those that were sent, and what becomes of them when the connection is lost. Pure.
+
+Requests are sent in the order in which they were added. A request that the server refused for its own state was not executed, and is sent
+again; so is one without an answer if executing it twice does no harm, such as an append with an idempotency key. Both are sent again before
+anything newer, in their order. The outcome of any other request without an answer is unknown.
+
+Withdrawals: the requests of one producer whose callers wait no longer, until the server has been asked to withdraw them.
+
+What was sent takes room in flight until the server has answered it, and an append that waits at the server for its barrier would be
+answered only then. The request that withdraws has its turn among the others: what is added after a cancellation may share the result of
+the append that was cancelled, as in an open log of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from wal.errors import WALError
+from wal.message import Message
+from wal.rpc.api import append_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.write.idempotency.keys import Key
+
+__all__ = [
+    "REQUEST_BYTES",
+    "Hold",
+    "Make",
+    "Outbox",
+    "Sending",
+    "Withdrawable",
+    "Withdrawals",
+]
+
+REQUEST_BYTES: Final = 1024 * 1024
+"""A request has about this many bytes at most, unless one message or transaction is larger (wal/rpc/api/append.proto)."""
+REQUEST_MESSAGES: Final = 4096
+"""The most messages of a request: with columns of small messages, building more at once would hold up the event loop."""
+AHEAD_MIN: Final = 64
+"""While nothing is under way, the first request takes half of the waiting messages, and at least this many. After that the client and the
+server work at the same time, each on one half. A request of fewer messages would cost more than that saves."""
+
+Make = Callable[[int, int], proto.ProduceRequest]
+"""Returns a request, from its number and the largest tick that the client has seen."""
+
+
+class Hold:
+    """A vchannel whose pchannel the server is being asked for: requests for it wait, and whatever follows them on the same producer."""
+
+    __slots__ = ("finding", "pending")
+
+    def __init__(self) -> None:
+        self.pending: bool = True
+        self.finding: asyncio.Task[None] | None = None
+        """The task that asks the server; None before it does, while a drop is under way."""
+
+
+class Sending:
+    """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
+
+    One that writes nothing has size 0. A message has `message` and `key`, and shares its request with its neighbours; any other request has
+    `make`. It is `repeatable` if executing it twice does no harm.
+    """
+
+    __slots__ = ("barrier", "future", "hold", "key", "make", "may_wait", "message", "repeatable", "size", "tried")
+
+    def __init__(
+        self,
+        future: Any,
+        size: int,
+        *,
+        message: Message | None = None,
+        barrier: int = 0,
+        key: Key | None = None,
+        make: Make | None = None,
+        repeatable: bool = False,
+        hold: Hold | None = None,
+    ) -> None:
+        self.future = future
+        self.size: int = size
+        self.message = message
+        self.barrier = barrier
+        self.key = key
+        self.make = make
+        self.repeatable: bool = repeatable
+        self.hold = hold
+        self.may_wait: bool = size > 0 and (barrier > 0 or repeatable)
+        """Whether it may wait at the server for longer than the log takes to write: for its barrier, or for an append with the same key."""
+        self.tried: bool = False
+        """Whether it was sent before on a stream that was lost, so that it may have been executed."""
+
+
+class Outbox:
+    """The requests of one producer. Their numbers are those of the stream that they were sent on."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Sending] = deque()
+        self.sent: dict[int, Sending] = {}
+        self.refusing: WALError | None = None
+        """The error with which the server refused requests on this stream: it refuses all that follow."""
+        self._refused: list[tuple[int, Sending]] = []
+        self._next = 1
+
+    def __bool__(self) -> bool:
+        """Whether any request has no outcome yet."""
+        return bool(self.waiting or self.sent or self._refused)
+
+    def add(self, sending: Sending) -> None:
+        """Adds a request after all others."""
+        self.waiting.append(sending)
+
+    def take(self, *, bytes_max: int = REQUEST_BYTES) -> tuple[int, list[Sending]] | None:
+        """Takes what is sent next: one request, or the messages of one. Returns it with its first number; None if nothing may be sent now.
+
+        They count as sent.
+        """
+        waiting = self.waiting
+        if self.refusing is not None or not waiting:
+            return None
+        first = self._next
+        taken: list[Sending] = []
+        size = 0
+        messages_max = REQUEST_MESSAGES if self.sent else min(REQUEST_MESSAGES, max(AHEAD_MIN, len(waiting) // 2))
+        while waiting and len(taken) < messages_max:
+            sending = waiting[0]
+            if sending.hold is not None and sending.hold.pending:
+                break
+            if taken and (sending.make is not None or size + sending.size > bytes_max):
+                break
+            taken.append(waiting.popleft())
+            size += sending.size
+            if sending.make is not None:
+                break
+        if not taken:
+            return None
+        self.sent.update(zip(range(first, first + len(taken)), taken, strict=True))
+        self._next += len(taken)
+        return first, taken
+
+    def answered(self, number: int) -> Sending | None:
+        """Returns the request that got its outcome; None for a number that no request without an outcome has."""
+        return self.sent.pop(number, None)
+
+    def refused(self, number: int, error: WALError) -> None:
+        """Notes that the server refused a request for its own state: it will be sent again, on another stream."""
+        if (sending := self.sent.pop(number, None)) is not None:
+            self._refused.append((number, sending))
+            self.refusing = error
+
+    def restart(self, *, answered: bool = False) -> list[Sending]:
+        """Starts over because the stream has ended. Returns the requests whose outcome is unknown, in their order.
+
+        `answered`: the server had answered everything that it executed, so that it did not execute what has no answer.
+        """
+        again = [*self._refused]
+        unknown = []
+        for number, sending in self.sent.items():
+            if answered or sending.repeatable:
+                sending.tried = sending.tried or not answered
+                again.append((number, sending))
+            else:
+                unknown.append(sending)
+        again.sort(key=lambda numbered: numbered[0])
+        self.waiting.extendleft(sending for _, sending in reversed(again))
+        self.sent.clear()
+        self._refused.clear()
+        self.refusing = None
+        self._next = 1
+        return unknown
+
+    def take_back(self, wanted: Callable[[Sending], bool]) -> list[Sending]:
+        """Takes back the wanted ones of the waiting requests, in their order."""
+        taken = [sending for sending in self.waiting if wanted(sending)]
+        if taken:
+            self.waiting = deque([sending for sending in self.waiting if not wanted(sending)])
+        return taken
+
+    def clear(self) -> list[Sending]:
+        """Takes back all waiting requests, in their order. Those that were sent stay."""
+        taken = list(self.waiting)
+        self.waiting.clear()
+        return taken
+
+
+class Withdrawable(asyncio.Future[Any]):
+    """The future of a request: if that may wait at the server for long, and its producer has it, a cancellation withdraws it.
+
+    A callback would cost three times as much in each append that is not cancelled: the loop would have to call it.
+    """
+
+    __slots__ = ("sending", "withdrawals")
+
+    sending: Sending
+    withdrawals: Withdrawals
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled and (withdrawals := getattr(self, "withdrawals", None)) is not None:
+            withdrawals.cancelled(self.sending)
+        return cancelled
+
+
+class Withdrawals:
+    """The withdrawals of the requests in `outbox`. `release` gives the room of a request back that is not sent any more.
+
+    `changed` is called when the outbox has changed.
+    """
+
+    def __init__(self, outbox: Outbox, release: Callable[[int], None], changed: Callable[[], None]) -> None:
+        self._outbox = outbox
+        self._release = release
+        self._changed = changed
+        self._cancelled: set[Sending] = set()
+        self.closing: bool = False
+        """Whether the log is being closed, so that every request that may wait for long is withdrawn."""
+
+    def watch(self, sending: Sending) -> None:
+        """Withdraws the request if its caller is cancelled; its future is `Withdrawable`."""
+        future: Withdrawable = sending.future
+        future.sending, future.withdrawals = sending, self
+
+    def cancelled(self, sending: Sending) -> None:
+        """Withdraws a request whose caller was cancelled, with all that are cancelled in this turn of the loop."""
+        if not self._cancelled:
+            sending.future.get_loop().call_soon(self._withdraw)
+        self._cancelled.add(sending)
+
+    def restarted(self) -> None:
+        """Replaces the withdrawals on another stream: requests that are sent again have other numbers there."""
+        self._outbox.take_back(lambda sending: sending.make == self._request)
+        waiting = self._outbox.waiting
+        if waiting and (self.closing or any(sending.may_wait and sending.future.cancelled() for sending in waiting)):
+            self._add()
+
+    def close(self) -> None:
+        """Withdraws every request that may wait for long, once all are sent."""
+        self.closing = True
+        if self._outbox:
+            self._add()
+
+    def _withdraw(self) -> None:
+        # One with a key may have a result that others share, which only the server knows.
+        gone, self._cancelled = self._cancelled, set()
+        taken = self._outbox.take_back(lambda sending: sending in gone and not sending.repeatable)
+        self._release(sum(sending.size for sending in taken))
+        if len(taken) < len(gone):
+            self._add()
+        self._changed()
+
+    def _add(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._outbox.add(Sending(future, 0, make=self._request, repeatable=True))
+
+    def _request(self, number: int, _seen: int) -> proto.ProduceRequest:
+        ids = [
+            sent
+            for sent, sending in self._outbox.sent.items()
+            if sending.may_wait and (self.closing or sending.future.cancelled())
+        ]
+        return proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=number, withdrawn_ids=ids))

@@ -1,0 +1,446 @@
+"""ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests, and what is sent on it.
+
+UnknownOutcomes: requests that were sent on a lost connection and not answered, until their callers get the error.
+
+That is when a new stream has ended the lost one on the server: after that the server executes nothing of the lost stream, so a caller that
+does not find its message in the log may send it again. Without a server the callers get the error after `UNKNOWN_S`.
+
+Producer: the Produce stream of one pchannel.
+
+Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
+server took no more, becomes one request. A stream that has ended is opened again; `Outbox` says what becomes of the requests that were sent
+on it. If no server takes any request for `UNREACHABLE_S`, because none is there or all refuse, those that wait fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from wal.client.calls import Pauses
+from wal.client.outbox import Hold, Outbox, Sending, Withdrawals
+from wal.client.remote_pchannel import RemotePChannel
+from wal.client.seen import OpenTxns, SeenTick, Written
+from wal.client.supervision import Supervision
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    ClosedError,
+    IgnoredOperationError,
+    SessionLostError,
+    UnavailableError,
+    UnknownError,
+    UnknownOutcomeError,
+    UnmatchedChannelTermError,
+    WALError,
+    WouldBlockError,
+)
+from wal.message import MessageID
+from wal.rpc.api import append_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import outcomes_from_proto, request_of
+from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
+from wal.rpc.headers import producer_header
+from wal.rpc.methods import PRODUCE
+from wal.write.in_flight import InFlight
+from wal.write.operations import closed_at_barrier
+
+__all__ = [
+    "ProduceStream",
+    "Producer",
+    "UnknownOutcomes",
+    "open_stream",
+    "request_for",
+]
+
+ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
+
+
+async def open_stream(
+    connection: Connection,
+    pchannel: str,
+    session: bytes,
+    check: Callable[[proto.CreateProducerResponse], Awaitable[None]],
+) -> tuple[ProduceStream, int]:
+    """Returns a stream that the server has answered, and the term in which it has the pchannel.
+
+    Raises the error of the server, and that of `check`, which gets what the server says of its log.
+
+    Once it returns, the server executes nothing of an older stream of the same session.
+    """
+    request = proto.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), session=session)
+    stream = await connection.stream(PRODUCE, f"producing to pchannel {pchannel}", headers=[producer_header(request)])
+    try:
+        async with asyncio.timeout(connection.timeout_s):
+            response = await stream.read()
+    except TimeoutError:
+        stream.cancel()
+        raise UnavailableError(
+            f"the server did not begin to take messages for pchannel {pchannel} within {connection.timeout_s} s"
+        ) from None
+    except BaseException:
+        stream.cancel()
+        raise
+    if response is None or not response.HasField("create"):
+        stream.cancel()
+        raise UnknownError(f"the server began a Produce stream of pchannel {pchannel} with {response!r}")
+    try:
+        await check(response.create)
+    except BaseException:
+        stream.cancel()
+        raise
+    return stream, response.create.log.pchannel.term
+
+
+def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> proto.ProduceRequest:
+    """Returns the request for what an `Outbox` has taken: one request, or messages, of which the first has this number."""
+    make = taken[0].make
+    if make is not None:
+        return make(first, seen_time_tick)
+    appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
+    return proto.ProduceRequest(append=request_of(first, appends, seen_time_tick=seen_time_tick))  # type: ignore[arg-type]
+
+
+UNKNOWN_S: Final = 5.0
+
+
+class UnknownOutcomes:
+    """Keeps requests whose outcome is unknown. `fail` resolves requests with an error, and releases their room in flight."""
+
+    def __init__(self, fail: Callable[[list[Sending], BaseException], None]) -> None:
+        self._fail = fail
+        self._kept: list[tuple[list[Sending], UnknownOutcomeError]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, sendings: list[Sending], error: UnknownOutcomeError) -> None:
+        """Keeps requests until `tell`, but no longer than `UNKNOWN_S` after the first `add`."""
+        self._kept.append((sendings, error))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(UNKNOWN_S, self.tell)
+
+    def tell(self) -> None:
+        """Fails all kept requests."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        kept, self._kept = self._kept, []
+        for sendings, error in kept:
+            self._fail(sendings, error)
+
+
+QUIET_S: Final = 5.0  # how long the close of a log waits for the next outcome
+REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
+"""A server refuses requests with these errors for its own state: nothing was written, and another server may take them."""
+MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
+"""A stream that ends with one of these errors is opened again."""
+
+
+class Producer:
+    """The requests for one pchannel; `connection` returns the connection to the server that has it.
+
+    `report` is called with each error that says that a server does not take requests for the pchannel now. `log` checks what each server
+    has, and notes what was written.
+    """
+
+    def __init__(
+        self,
+        pchannel: str,
+        connection: Callable[[], Connection],
+        in_flight: InFlight,
+        seen: SeenTick,
+        report: Callable[[WALError], None],
+        supervision: Supervision,
+        log: RemotePChannel,
+    ) -> None:
+        self.pchannel: str = pchannel
+        self.outbox: Outbox = Outbox()
+        self.term: int = 0
+        """The term in which the server has the pchannel, on the newest stream."""
+        self.open_txns: OpenTxns = OpenTxns()
+        self.written: Written = Written()
+        self._outcomes = 0
+        self._connection = connection
+        self._report = report
+        self._supervision = supervision
+        self._log = log
+        self._in_flight = in_flight
+        self._seen = seen
+        self._changed = asyncio.Event()
+        self._withdrawals = Withdrawals(self.outbox, in_flight.release, self._changed.set)
+        self._session = uuid.uuid4().bytes
+        """A new stream of the same session ends the older one on the server."""
+        self._unknown = UnknownOutcomes(self.fail)
+        self._opening = False
+        """Whether the producer is looking for a server, and has no stream."""
+        self._closed_there = False
+        """Whether the server has sent `close` on the newest stream, so that it has answered everything that it executed."""
+        self._pauses = Pauses()
+        """The pauses before the next stream, while no server takes requests."""
+        self._failure: WALError | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def add(self, sending: Sending) -> None:
+        """Sends a request after all others; its room is taken already, and is released with its outcome.
+
+        Raises the error that ended the producer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._running is None:
+            self._running = self._supervision.start(self._run, f"produce {self.pchannel}")
+        self.outbox.add(sending)
+        if sending.may_wait:
+            self._withdrawals.watch(sending)
+        self._changed.set()
+
+    def all_taken(self) -> asyncio.Future[None] | None:
+        """Returns a future that is done once the server has taken everything that was added before, or None if it has."""
+        if not self.outbox and not self._unknown:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.add(Sending(future, 0, make=_end_of_none, repeatable=True))
+        return future
+
+    def wake(self) -> None:
+        """Continues after a hold has ended."""
+        self._changed.set()
+
+    def holds(self, hold: Hold) -> bool:
+        """Returns whether requests of this vchannel wait."""
+        return any(sending.hold is hold for sending in self.outbox.waiting)
+
+    def withdraw(self, hold: Hold) -> list[Sending]:
+        """Takes back the waiting requests of a vchannel, with their room."""
+        taken = self.outbox.take_back(lambda sending: sending.hold is hold)
+        self._changed.set()
+        return taken
+
+    async def close(self) -> None:
+        """Waits for the outcomes of everything that was added, and ends the stream. Without a server, requests fail at once.
+
+        What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`. A
+        refusal is no answer here: a server may refuse for ever.
+        """
+        self._withdrawals.close()
+        self._unknown.tell()
+        self._changed.set()
+        if self._running is not None and self._opening and not self.outbox:
+            self._running.cancel()
+        while self._running is not None and not self._running.done():
+            before = self._outcomes
+            await asyncio.wait([self._running], timeout=QUIET_S)
+            if self._outcomes == before:
+                self._running.cancel()
+        self.end(ClosedError("the log was closed: open it again to go on"))
+
+    def end(self, failure: WALError) -> None:
+        """Fails everything that has no outcome yet, and what is added from now on, with this error; the first one stays."""
+        self._failure = self._failure or failure
+        self._lost(self._failure)
+        self._give_up(self._failure)
+
+    def fail(self, sendings: list[Sending], error: BaseException) -> None:
+        """Fails requests, and releases their room."""
+        for sending in sendings:
+            self._settle(sending, error)
+        self._in_flight.release(sum(sending.size for sending in sendings))
+
+    # -- the stream
+
+    async def _run(self) -> None:
+        while await self._has_work():
+            await self._produce()
+
+    async def _has_work(self) -> bool:
+        while not self.outbox and not self._unknown:
+            if self._withdrawals.closing:
+                return False
+            self._changed.clear()
+            await self._changed.wait()
+        return True
+
+    async def _produce(self) -> None:
+        """Opens a stream and uses it until it ends."""
+        began = asyncio.get_running_loop().time()
+        self._opening = True
+        try:
+            stream, self.term = await open_stream(
+                self._connection(), self.pchannel, self._session, self._log.begin_stream()
+            )
+        except WALError as error:
+            self._pauses.waited_s += asyncio.get_running_loop().time() - began
+            if self._withdrawals.closing:
+                self._give_up(error)
+            else:
+                await self._refused(error)
+            return
+        self._opening = self._closed_there = False
+        self._unknown.tell()
+        try:
+            cause = await self._use(stream)
+        finally:
+            self._log.log.losses += 1
+            stream.cancel()
+        refusal = self.outbox.refusing or (ClosedError("the server is stopping") if self._closed_there else cause)
+        self._lost(cause)
+        if refusal is not None and self.outbox:
+            await self._refused(refusal)
+        else:
+            self._pauses.reset()
+
+    async def _refused(self, refusal: WALError) -> None:
+        """Pauses before the next stream, because no server takes the requests for this reason, or fails them."""
+        self._report(refusal)
+        if not isinstance(refusal, (*MOVED, WouldBlockError)):
+            self._give_up(refusal)
+        elif self._pauses.waited_s >= UNREACHABLE_S:
+            error = UnavailableError(
+                f"no server has taken requests for pchannel {self.pchannel} for {UNREACHABLE_S:g} s: {refusal}; try again when one does"
+            )
+            error.__cause__ = refusal
+            self._give_up(error)
+        else:
+            if self._pauses.to_tell():
+                _log.warning("requests for pchannel %s wait for a server that takes them: %s", self.pchannel, refusal)
+            await asyncio.sleep(self._pauses.next())
+
+    async def _use(self, stream: ProduceStream) -> WALError | None:
+        """Sends requests until the stream ends or refuses them; returns the error with which it ended."""
+        reading = asyncio.get_running_loop().create_task(self._read(stream), name=f"outcomes of {self.pchannel}")
+        reading.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not reading.done():
+                self._changed.clear()
+                taken = self.outbox.take()
+                if taken is not None:
+                    await stream.write(request_for(*taken, seen_time_tick=self._seen.value))
+                elif self.outbox.refusing is not None and not self.outbox.sent:
+                    break
+                elif self._withdrawals.closing and not self.outbox:
+                    await stream.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+                    await asyncio.wait([reading], timeout=self._connection().timeout_s)
+                    break
+                else:
+                    await self._changed.wait()
+        except WALError:
+            # What the stream ended with is told to the task that reads; outcomes that came before its end are taken first.
+            await asyncio.wait([reading], timeout=self._connection().timeout_s)
+        finally:
+            if not reading.done():
+                stream.cancel()
+            await asyncio.wait([reading])
+        return reading.result()
+
+    async def _read(self, stream: ProduceStream) -> WALError | None:
+        """Takes outcomes until the stream ends; returns the error with which it ended."""
+        try:
+            while (response := await stream.read()) is not None:
+                if response.HasField("outcomes"):
+                    self._take(response.outcomes)
+                elif response.HasField("close"):
+                    self._closed_there = True
+                    return None
+        except WALError as error:
+            return error
+        except DecodeError as error:
+            return UnknownError(f"the server of pchannel {self.pchannel} sent outcomes that cannot be read: {error}")
+        return None
+
+    # -- outcomes
+
+    def _take(self, outcomes: append_pb2.Outcomes) -> None:
+        released = newest = 0
+        event: MessageID | None = None
+        outbox = self.outbox
+        self.written.count(outcomes.appended)
+        for number, outcome in outcomes_from_proto(outcomes):
+            if isinstance(outcome, BaseException):
+                if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:
+                    outbox.refused(number, outcome)
+                    self._changed.set()
+                elif (sending := outbox.answered(number)) is not None:
+                    released += sending.size
+                    self._settle(sending, outcome)
+                continue
+            if (sending := outbox.answered(number)) is None:
+                continue
+            released += sending.size
+            if outcome.time_tick is not None and outcome.time_tick > newest:
+                newest = outcome.time_tick
+                event = outcome.message_id
+            if not (future := sending.future).done():
+                future.set_result(outcome)
+        self._seen.saw(newest)
+        if event is not None:
+            self._log.log.saw(event.position, event.index, newest)
+        for begun in outcomes.begun:
+            if (sending := outbox.answered(begun.request_id)) is not None:
+                released += sending.size
+                self._settle(sending, begun)
+        for number in outcomes.done:
+            if (sending := outbox.answered(number)) is not None:
+                released += sending.size
+                self._settle(sending, None)
+        if released:
+            self._in_flight.release(released)
+        if outbox.refusing is None:
+            self._outcomes += 1
+            self._pauses.reset()
+        if not outbox.sent:
+            self._changed.set()
+
+    @staticmethod
+    def _settle(sending: Sending, outcome: object) -> None:
+        future = sending.future
+        if not future.done():
+            if isinstance(outcome, IgnoredOperationError):  # only a close withdraws what a caller waits for
+                future.set_exception(closed_at_barrier())
+            elif isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    def _lost(self, cause: WALError | None) -> None:
+        """Sorts the requests of a stream that has ended: those whose outcome is unknown will fail, the others are sent again."""
+        unknown = self.outbox.restart(answered=self._closed_there)
+        if unknown:
+            error = UnknownOutcomeError(
+                f"the connection to the server of pchannel {self.pchannel} was lost before it answered ({cause or 'it ended'}): the "
+                "message may be in the log; look before you repeat it, or use an idempotency key: then it is repeated for you"
+            )
+            error.__cause__ = cause
+            self._unknown.add(unknown, error)
+        self._withdrawals.restarted()
+        if cause is not None and not isinstance(cause, MOVED):
+            self._give_up(cause)
+
+    def _give_up(self, error: WALError) -> None:
+        """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
+        self._pauses.reset()
+        self._unknown.tell()
+        waiting = self.outbox.clear()
+        tried = [sending for sending in waiting if sending.tried and sending.size]
+        self.fail([sending for sending in waiting if not (sending.tried and sending.size)], error)
+        if tried:
+            unknown = UnknownOutcomeError(
+                f"the connection to the server of pchannel {self.pchannel} was lost before it answered, and no server takes the message "
+                f"again ({error}): it may be in the log; repeat it with the same idempotency key"
+            )
+            unknown.__cause__ = error
+            self.fail(tried, unknown)
+
+
+def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
+    """Returns the end of no transaction, which a server answers after it has taken all requests before it."""
+    return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
+
+
+_log: Final = logging.getLogger("wal.remote")

@@ -1,0 +1,254 @@
+"""RemotePChannel: a pchannel on a server, as the scanners of this process see it.
+
+Owns the Consume stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream begins
+with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted, and
+continues exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from wal.client.calls import Pauses
+from wal.client.remote_log import LATER, RemoteReadableLog
+from wal.client.supervision import Supervision
+from wal.errors import LogWentBackError, WALError
+from wal.message import LogPosition, MessageID
+from wal.read.options import ReadPosition
+from wal.read.pchannel import PAGE_BYTES, PChannelStatistics, ReadablePChannel
+from wal.read.truncated import PageRequest
+from wal.rpc.api import frames_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.connection import Connection, Stream
+from wal.rpc.headers import consumer_header
+from wal.rpc.methods import CONSUME
+from wal.rpc.reports import tail_from_proto
+from wal.storage.base import FramePage, LogSnapshot
+
+__all__ = ["RemotePChannel"]
+
+ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
+Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
+_NONE: Final = (-1, -1)
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What a client knows of the log at a moment."""
+
+    shown: LogSnapshot
+    seen: ReadPosition | None
+    losses: int
+
+
+class RemotePChannel(ReadablePChannel):
+    """A pchannel of an open log. `close` it with the error for its readers."""
+
+    log: RemoteReadableLog
+
+    def __init__(self, log: RemoteReadableLog, supervision: Supervision) -> None:
+        shown = log.shown
+        super().__init__(log, form=log.form, promised_tick=shown.promised_tick, newest=shown.newest)
+        self._supervision = supervision
+        self._following: asyncio.Task[None] | None = None
+        self._stream: ConsumeStream | None = None
+        self._awaited_tick = 0
+        self._pauses = Pauses()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._checking = asyncio.Lock()
+        log.check_again = self.look
+
+    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
+        return await self.log.read(start, names=names, bytes_max=PAGE_BYTES)  # the log shares what is transferred
+
+    async def look(self) -> None:
+        """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
+        before = self._known()
+        snapshot, last_truncated = await self.log.moment()
+        await self._check_back(before, snapshot)
+        self._show(snapshot, last_truncated)
+
+    def begin_stream(self) -> Callable[[Created], Awaitable[None]]:
+        """Returns the check of a stream that is about to be opened: to be called with what the server answers, before the stream is used.
+
+        It raises FormatError if the server has another log, and LogWentBackError if it has an older copy of this one. Either ends the
+        client.
+        """
+        before = self._known()
+
+        async def check(created: Created) -> None:
+            self.log.check(created.log)
+            if created.HasField("tail"):
+                snapshot, _ = tail_from_proto(created.tail, term=created.log.pchannel.term)
+                await self._check_back(before, snapshot)
+
+        return check
+
+    def _known(self) -> _Known:
+        """Returns what a snapshot that is asked for from now on must still have: later events may be missing in it."""
+        return _Known(self.log.shown, self.log.seen, self.log.losses)
+
+    async def _check_back(self, before: _Known, snapshot: LogSnapshot) -> None:
+        """Ends the client, with LogWentBackError, unless the log of this snapshot still has what was known before it was asked for."""
+        log, seen, end, shown = self.log, before.seen, snapshot.durable_end, before.shown
+        try:
+            if end < shown.durable_end or snapshot.term < shown.term:
+                what = f"it ends at {end} in term {snapshot.term}, after {shown.durable_end} in term {shown.term}"
+                raise await self.went_back(what, shown.promised_tick if seen is None else seen.time_tick, end=end)
+            if log.checked < before.losses or snapshot.term != shown.term:
+                async with self._checking:
+                    if seen is not None and (log.checked < before.losses or snapshot.term != shown.term):
+                        await self.check_seen(seen, end=end)
+                    log.checked = max(log.checked, before.losses)
+        except LogWentBackError as error:
+            self._supervision.end(error)
+            raise
+
+    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
+        """Raises LogWentBackError as of any pchannel. Waits for a server, as a read does."""
+        await self.log.patiently(partial(super().check_seen, seen, end=end))
+
+    async def _look_at(self, request: PageRequest) -> FramePage:
+        return await self.log.look_at(request)
+
+    async def catch_up(self) -> None:
+        """Shows readers everything that is durable now, and follows the log from now on."""
+        await self.look()
+        self.follow()
+
+    def follow(self) -> None:
+        """Follows the log from now on, for its readers, until it is closed."""
+        if self._following is None and self.tail.failure is None:
+            self._following = self._supervision.keep(self._follow, f"follow {self.channel}")
+
+    async def close(self, cause: WALError) -> None:
+        """Ends the readers and the stream."""
+        self.tail.fail(cause)
+        await self.log.close()
+        tasks = [task for task in (self._following, *self._asking) if task is not None]
+        self._following = None  # its cancellation holds its stream, and a stream holds the connection
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def advance_for(self, tick: int) -> bool:
+        """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""
+        if tick > self._awaited_tick:
+            self._awaited_tick = tick
+            self._ask(tick)
+        return False
+
+    async def first_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None.
+
+        Everything shown to readers may have been truncated since: then it catches up and asks again.
+        """
+        while True:
+            await self.catch_up()
+            first = await super().first_event()
+            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
+                return first
+
+    def statistics(self) -> PChannelStatistics:
+        """Returns this client's counts of reading; `RemoteLog` adds those of its producer."""
+        return PChannelStatistics(
+            name=self.channel,
+            term=self.log.shown.term,
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.tail.promised_tick,
+        )
+
+    # -- following
+
+    async def _follow(self) -> None:
+        """Keeps a stream open and shows what it says."""
+        try:
+            while True:
+                try:
+                    check = self.begin_stream()
+                    stream = await self._open()
+                    try:
+                        await self._take(stream, check)
+                    finally:
+                        self.log.losses += 1
+                        self._stream = None
+                        stream.cancel()
+                except LATER as error:
+                    self.log.report(error)
+                    if self._pauses.to_tell():
+                        _log.warning("readers of pchannel %s wait for a server: %s", self.channel, error)
+                await asyncio.sleep(self._pauses.next())
+        except WALError as error:  # the log was recreated, or the server does not allow it
+            self.tail.fail(error)
+
+    async def _open(self) -> ConsumeStream:
+        request = proto.CreateConsumerRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=self.channel),
+            frames=frames_pb2.FrameSelection(incarnation=self.log.incarnation, tail_only=True),
+        )
+        connection: Connection = self.log.connection()
+        return await connection.stream(
+            CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)]
+        )
+
+    async def _take(self, stream: ConsumeStream, check: Callable[[Created], Awaitable[None]]) -> None:
+        term = self.log.shown.term
+        while (response := await stream.read()) is not None:
+            if response.HasField("create"):
+                created = response.create
+                await check(created)
+                term = created.log.pchannel.term
+                if created.HasField("tail"):
+                    self._show(*tail_from_proto(created.tail, term=term))
+                self._stream = stream
+                self._pauses.reset()
+                if self._awaited_tick > self.tail.promised_tick:
+                    self._ask(self._awaited_tick)
+            elif response.HasField("frames") and response.frames.HasField("tail"):
+                self._show(*tail_from_proto(response.frames.tail, term=term))
+            elif response.HasField("close"):
+                return
+
+    def _ask(self, tick: int) -> None:
+        """Sends the tick that readers wait for. Without a stream the next one begins with it."""
+        if self._stream is None:
+            return
+        request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
+        task = self._supervision.start(partial(_write, self._stream, request), f"await a tick of {self.channel}")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _show(self, snapshot: LogSnapshot, last_truncated: LogPosition | None) -> None:
+        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it."""
+        tail = self.tail
+        if snapshot.durable_end < tail.durable_end:
+            return  # a later snapshot is shown already
+        self.log.show(snapshot, last_truncated)
+        newest = max(tail.newest or _NONE, snapshot.newest or _NONE)
+        if snapshot.durable_end > tail.durable_end:
+            self.recent.restart(snapshot.durable_end)
+            tail.data_moved(
+                durable_end=snapshot.durable_end,
+                promised_tick=max(tail.promised_tick, snapshot.promised_tick),
+                newest=None if newest == _NONE else newest,
+            )
+        else:
+            tail.newest = None if newest == _NONE else newest
+            tail.tick_moved(snapshot.promised_tick)
+
+
+async def _write(stream: ConsumeStream, request: proto.ConsumeRequest) -> None:
+    try:
+        await stream.write(request)
+    except WALError:
+        pass  # the stream has ended: the next one begins with the tick
+
+
+_log: Final = logging.getLogger("wal.remote")

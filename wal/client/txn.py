@@ -1,0 +1,279 @@
+"""RemoteTxn: an open transaction of a log on the network. Its bodies are kept here until the commit, which sends all of them.
+
+The server keeps the lease and ends the transaction at an exclusive message. Bodies that were added renew the lease, within a third of the
+keepalive and at most once in it; an answer that the transaction has ended fails the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from wal.client.directory import KnownVChannels
+from wal.client.outbox import Make, Sending, Withdrawable
+from wal.client.producer import Producer
+from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext
+from wal.message.wire_fields import txn_from_proto
+from wal.rpc.api import append_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import columns_of, expected_to_proto
+from wal.ticks import check_tick
+from wal.write.checks import as_messages, bodies_of
+from wal.write.idempotency.keys import Key, key_ext
+from wal.write.in_flight import InFlight
+from wal.write.txn_table import TxnLimits, check_txn_size, names_size
+
+__all__ = ["RemoteTxn"]
+
+RENEWALS: Final = 3
+"""The lease is renewed at most this often during a keepalive, and only after bodies were added."""
+
+
+class RemoteTxn:
+    """See `wal.engine.EngineTxn`. `begun` is the server's answer."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        in_flight: InFlight,
+        known: KnownVChannels,
+        begun: append_pb2.BegunTxn,
+        names: tuple[str, ...],
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None],
+        limits: TxnLimits,
+        *,
+        bytes_max: int,
+    ) -> None:
+        self.context: TxnContext = txn_from_proto(begun.context)
+        self._producer = producer
+        self._open_txns = producer.open_txns
+        self._open_txns.count += 1
+        self._in_flight = in_flight
+        self._known = known
+        self._begun = begun
+        self._names = names
+        self._key = key
+        self._expected = expected_to_proto(expected_last)
+        self._limits = limits
+        self._bytes_max = bytes_max
+        self._incarnations = {name: info.incarnation for name in names if (info := known.records.get(name)) is not None}
+        self._loop = asyncio.get_running_loop()
+        self._bodies: list[Message] = []
+        self._counted = 0
+        self._stored = names_size(names, key_bytes=0 if key is None else len(key_ext(key)))
+        self._barrier = 0
+        self._renewed_at = self._loop.time()
+        self._renewal: asyncio.TimerHandle | None = None
+        """Set from the plan of a renewal until its answer."""
+        self._added = False
+        """Whether bodies were added after the last renewal was sent."""
+        self._failure: WALError | None = None
+        self._committing = False
+        self._ended = False
+
+    def append(self, message: Message, barrier_time_tick: int) -> int:
+        """Adds a body; returns how many bodies there are."""
+        return self.append_many((message,), barrier_time_tick)
+
+    def append_many(self, messages: Sequence[Message | bytes], barrier_time_tick: int) -> int:
+        """Adds bodies, all or none; returns how many bodies there are."""
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        bodies = bodies_of(messages, self._names, bytes_max=self._bytes_max)
+        self._check_open()
+        self._added = True
+        if self._renewal is None:
+            self._plan_renewal()
+        stored, counted = self._stored + bodies.stored, self._counted + bodies.counted
+        check_txn_size(len(self._bodies) + len(messages), counted, stored, self._limits)
+        held, limits = self._open_txns, self._limits
+        if held.bytes + bodies.counted > limits.open_txn_bytes_max:
+            raise WouldBlockError(
+                f"open transactions hold {held.bytes} bytes and {bodies.counted} more would pass open_txn_bytes_max="
+                f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
+            )
+        held.bytes += bodies.counted
+        self._bodies += as_messages(messages, self._names)
+        self._stored, self._counted = stored, counted
+        self._barrier = max(self._barrier, barrier)
+        return len(self._bodies)
+
+    async def commit(self) -> AppendResult | ForgottenResult:
+        """Sends all bodies; the commit is durable on return."""
+        self._committing = True
+        try:
+            self._check_open()
+            future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
+            size = self._stored
+            self._in_flight.force(size)
+            make, barrier = self._commit_request(), self._barrier
+            self._send(Sending(future, size, make=make, barrier=barrier, repeatable=self._key is not None))
+            result = await future
+        except WouldBlockError:
+            self._committing = False
+            raise
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+        return result
+
+    async def rollback(self) -> None:
+        """Has the server forget the transaction; does nothing if it has ended."""
+        if self._ended:
+            return
+        self._end()
+        try:
+            await self._ask_rollback()
+        except WALError:
+            return  # it has ended already, or it ends with its lease
+
+    def abandon(self) -> bool:
+        """Rolls back without waiting; returns False if the transaction has ended. From any thread."""
+        if self._ended or self._spanned() is not None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(self._forget)
+        except RuntimeError:  # the loop has ended, and the transaction ends with its lease
+            return False
+        return True
+
+    def close(self) -> None:
+        """Rolls back because the log is being closed, unless its commit is under way."""
+        if not self._ended and not self._committing:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._end()
+        try:
+            self._ask_rollback().add_done_callback(_seen)
+        except WALError:
+            pass  # the log is closed, and the transaction ends with its lease
+
+    def _ask_rollback(self) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        txn_id = self.context.txn_id
+        self._send(
+            Sending(
+                future,
+                0,
+                make=lambda number, seen: proto.ProduceRequest(
+                    rollback_txn=append_pb2.RollbackTxnRequest(request_id=number, txn_id=txn_id)
+                ),
+                repeatable=True,
+            )
+        )
+        return future
+
+    def _end(self) -> None:
+        """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
+        if not self._ended:
+            self._open_txns.count -= 1
+        self._ended = True
+        self._bodies = []
+        self._open_txns.bytes -= self._counted
+        self._counted = 0
+        if self._renewal is not None:
+            self._renewal.cancel()
+
+    # -- the lease
+
+    def _plan_renewal(self) -> None:
+        due = self._renewed_at + self.context.keepalive / RENEWALS
+        self._renewal = self._loop.call_at(due, self._renew)
+
+    def _renew(self) -> None:
+        if self._committing:  # the commit renews it
+            self._renewal = None
+            return
+        self._renewed_at, self._added = self._loop.time(), False
+        future: asyncio.Future[Any] = self._loop.create_future()
+        txn_id, bodies, size = self.context.txn_id, len(self._bodies), self._counted
+        sending = Sending(
+            future,
+            0,
+            make=lambda number, seen: proto.ProduceRequest(
+                keep_txn=append_pb2.KeepTxnRequest(request_id=number, txn_id=txn_id, bodies=bodies, bytes=size)
+            ),
+            repeatable=True,
+        )
+        try:
+            self._send(sending)
+        except WALError:
+            return  # the log is closed: the next call says so
+        future.add_done_callback(self._renewed)
+
+    def _renewed(self, future: asyncio.Future[Any]) -> None:
+        self._renewal = None
+        error = future.exception()
+        if self._ended:
+            return
+        # A server of a later term does not know the transaction, and begins it again at the commit.
+        if (
+            isinstance(error, TransactionExpiredError | ChannelNotExistError)
+            and self._producer.term == self._begun.term
+        ):
+            self._fail(error)
+        elif self._added:
+            self._plan_renewal()
+
+    # -- what all of them have in common
+
+    def _fail(self, failure: WALError) -> None:
+        self._failure = failure
+        self._end()
+
+    def _send(self, sending: Sending) -> None:
+        try:
+            self._producer.add(sending)
+        except BaseException:
+            self._in_flight.release(sending.size)
+            raise
+
+    def _check_open(self) -> None:
+        """Raises why the transaction is over, if it is known here."""
+        if self._failure is None:
+            for _, change in self._known.changes(self._producer.pchannel, self._incarnations):
+                if isinstance(change, ChannelNotExistError):
+                    self._fail(change)
+                    break
+        if self._failure is None and (spanned := self._spanned()) is not None:
+            name, message_type = spanned
+            self._fail(
+                TransactionExpiredError(
+                    f"transaction {self.context.txn_id} was failed by a {message_type.name} message on vchannel {name!r}, which no "
+                    "transaction may span; nothing of it is in the log: begin a new one"
+                )
+            )
+        if self._failure is not None:
+            raise self._failure
+
+    def _spanned(self) -> tuple[str, MessageType] | None:
+        return self._known.spanned(self._names, self.context.txn_id)
+
+    def _commit_request(self) -> Make:
+        """Returns what makes the request of a commit with the bodies as they are now."""
+        columns = columns_of(self._bodies)
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            return proto.ProduceRequest(
+                commit_txn=append_pb2.CommitTxnRequest(
+                    request_id=number,
+                    txn=self._begun,
+                    vchannels=self._names,
+                    bodies=columns,
+                    key=b"" if self._key is None else key_ext(self._key),
+                    barrier_time_tick=self._barrier,
+                    seen_time_tick=seen,
+                    expected_last=self._expected,
+                )
+            )
+
+        return make
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,307 @@
+"""The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
+
+A `ReadableEngine` is read; a `WritableEngine` is also written. `local/` is the engine of a log that this process writes, `read_only/`
+that of a log that another process writes, and `remote/` that of a log on the network; `factory.py` chooses. Calls are at the level of
+messages and results: which actors, files or connections serve them is up to the engine.
+
+The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
+sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with these
+exceptions: `place` may be read at any time, and `abandon`, `released` and `EngineTxn.abandon` may be used from any thread.
+
+Every call may raise a WALError for an engine that failed (the original cause, each time) or that is being closed (ClosedError). The
+docstrings name the other errors. Cancelling a caller never undoes a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+
+from wal.read.pchannel import PChannelStatistics
+
+if TYPE_CHECKING:
+    from actors import Actor, ActorRef
+    from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+    from wal.channels.channels import ChannelDescription
+    from wal.channels.vchannels import OwnerDescription, VChannelInfo
+    from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
+    from wal.read.cursors.service import Cursors
+    from wal.read.options import Selection
+    from wal.read.pchannel import ReadablePChannel
+    from wal.retention.report import PChannelRetention
+    from wal.write.idempotency.keys import Key, ProducerInfo
+
+__all__ = [
+    "NOT_EXPECTED", "Appends", "Broadcasts", "EngineTxn", "LogStatistics", "ReadableEngine", "WritableEngine",
+]  # fmt: skip
+
+R_co = TypeVar("R_co", covariant=True)
+NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
+"""The last event of no vchannel is expected."""
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room."""
+
+    wal_name: str
+    vchannels: int
+    bytes_in_flight: int
+    appends_waiting: int
+    pchannels: tuple[PChannelStatistics, ...]
+
+
+class ReadableEngine(Protocol):
+    """An engine that serves the reading half of the API."""
+
+    place: str
+    """Where the log is: its directory, or another location as text."""
+
+    @property
+    def cursors(self) -> Cursors:
+        """The saved positions of readers."""
+
+    @property
+    def name(self) -> str:
+        """The name of the backend, as `log.wal_name` shows it."""
+
+    @property
+    def writable(self) -> WritableEngine | None:
+        """This engine, if it also serves the writing half of the API, else None."""
+
+    @property
+    def released(self) -> bool:
+        """Whether the engine holds no file, thread, lock or connection any more."""
+
+    async def open(self) -> None:
+        """Opens the log. A failure releases everything and raises.
+
+        Raises LockedError, FormatError, CorruptionError, StorageError, ChannelFencedError if another writer takes the log over meanwhile,
+        or InvalidArgumentError for settings that do not fit the log.
+        """
+
+    async def close(self) -> None:
+        """Drains what is in flight, ends every reader and releases everything. Raises the first failure after everything is released."""
+
+    def abandon(self) -> None:
+        """Releases everything once the event loop has ended; what was in flight has an unknown outcome. Blocks; idempotent."""
+
+    async def attach(
+        self, names: tuple[str, ...]
+    ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, the vchannels as they are now, and a function that starts the scanner's actor.
+
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on
+        several pchannels.
+        """
+
+    async def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels that are known, in any order."""
+
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, in this order, or (None) all, in the order of their creation. See `wal/channels/channels.py`.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel.
+        """
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned.
+
+        Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one.
+
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
+
+    def statistics(self) -> LogStatistics:
+        """Returns the counts since opening; those of writing are 0 in an engine that only reads."""
+
+
+class WritableEngine(ReadableEngine, Protocol):
+    """An engine that serves both halves of the API."""
+
+    frame_bytes_max: int
+    """The largest frame that the log takes."""
+
+    @property
+    def appends(self) -> Appends: ...
+
+    @property
+    def broadcasts(self) -> Broadcasts: ...
+
+    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably, on this pchannel or on one that the engine chooses.
+
+        Raises ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`;
+        NoSpaceError, UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
+        """
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel durably, with its transactions, readers and cursors; raises ChannelNotExistError if there is none.
+
+        Raises NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, the call may be repeated.
+        """
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names.
+
+        Raises as `create_vchannel` does. After an UnknownOutcomeError all exist, or none.
+        """
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none, as `drop_vchannel` drops a vchannel.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError,
+        UnavailableError, UnknownOutcomeError or StorageError the call may be repeated.
+        """
+
+    async def truncate(self, up_to: MessageID) -> None:
+        """Truncates a pchannel up to this event, inclusive.
+
+        Raises InvalidArgumentError for an id that is above the durable end, of no pchannel of this log, or past what a cursor or a
+        broadcast still needs.
+        """
+
+    async def allocate_time_tick(self) -> int:
+        """Returns a tick above every tick allocated before. Raises StorageError if the limit of ticks cannot be saved."""
+
+
+class Appends(Protocol):
+    """The writing calls. Calls for one pchannel are executed in the order they were made, also across its vchannels.
+
+    A call that is refused before anything is sent (TypeError, InvalidArgumentError, WouldBlockError) changes nothing, and creates no
+    vchannel. A result is durable. A failed write is a StorageError, a lost connection an UnknownOutcomeError, both with
+    `outcome_unknown`.
+    """
+
+    message_bytes_max: int
+    """The most bytes that the payload and the properties of a message may have."""
+
+    def append(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult] | None:
+        """Sends a message; returns None if it has to wait for room in flight. The hot path: no coroutine, one future per message.
+
+        A message for a vchannel that does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
+        """
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message with an idempotency key; returns None as `append` does.
+
+        Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one.
+        """
+
+    def append_expecting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message that is appended only if this is the last event of its vchannel (None: it never had one).
+
+        The future raises a ConflictError if it is not. Returns None as `append` does. Raises InvalidArgumentError for an id of another
+        pchannel, or of another incarnation of its log.
+        """
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight: a WouldBlockError, or the ClosedError of an engine that is being closed."""
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room in flight; callers are served in order."""
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message with an idempotency key when there is room in flight."""
+
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends as `append_expecting` does when there is room in flight."""
+
+    def append_txn(
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> Awaitable[AppendResult | ForgottenResult]:
+        """Appends a whole transaction on vchannels of one pchannel when there is room in flight.
+
+        `bytes` are an INSERT on its only vchannel. `expected_last` is by name, for some or all of `names`; a ConflictError says that one of
+        them has another last event. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
+        InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_keyed` do.
+        """
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
+
+    async def begin_txn(
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> EngineTxn[AppendResult | ForgottenResult]:
+        """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting. Its commit judges `expected_last`.
+
+        Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
+        """
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what is remembered of producers, in any order."""
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer durably. Raises InvalidArgumentError if it is unknown; WouldBlockError while its appends are in flight."""
+
+
+class EngineTxn(Protocol[R_co]):
+    """An open transaction. Its bodies are kept outside of the log until the commit."""
+
+    context: TxnContext
+
+    def append(self, message: Message, barrier_time_tick: int) -> int:
+        """Adds a body and refreshes the lease; returns how many bodies there are.
+
+        WouldBlockError and InvalidArgumentError leave the transaction open; TransactionExpiredError and ChannelNotExistError end it.
+        """
+
+    def append_many(self, messages: Sequence[Message | bytes], barrier_time_tick: int) -> int:
+        """Adds bodies, all or none, and refreshes the lease; returns how many bodies there are. Raises as `append` does.
+
+        `bytes` are an INSERT on the transaction's only vchannel.
+        """
+
+    async def commit(self) -> R_co:
+        """Writes all bodies as one event. WouldBlockError leaves the transaction open; TransactionExpiredError means that it has ended."""
+
+    async def rollback(self) -> None:
+        """Forgets the transaction; does nothing if it has ended already."""
+
+    def abandon(self) -> bool:
+        """Rolls back a transaction that no caller holds any more, without waiting; returns False if it has ended. From any thread."""
+
+
+class Broadcasts(Protocol):
+    """The broadcaster of the log; `wal.LogBroadcast` says what each call does and raises."""
+
+    async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult: ...
+
+    async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None: ...
+
+    async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None: ...
+
+    async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None: ...
+
+    async def tasks(self) -> list[BroadcastTask]: ...
+
+    async def abort(self, broadcast_id: int, reason: str) -> None: ...
+
+    def statistics(self) -> BroadcasterStatistics: ...

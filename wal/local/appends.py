@@ -1,0 +1,553 @@
+"""TxnAppends: how transactions get from a call into the inbox of a vchannel's actor, either whole or body by body.
+
+It keeps the same order as `LocalAppends`: first the checks, then the vchannels, since looking them up may create them, and last the room
+in flight. A transaction that is refused is not written.
+
+LocalAppends: how messages and transactions get from a call into the inbox of their vchannel's actor.
+
+Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
+up may create it. A message that is refused changes nothing. `append` is the hot path of the product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from actors import ActorError
+from wal.channels.vchannels import check_vchannel
+from wal.engine import NOT_EXPECTED
+from wal.errors import InvalidArgumentError, WALError
+from wal.frame import Payloads, Record
+from wal.local.txn import LocalTxn
+from wal.local.vchannels import VChannelRoutes, refusal, tell
+from wal.message import (
+    AppendResult,
+    ForgottenResult,
+    Message,
+    MessageID,
+    MessageType,
+    TxnContext,
+    encode_properties,
+    type_properties,
+)
+from wal.settings import Settings
+from wal.ticks import check_tick
+from wal.write.bulk import Piece, bulk_results
+from wal.write.checks import (
+    bodies_of,
+    check_client_type,
+    check_size,
+    kept_key_ext,
+    plain_bodies,
+    record_of,
+    spans_pchannels,
+)
+from wal.write.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.write.in_flight import InFlight
+from wal.write.operations import (
+    Append,
+    Atomic,
+    Begin,
+    Bulk,
+    ConditionalAppend,
+    ConditionalKeyedAppend,
+    Expected,
+    ForgetProducer,
+    KeyedAppend,
+    OrderedAppend,
+    ProducerAppend,
+    Together,
+)
+from wal.write.pchannel import PChannel
+from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_size, names_size
+from wal.write.vchannel import VChannel
+
+__all__ = [
+    "LocalAppends",
+    "TxnAppends",
+]
+
+SLICE: Final = 256
+"""The most vchannels that a transaction creates before other tasks get their turn: about 10 ms."""
+
+
+class TxnAppends:
+    """The part of `LocalAppends` that concerns transactions."""
+
+    def __init__(
+        self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        # Bound once: `get_running_loop` costs a system call in Python 3.11.
+        self._create_future = loop.create_future
+        self._loop = loop
+        self._vchannels = vchannels
+        self._routes = vchannels.routes
+        self._pchannels = pchannels
+        self._in_flight = in_flight
+        self._settings = settings
+        self._limits: TxnLimits | None = None  # those of every pchannel; known at the first transaction
+        self.message_bytes_max: int = settings.message_bytes_max
+
+    def append_txn(
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> Awaitable[AppendResult | ForgottenResult]:
+        """Appends a whole transaction, in one operation."""
+        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
+        if not self._in_flight.has_room(operation.size):
+            return self._append_waiting(vchannel, operation, future)
+        tell(vchannel, operation)
+        self._in_flight.size += operation.size
+        return future
+
+    async def send_txn(
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a whole transaction when there is room for it; returns the future of its result."""
+        await self._create_in_slices(names, self._key_bytes(key))
+        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
+        await self._tell_with_room(vchannel, operation)
+        return future
+
+    async def begin_txn(
+        self,
+        names: tuple[str, ...],
+        keepalive_s: float,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+        *,
+        key_bytes: int = 0,
+        owner: TxnOwner | None = None,
+    ) -> LocalTxn:
+        """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have.
+
+        `owner` is the client that begins it, if that is over the network.
+        """
+        for name, last in expected_last.items():
+            self._vchannels.expect(name, last)
+        await self._create_in_slices(names, key_bytes or self._key_bytes(key))
+        future: asyncio.Future[TxnContext] = self._create_future()
+        begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
+        tell(self._on_one_pchannel(names)[0], begin)
+        context = await future
+        return LocalTxn(
+            self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max
+        )
+
+    async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
+        """Waits for room in flight, takes it, and sends the operation to the vchannel."""
+        await self._in_flight.take(operation.size)
+        try:
+            tell(vchannel, operation)
+        except WALError:
+            self._in_flight.release(operation.size)
+            raise
+
+    def _transaction(
+        self,
+        names: tuple[str, ...],
+        messages: Sequence[Message | bytes],
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: Mapping[str, MessageID | None],
+    ) -> tuple[VChannel, Atomic, asyncio.Future[AppendResult | ForgottenResult]]:
+        """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
+        size = names_size(names, key_bytes=self._key_bytes(key))
+        bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=self.message_bytes_max)
+        owners = None
+        if isinstance(bodies, Payloads):
+            counted = sum(bodies.lengths) + BODY_OVERHEAD * len(bodies)
+            size += counted
+        else:
+            found = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+            bodies, counted, owners = found.records, found.counted, found.vchannels
+            size += found.stored
+        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        check_txn_size(len(bodies), counted, size, self._txn_limits())
+        for name, last in expected_last.items():
+            self._vchannels.expect(name, last)
+        vchannels = self._on_one_pchannel(names)
+        expected: Expected = ()
+        if expected_last:
+            expected = tuple(
+                [(each, expected_last[each.channel]) for each in vchannels if each.channel in expected_last]
+            )
+        run_names = None
+        if len(names) > 1:
+            by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
+            run_names = [by_name[name] for name in owners or ()]
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        return vchannels[0], Atomic(vchannels, bodies, run_names, size, barrier, future, key, expected), future
+
+    async def _append_waiting(
+        self, vchannel: VChannel, operation: Atomic, future: asyncio.Future[AppendResult | ForgottenResult]
+    ) -> AppendResult | ForgottenResult:
+        await self._tell_with_room(vchannel, operation)
+        return await future
+
+    def _key_bytes(self, key: Key | None) -> int:
+        return 0 if key is None else len(kept_key_ext(key, self._settings))
+
+    def _txn_limits(self) -> TxnLimits:
+        limits = self._limits
+        if limits is None:
+            limits = self._limits = next(iter(self._pchannels.values())).table.limits
+        return limits
+
+    def _on_one_pchannel(self, names: tuple[str, ...]) -> tuple[VChannel, ...]:
+        """Returns the actors of a transaction's vchannels, of which it creates those that do not exist.
+
+        Raises InvalidArgumentError if they are on several pchannels, or if they may not be created, and creates none of them then.
+        """
+        if len(names) == 1:
+            return (self._routes.get(names[0]) or self._vchannels.route(names[0]),)
+        known = [route for name in names if (route := self._routes.get(name)) is not None]
+        if len(known) < len(names) or len({route.pchannel for route in known}) > 1:
+            self._check_names(names)
+        return tuple([self._vchannels.route(name) for name in names])
+
+    def _check_names(self, names: tuple[str, ...], *, key_bytes: int = 0) -> None:
+        """Raises the error of a transaction that these vchannels cannot have. It creates none of them."""
+        limits = self._txn_limits()
+        if len(names) > limits.txn_bodies_max:
+            raise InvalidArgumentError(
+                f"a transaction over {len(names)} vchannels is over txn_bodies_max={limits.txn_bodies_max}, which bounds its vchannels "
+                "as well: write to fewer of them at a time, or use the broadcaster, log.broadcast()"
+            )
+        check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
+        routes, pchannel_of = self._routes, self._vchannels.pchannel_of
+        places = {
+            name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names
+        }
+        if len(set(places.values())) > 1:
+            raise spans_pchannels(places)
+        self._vchannels.check_new(names)
+
+    async def _create_in_slices(self, names: tuple[str, ...], key_bytes: int) -> None:
+        """Creates those of many vchannels of a transaction that do not exist, with turns for other tasks in between.
+
+        Raises what `_on_one_pchannel` raises, which creates what few names need.
+        """
+        if len(names) == 1:
+            return
+        self._check_names(names, key_bytes=key_bytes)
+        for number, name in enumerate(names if len(names) > SLICE else (), 1):
+            self._vchannels.route(name)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+
+
+_NO_BARRIER: Final = 0
+"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
+
+
+BULK_BYTES: Final = 1024 * 1024
+BULK_RECORDS: Final = 1024
+"""`append_bulk` sends about this many bytes at a time, in pieces of at most this many messages."""
+
+
+class LocalAppends(TxnAppends):
+    """The writing calls of a local log; see `wal.engine.Appends`."""
+
+    def __init__(
+        self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
+    ) -> None:
+        super().__init__(vchannels, pchannels, in_flight, settings)
+        self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
+
+    def append(
+        self, message: Message, barrier_time_tick: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Tells the message's vchannel to append it; returns None if there is no room in flight (`taken`: the caller has taken it).
+
+        The hot path of the whole product: no coroutine, no container, one future and one operation per message.
+        """
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
+        size = len(payload) + len(properties)
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        size += BODY_OVERHEAD
+        in_flight = self._in_flight
+        if not taken:
+            total = in_flight.size
+            if in_flight.queued or (total + size > in_flight.bytes_max and total):
+                return None
+        future = self._create_future()
+        if message.message_type is _INSERT_TYPE and barrier_time_tick is _NO_BARRIER:
+            append = Append(payload, _INSERT, 0, properties, b"", future, size)
+        else:
+            append = _special(message, barrier_time_tick, properties, future, size)
+        # Last, since it may create the vchannel: a message that is refused changes nothing.
+        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        try:
+            vchannel.tell(vchannel, append)
+        except ActorError as error:
+            raise refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
+        return future
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Tells the message's vchannel to append it with an idempotency key; returns None as `append` does."""
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
+        if (size := len(payload) + len(properties)) > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        kind, exclusive, barrier = _INSERT, False, _NO_BARRIER
+        if message.message_type is not _INSERT_TYPE:
+            check_client_type(message)
+            kind = int(message.message_type)
+            exclusive = type_properties(kind).exclusive
+        ext = key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
+        size += len(ext) + BODY_OVERHEAD
+        if barrier_time_tick is not _NO_BARRIER:
+            barrier = _barrier(barrier_time_tick)
+        in_flight = self._in_flight
+        if not taken:
+            total = in_flight.size
+            if in_flight.queued or (total + size > in_flight.bytes_max and total):
+                return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        keyed = ProducerAppend if isinstance(key, ProducerKey) else KeyedAppend
+        append = keyed(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        try:
+            vchannel.tell(vchannel, append)
+        except ActorError as error:
+            raise refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
+        return future
+
+    def append_expecting(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | None,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Tells the message's vchannel to append it if this is its last event; returns None as `append` does."""
+        record = record_of(message, bytes_max=self.message_bytes_max)
+        check_client_type(message)
+        record.ext = b"" if key is None else kept_key_ext(key, self._settings)
+        barrier = _barrier(barrier_time_tick)
+        self._vchannels.expect(message.vchannel, expected_last)
+        size = _record_size(record) + len(record.ext)
+        if not taken and not self._in_flight.has_room(size):
+            return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        exclusive = type_properties(message.message_type).exclusive
+        vchannel = self._vchannels.route(message.vchannel)
+        expected = ((vchannel, expected_last),)
+        payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
+        append: ConditionalAppend | ConditionalKeyedAppend
+        if key is None:
+            append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
+        else:
+            append = ConditionalKeyedAppend(
+                payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected
+            )
+        tell(vchannel, append)
+        if not taken:
+            self._in_flight.size += size
+        return future
+
+    async def append_expecting_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> AppendResult | ForgottenResult:
+        """As `append_waiting`, if this is the last event of the message's vchannel."""
+        return await (await self.send_expecting(message, barrier_time_tick, key, expected_last))
+
+    async def send_expecting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a message that expects this last event when there is room for it; returns the future of its result."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
+        size += 0 if key is None else len(key_ext(check_key(key)))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return future
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight."""
+        return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room for it."""
+        return await (await self.send(message, barrier_time_tick))
+
+    async def send(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult]:
+        """Sends a message when there is room for it; returns the future of its result."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
+        await self._in_flight.take(size)
+        try:
+            future = self.append(message, barrier_time_tick, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return future
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """As `append_waiting`, with an idempotency key."""
+        return await (await self.send_keyed(message, barrier_time_tick, key))
+
+    async def send_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a message with an idempotency key when there is room for it; returns the future of its result."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_keyed(message, barrier_time_tick, key, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return future
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
+        listed = list(messages)
+        pieces = self._pieces(listed)
+
+        async def sent() -> AsyncGenerator[Piece, None]:
+            for vchannel, operation, future in pieces:
+                await self._tell_with_room(vchannel, operation)
+                yield future, len(operation.records) if isinstance(operation, Bulk) else 1
+
+        return await bulk_results(listed, sent())
+
+    def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
+        """Appends these payloads to a vchannel as plain messages, in order, and returns one future for every `BULK_RECORDS` of them.
+
+        Returns no future, and appends nothing, if there is no room in flight for all of them, if they would not fit a group commit, if one
+        is larger than `message_bytes_max`, or if the vchannel was not used before. The caller then appends them one by one.
+        """
+        vchannel, in_flight = self._routes.get(name), self._in_flight
+        lengths = list(map(len, payloads))
+        size = sum(lengths) + BODY_OVERHEAD * len(lengths)
+        if vchannel is None or in_flight.queued or in_flight.size + size > in_flight.bytes_max:
+            return []
+        if size > vchannel.pchannel.log.group_bytes or max(lengths, default=0) > self.message_bytes_max:
+            return []
+        futures: list[asyncio.Future[Together]] = []
+        for first in range(0, len(payloads), BULK_RECORDS):
+            end = first + BULK_RECORDS
+            taken = sum(lengths[first:end]) + BODY_OVERHEAD * len(lengths[first:end])
+            future: asyncio.Future[Together] = self._create_future()
+            try:
+                tell(vchannel, Bulk(list(map(Record, payloads[first:end])), taken, future))
+            except WALError as error:
+                if not futures:
+                    return []  # appended one by one, each gets its own error
+                future.set_exception(error)
+            else:
+                in_flight.size += taken
+            futures.append(future)
+        return futures
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what every pchannel remembers of producers."""
+        return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers.listed()]
+
+    async def forget_producer(self, name: str, pchannels: Iterable[PChannel] | None = None) -> None:
+        """Forgets a producer on each of these pchannels (None: all) that knows it; raises InvalidArgumentError if none does."""
+        among = self._pchannels.values() if pchannels is None else pchannels
+        tables = [pchannel.keyed.table.producers for pchannel in among]
+        scopes = [scope for table in tables if (scope := table.scope_of(name))]
+        gave_up = [table.forget_gaps(name) for table in tables]
+        if not scopes and not any(gave_up):
+            raise InvalidArgumentError(f"producer {name!r} is not known: log.producers() lists those that are")
+        futures: list[asyncio.Future[None]] = []
+        for scope in scopes:
+            future: asyncio.Future[None] = self._create_future()
+            tell(self._vchannels.existing(scope[0][0]), ForgetProducer(name, future))
+            futures.append(future)
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _pieces(self, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
+        """Returns consecutive messages of one vchannel in pieces of bounded size; an exclusive message is a piece of its own."""
+        pieces: list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]] = []
+        checked = [(message, record_of(message, bytes_max=self.message_bytes_max)) for message in messages]
+        for message, _ in checked:
+            check_client_type(message)
+        for name in {message.vchannel for message, _ in checked}:
+            check_vchannel(name)
+        # Only now, since it may create vchannels: a message that is refused changes nothing.
+        for message, record in checked:
+            vchannel = self._vchannels.route(message.vchannel)
+            size = _record_size(record)
+            if type_properties(message.message_type).exclusive:
+                future: asyncio.Future[Any] = self._create_future()
+                pieces.append((vchannel, _special(message, 0, record.properties, future, size), future))
+                continue
+            if pieces:
+                last, piece, _ = pieces[-1]
+                if (
+                    last is vchannel
+                    and isinstance(piece, Bulk)
+                    and piece.size + size <= BULK_BYTES
+                    and len(piece.records) < BULK_RECORDS
+                ):
+                    piece.records.append(record)
+                    piece.size += size
+                    continue
+            future = self._create_future()
+            pieces.append((vchannel, Bulk([record], size, future), future))
+        return pieces
+
+
+def _special(
+    message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int
+) -> Append:
+    """Returns the operation for an append that is not a plain INSERT."""
+    _barrier(barrier)
+    check_client_type(message)
+    kind = int(message.message_type)
+    if not (exclusive := type_properties(kind).exclusive) and not barrier:
+        return Append(message.payload, kind, 0, properties, b"", future, size)
+    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
+
+
+def _record_size(record: Record) -> int:
+    return len(record.payload) + len(record.properties) + BODY_OVERHEAD
+
+
+def _barrier(barrier: object) -> int:
+    return check_tick("barrier_time_tick", barrier)
+
+
+_INSERT_TYPE: Final = MessageType.INSERT
+_INSERT: Final = int(_INSERT_TYPE)

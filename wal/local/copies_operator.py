@@ -1,0 +1,383 @@
+"""CopyRoutes: the pchannels of the vchannels of broadcasts, and the actors that take their copies.
+
+Owns a cache by tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of
+these pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Guarantees: all names are checked before a
+vchannel is created, and created vchannels are durable before their pchannels are returned.
+
+CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
+
+Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
+what the broadcaster asks for. It decides nothing about a broadcast, and knows of the log only what `OperatedLog` has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from actors import ActorError, ActorFailedError, InboxFullError
+from broadcaster.message import Content, CopiesInLog
+from broadcaster.operator import CopiesAnswer
+from wal.channels.vchannels import check_vchannel
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    UnknownError,
+    WALError,
+    WouldBlockError,
+)
+from wal.frame import CopyNames, Record
+from wal.local.vchannels import VChannelRoutes
+from wal.message import BroadcastHeader, CopyOutcomes, MessageType
+from wal.read.assembly import shared_copies
+from wal.settings import Settings
+from wal.write.copies import names_of
+from wal.write.copy_writes import AppendCopies, CopyTargets, MixedCopies
+from wal.write.in_flight import InFlight
+from wal.write.pchannel import PChannel
+from wal.write.txn_table import BODY_OVERHEAD
+from wal.write.vchannel import VChannel
+
+if TYPE_CHECKING:
+    from wal.timestamp import TimestampOracle
+
+__all__ = [
+    "CopiesOperator",
+    "CopyRoutes",
+    "OperatedLog",
+]
+
+NAMES_MAX: Final = 65_536
+
+Places = Mapping[str, tuple[str, ...]]
+"""Pchannels, and the names of the vchannels on each."""
+
+
+class _Route(msgspec.Struct):
+    """A cached route of `names`: their `places`, valid at these `endings`, and, if all are on one pchannel, their `targets` there."""
+
+    names: tuple[str, ...]
+    places: Places | None = None
+    endings: tuple[tuple[PChannel, int], ...] = ()
+    targets: CopyTargets | None = None
+
+
+class CopyRoutes:
+    """The routes of one log."""
+
+    def __init__(self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], settings: Settings) -> None:
+        self._vchannels = vchannels
+        self._pchannels = pchannels
+        self._settings = settings
+        self._routes: dict[tuple[str, ...], _Route] = {}
+        self._last = _Route(())
+        self._names = 0
+
+    def check(self, names: tuple[str, ...]) -> None:
+        """Raises what an append to one of these vchannels would raise. Creates none of them."""
+        if self._known(names) is None:
+            self._check(names)
+
+    def places_nowait(self, names: tuple[str, ...]) -> Places | None:
+        """Returns the pchannels of these vchannels if all of them exist, are durable, and have an actor, else None."""
+        there, known = self._vchannels, self._known(names)
+        if known is None and not there.saving and all(map(there.routes.__contains__, names)):
+            known = self._find(names)
+            self._remember(names, known)
+        return known
+
+    async def places(self, names: tuple[str, ...]) -> Places:
+        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        saving = self._vchannels.saving
+        places = self._find(names)
+        while saving and (created := [saving[name] for name in names if name in saving]):
+            # A broadcast over several pchannels is recorded before its copies: a crash must not lose the vchannels that it names.
+            await asyncio.gather(*map(asyncio.shield, created))
+            places = self._find(names)  # a vchannel may have been dropped meanwhile, and recreated on another pchannel
+        self._remember(names, places)
+        return places
+
+    def aim(self, actor: PChannel, names: tuple[str, ...]) -> tuple[CopyTargets | None, dict[int, WALError]]:
+        """Returns the vchannels that are on this pchannel (None if there is none) and, by index, the errors of the others."""
+        route = self._cached(names)
+        known = None if route is None else route.targets
+        if known is not None and known.endings == actor.endings and known.vchannels[0].pchannel is actor:
+            return known, {}
+        there, endings = self._vchannels, actor.endings
+        targets: list[VChannel] = []
+        missing: dict[int, WALError] = {}
+        for at, name in enumerate(names):
+            vchannel = there.routes.get(name)
+            if vchannel is None and name in there.records:
+                vchannel = there.route(name)
+            if vchannel is None or vchannel.pchannel is not actor:
+                missing[at] = _gone(name, actor.channel, vchannel)
+            else:
+                targets.append(vchannel)
+        if not targets:
+            return None, missing
+        found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
+        if not missing:
+            self._route(names).targets = found
+        return found, missing
+
+    def _cached(self, names: tuple[str, ...]) -> _Route | None:
+        """Returns the route of these names, or None; the last one is recognized by identity, since hashing a thousand names is slow."""
+        last = self._last
+        if last.names is names:
+            return last
+        route = self._routes.get(names)
+        if route is not None:
+            route.names = names  # an equal tuple, but the one that the next calls bring
+            self._last = route
+        return route
+
+    def _known(self, names: tuple[str, ...]) -> Places | None:
+        route = self._cached(names)
+        if route is None:
+            return None
+        for pchannel, endings in route.endings:
+            if pchannel.endings != endings:
+                return None
+        return route.places
+
+    def _remember(self, names: tuple[str, ...], places: Places) -> None:
+        pchannels, route = self._pchannels, self._route(names)
+        route.places = places
+        route.endings = tuple((pchannels[name], pchannels[name].endings) for name in places)
+
+    def _route(self, names: tuple[str, ...]) -> _Route:
+        route = self._cached(names)
+        if route is None:
+            self._names += len(names)
+            if self._names > NAMES_MAX:
+                self._names = len(names)
+                self._routes.clear()
+            route = self._last = self._routes[names] = _Route(names)
+        return route
+
+    def _find(self, names: tuple[str, ...]) -> Places:
+        """Returns the pchannels of these vchannels at this moment; creates missing vchannels, which are then being saved."""
+        self._check(names)
+        lists: dict[str, list[str]] = {}
+        for name in names:
+            vchannel = self._vchannels.routes.get(name) or self._vchannels.route(name)
+            lists.setdefault(vchannel.pchannel.channel, []).append(name)
+        return {pchannel: tuple(there) for pchannel, there in lists.items()}
+
+    def _check(self, names: tuple[str, ...]) -> None:
+        """Raises unless every vchannel exists or can be created."""
+        routes, records, settings = self._vchannels.routes, self._vchannels.records, self._settings
+        new = [check_vchannel(name) for name in names if name not in routes and name not in records]
+        if new and not settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {new[0]!r} does not exist and create_vchannels is off: create it with create_vchannel({new[0]!r})"
+            )
+        if new and len(records) + len(new) > settings.vchannels_max:
+            raise InvalidArgumentError(
+                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={settings.vchannels_max} with the "
+                f"{len(records)} that there are: drop some, or raise the setting"
+            )
+
+
+def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExistError:
+    if vchannel is None:
+        return ChannelNotExistError(f"vchannel {name!r} does not exist any more: it was dropped")
+    return ChannelNotExistError(
+        f"vchannel {name!r} was dropped on pchannel {pchannel} and created again on {vchannel.pchannel.channel}, where this broadcast "
+        "does not look for it"
+    )
+
+
+class OperatedLog(Protocol):
+    """The parts of the log that the operator needs."""
+
+    settings: Settings
+    in_flight: InFlight
+    pchannels: dict[str, PChannel]
+    vchannels: VChannelRoutes
+    oracle: TimestampOracle
+
+
+class CopiesOperator:
+    """An `AppendOperator` over the log in this process."""
+
+    def __init__(self, log: OperatedLog) -> None:
+        self._log = log
+        self._create_future: Callable[[], asyncio.Future[CopyOutcomes]]
+        self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
+        self._routes = CopyRoutes(log.vchannels, log.pchannels, log.settings)
+
+    def allocate_id(self) -> int:
+        """Returns a fresh time tick. Raises WouldBlockError if none is available without waiting."""
+        tick = self._log.oracle.take(1)
+        if tick is None:
+            raise WouldBlockError(
+                "no time tick is saved ahead at the moment, the metadata answers slowly: try again soon"
+            )
+        return tick
+
+    async def wait_for_ids(self) -> None:
+        """Returns when ticks are saved ahead."""
+        await self._log.oracle.extend()
+
+    def check(self, vchannels: Sequence[str]) -> None:
+        """Raises what an append to one of these vchannels would raise."""
+        self._routes.check(tuple(vchannels))
+
+    def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
+        """Returns the pchannels of these vchannels if all of them exist, are durable, and have an actor, else None."""
+        return self._routes.places_nowait(tuple(vchannels))
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        return await self._routes.places(tuple(vchannels))
+
+    def append_copies_nowait(
+        self,
+        pchannel: str,
+        vchannels: Sequence[str],
+        content: Content,
+        header: BroadcastHeader,
+        answer: CopiesAnswer,
+    ) -> bool:
+        """Appends like `append_copies`, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
+        actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
+        targets, missing = self._routes.aim(actor, tuple(vchannels))
+        if targets is None or missing:
+            return False
+        record = Record(content.payload, content.message_type, 0, content.properties)
+        if not in_flight.has_room(size := _size(record, targets)):
+            return False
+        operation = AppendCopies(header, targets, record, aborts=False, size=size, future=answer)
+        try:
+            actor.actor_group.tell(actor.copies, operation)
+        except ActorError:
+            return False  # `append_copies` raises the reason
+        in_flight.size += size
+        return True
+
+    async def append_copies(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> CopyOutcomes:
+        """Appends one copy for each vchannel; see `AppendOperator`."""
+        record = Record(content.payload, content.message_type, 0, content.properties)
+        return await self._append(pchannel, vchannels, header, record, aborts=False)
+
+    async def append_aborts(
+        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
+    ) -> CopyOutcomes:
+        """Appends an ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
+        record = Record(reason.encode(), int(MessageType.ABORT_BROADCAST))
+        return await self._append(pchannel, vchannels, header, record, aborts=True)
+
+    async def copies(self) -> Sequence[CopiesInLog]:
+        """Returns the copies in the recovered logs of broadcasts that are not forgotten."""
+        return [
+            CopiesInLog(
+                name,
+                listed.header,
+                tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=False)),
+                tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=True)),
+            )
+            for name, pchannel in self._log.pchannels.items()
+            for listed in pchannel.copies.table.listed()
+        ]
+
+    async def content(self, pchannel: str, broadcast_id: int) -> Content:
+        """Reads the content of a copy from this log."""
+        actor = self._log.pchannels[pchannel]
+        listed = actor.copies.table.get(broadcast_id)
+        part = None if listed is None else next((part for part in listed.parts if not part.aborts), None)
+        if part is None:
+            raise InvalidArgumentError(f"pchannel {pchannel} holds no copy of broadcast {broadcast_id}")
+        page = await actor.log.read(part.position, names=None, bytes_max=1)
+        for shared in shared_copies(page.frames[0].view) if page.frames else ():
+            if shared.header.broadcast_id == broadcast_id and shared.index == part.index:
+                return Content(shared.payload, shared.message_type, shared.properties)
+        raise CorruptionError(
+            f"the frame at position {part.position} of pchannel {pchannel} holds no copy of broadcast {broadcast_id}",
+            expected=f"its payload, at index {part.index}",
+        )
+
+    def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
+        """Drops a finished broadcast: retention no longer keeps its copies, and the next checkpoint does not list them."""
+        for name in pchannels:
+            self._log.pchannels[name].copies.table.forget(broadcast_id)
+
+    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any. Only durable drops count."""
+        existing = {(info.name, info.incarnation) for info in self._log.vchannels.directory.saved.values()}
+        gone: dict[int, list[str]] = {}
+        for pchannel in self._log.pchannels.values():
+            for broadcast_id in broadcast_ids:
+                if (listed := pchannel.copies.table.get(broadcast_id)) is None:
+                    continue
+                for part in listed.parts:
+                    if not part.aborts and not existing.issuperset(part.names):
+                        names = [name for name, incarnation in part.names if (name, incarnation) not in existing]
+                        gone.setdefault(broadcast_id, []).extend(names)
+        return gone
+
+    def on_dropped(self, callback: Callable[[str], None]) -> None:
+        """Calls `callback(vchannel)` each time a vchannel was durably dropped."""
+        self._log.vchannels.on_dropped = callback
+
+    def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
+        """Calls `callback(pchannel, broadcast_ids)` once a checkpoint that was taken after their `forget` is durable."""
+        for name, pchannel in self._log.pchannels.items():
+            if pchannel.checkpointer is not None:
+                pchannel.checkpointer.on_forgotten = partial(callback, name)
+
+    def request_checkpoint(self) -> None:
+        """Requests a checkpoint of each pchannel where it would make room."""
+        for pchannel in self._log.pchannels.values():
+            if pchannel.checkpointer is not None and pchannel.copies.table.forgotten:
+                pchannel.checkpointer.request()
+
+    async def _append(
+        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, record: Record, *, aborts: bool
+    ) -> CopyOutcomes:
+        actor = self._log.pchannels[pchannel]
+        names = tuple(vchannels)
+        targets, missing = self._routes.aim(actor, names)
+        outcomes: CopyOutcomes = MixedCopies()
+        if targets is not None:
+            size, future = _size(record, targets), self._create_future()
+            await self._log.in_flight.take(size)
+            operation = AppendCopies(header, targets, record, aborts=aborts, size=size, future=future)
+            try:
+                actor.actor_group.tell(actor.copies, operation)
+            except ActorError as error:
+                self._log.in_flight.release(size)
+                raise _refusal(actor, error) from error
+            outcomes = await future
+        if not missing:
+            return outcomes
+        rest = iter(outcomes)
+        return MixedCopies(missing.get(at) or next(rest) for at in range(len(names)))
+
+
+def _size(record: Record, targets: CopyTargets) -> int:
+    """Returns how many bytes copies for these vchannels count in flight."""
+    return len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
+
+
+def _refusal(actor: PChannel, error: ActorError) -> WALError:
+    """Returns the reason why a pchannel takes no copies."""
+    if isinstance(error, InboxFullError):
+        return WouldBlockError(f"{error}: wait for some of the results")
+    if actor.fault is not None:
+        return actor.fault
+    if isinstance(error, ActorFailedError):
+        return UnknownError(
+            f"pchannel {actor.channel} takes no copies of broadcasts any more until the log is reopened: {error.cause!r}; please "
+            "report it"
+        )
+    return ClosedError("the log was closed: open it again to go on")

@@ -1,0 +1,218 @@
+"""Hosting: the pchannels that this process writes, each in a term of its own.
+
+Owns how one pchannel is opened in a given term (its log, its recovered state, its actors, its checkpointer), the timer that
+drives all of them, the actor that waits for ticks on their behalf, and the order in which they are closed: drained first, then all of them
+end with one closing tick. It never raises a term, and all it knows of vchannels is whether a name in a log still exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from actors import Actor, ActorError, ActorSystem, Clock, Timer
+from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
+from wal.errors import StorageError, WALError
+from wal.frame import RunName
+from wal.kv import KVBase
+from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
+from wal.storage.base import LogBackend, PChannelLog
+from wal.timestamp import TimestampOracle
+from wal.write.copies import CopyTable
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.in_flight import InFlight
+from wal.write.pchannel import PChannel
+from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
+from wal.write.txn_table import TxnLimits
+
+__all__ = ["INBOX_MAX", "Hosting"]
+
+INBOX_MAX: Final = 1 << 20
+"""Operations in a pchannel's inbox; the bound on bytes in flight is reached first."""
+
+
+class Hosting:
+    """`pchannels` are the open pchannels, which are driven and closed together; the caller of `open` adds the pchannel to them.
+
+    `is_live` says whether a vchannel, in this incarnation, still exists.
+    """
+
+    def __init__(
+        self,
+        backend: LogBackend,
+        kv: KVBase,
+        oracle: TimestampOracle,
+        system: ActorSystem,
+        settings: Settings,
+        *,
+        pchannels: dict[str, PChannel],
+        in_flight: InFlight,
+        limits: TxnLimits,
+        checkpoint_rule: CheckpointRule,
+        is_live: Callable[[RunName], bool],
+    ) -> None:
+        self._pchannels = pchannels
+        self._backend = backend
+        self._kv = kv
+        self._oracle = oracle
+        self._system = system
+        self._clock: Clock = system.clock
+        self._settings = settings
+        self._in_flight = in_flight
+        self._limits = limits
+        self._rule = checkpoint_rule
+        self._is_live = is_live
+        self._logs: list[PChannelLog] = []
+        self._ticks = system.spawn(_TickKeeper(oracle), name="ticks")
+        self._timer: Timer | None = None
+
+    async def open(self, meta: PChannelMeta) -> tuple[PChannel, int]:
+        """Opens a pchannel in the term of its record, which must be saved.
+
+        Returns the pchannel, and how many events after the last checkpoint were replayed. Raises ChannelFencedError if another writer has a
+        higher term; CorruptionError for damage. After a failure `close` closes what was opened.
+        """
+        record = await load_checkpoint(self._kv, meta.name)
+        log = await self._backend.open(
+            meta.name,
+            incarnation=meta.incarnation,
+            term=meta.term,
+            checkpoint=None if record is None else record.position,
+        )
+        self._logs.append(log)
+        state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record)
+        if log.state.promised_tick >= self._oracle.last:
+            self._oracle.observe(log.state.promised_tick)
+        group = self._system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
+        pchannel = PChannel(
+            log,
+            form=self._backend.form,
+            group=group,
+            oracle=self._oracle,
+            request_ticks=lambda asking: self._ticks.tell(asking),
+            in_flight=self._in_flight,
+            limits=self._limits,
+            keepalive=self._settings.txn_keepalive,
+            interval_s=self._settings.time_tick_interval_s,
+            monotonic=self._clock.monotonic,
+            state=state,
+        )
+        group.join(pchannel, name=meta.name)
+        group.join(pchannel.copies, name=f"{meta.name} copies")
+        await pchannel.start()
+        pchannel.checkpointer = Checkpointer(
+            log,
+            state,
+            last=last,
+            replayed_bytes=replayed_bytes,
+            end=lambda: pchannel.tail.durable_end,
+            save=partial(self._save_checkpoint, meta),
+            monotonic=self._clock.monotonic,
+            rule=self._rule,
+        )
+        return pchannel, replayed
+
+    def arm(self) -> None:
+        """Starts the timer that drives the pchannels: ticks, leases and checkpoints."""
+        self._timer = self._clock.call_later(self._settings.time_tick_interval_s, self._timer_turn)
+
+    def disarm(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def drain(self) -> BaseException | None:
+        """Waits until every pchannel has written what it accepted and no checkpoint is under way; returns the first failure, if any."""
+        live = list(self._pchannels.values())
+        await asyncio.gather(*(pchannel.drain() for pchannel in live))
+        fault = next((fault for pchannel in live if (fault := pchannel.fault)), None)
+        await asyncio.gather(*(pchannel.checkpointer.close() for pchannel in live if pchannel.checkpointer is not None))
+        return fault
+
+    async def finish(self, cause: Callable[[], WALError]) -> list[BaseException]:
+        """Ends all pchannels with one closing tick, and their readers with `cause`. Returns the failures."""
+        live, tick = list(self._pchannels.values()), 0
+        try:
+            tick = await self._oracle.allocate()
+        except Exception as error:
+            unsaved = error if isinstance(error, WALError) else _no_ticks(error)
+            for pchannel in live:
+                pchannel.fail(unsaved)
+        ended = await asyncio.gather(*(pchannel.finish(tick, cause()) for pchannel in live), return_exceptions=True)
+        return [error for error in ended if error is not None]
+
+    async def close(self) -> None:
+        """Closes the logs. Raises the first failure after all of them are closed."""
+        outcomes = await asyncio.gather(*(log.close() for log in self._logs), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _recover(
+        self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
+    ) -> tuple[RecoveryState, Checkpoint, tuple[int, int]]:
+        """Returns the pchannel's state at the end of its log, the checkpoint that recovery started from, and what `recover` counted."""
+        if record is None:
+            # A log from before checkpoints existed: it is replayed from its earliest event. From now on it has one.
+            last = Checkpoint(log.earliest[0])
+            await self._save_checkpoint(meta, last)
+            await log.release(last.position, state=None)
+        else:
+            last = Checkpoint(record.position, record.state)
+        keys = IdempotencyTable(
+            window_count=self._settings.idempotency_window_count,
+            window_s=self._settings.idempotency_window_s,
+            window_bytes=IDEMPOTENCY_WINDOW_BYTES if self._settings.idempotency_window_count is None else None,
+            producers_max=self._settings.producers_max,
+        )
+        state = RecoveryState(keys, CopyTable())
+        return state, last, await recover(log, state, last, live=self._is_live)
+
+    async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
+        await save_checkpoint(self._kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))
+
+    def _timer_turn(self) -> None:
+        self.arm()
+        for pchannel in self._pchannels.values():
+            if pchannel.failure is None:
+                try:
+                    pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)
+                    if pchannel.checkpointer is not None:
+                        pchannel.checkpointer.look()
+                except Exception as defect:  # the timer continues for the others
+                    pchannel.poisoned(defect, [])
+
+
+class _TickKeeper(Actor):
+    """Waits for the oracle on behalf of the pchannels, which must not wait."""
+
+    def __init__(self, oracle: TimestampOracle) -> None:
+        self._oracle = oracle
+
+    async def receive(self, batch: list[Any]) -> None:
+        """Extends the oracle's limit once for all pchannels of the batch."""
+        failure: WALError | None = None
+        try:
+            await self._oracle.extend()
+        except WALError as error:
+            failure = error
+        except Exception as error:
+            failure = _no_ticks(error)
+        for pchannel in batch:
+            if pchannel.failure is None:  # a failed one has failed what waited
+                with contextlib.suppress(ActorError):  # it failed meanwhile
+                    pchannel.actor_group.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """Fails the pchannels that wait: after a defect in this actor no pchannel gets ticks any more."""
+        for pchannel in unhandled:
+            pchannel.poisoned(cause, [])
+
+
+def _no_ticks(cause: Exception) -> StorageError:
+    error = StorageError(f"the timestamp oracle's limit could not be saved: {cause!r}")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,61 @@
+"""The checks of channel and subscription names. A medium may have limits of its own.
+
+The checks of integers that have a fixed width on the wire.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Literal
+
+from wal.errors import InvalidArgumentError
+
+__all__ = [
+    "check_channels",
+    "check_integer",
+    "check_integers",
+    "check_name",
+]
+
+
+def check_name(what: str, name: object) -> None:
+    """Raises TypeError or InvalidArgumentError if this is not a name."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, not {name!r}")
+    if not name:
+        raise InvalidArgumentError(f"{what} is empty: give a name")
+
+
+def check_channels(channels: Sequence[str]) -> list[str]:
+    """Returns the names, each once; raises TypeError or InvalidArgumentError if they are not at least one channel's."""
+    if isinstance(channels, str | bytes) or not isinstance(channels, Sequence):
+        raise TypeError(f"channels must be a sequence of names, not {channels!r}")
+    for channel in channels:
+        check_name("the name of a channel", channel)
+    if not channels:
+        raise InvalidArgumentError("channels is empty: give at least one name")
+    return list(dict.fromkeys(channels))
+
+
+def check_integer(name: str, value: object, *, bits: int, signed: bool = False) -> None:
+    """Returns if the value is an int of this width; raises TypeError or InvalidArgumentError otherwise."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    low, high = (-1 << bits - 1, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if not low <= value <= high:
+        raise InvalidArgumentError(f"{name}={value} is out of range: give a number from {low} to {high}")
+
+
+def check_integers(name: str, values: object, code: Literal["I", "Q", "q"]) -> None:
+    """Returns if this is a sequence of ints of the width that this code means to `array`.
+
+    Raises TypeError or InvalidArgumentError otherwise, which names the value and its index.
+    """
+    if type(values) is not list and (not isinstance(values, Sequence) or isinstance(values, str | bytes)):
+        raise TypeError(f"{name} must be a sequence of int, not {values!r}")
+    try:
+        array(code, values)
+    except (TypeError, OverflowError):
+        for at, value in enumerate(values):
+            check_integer(f"{name}[{at}]", value, bits=32 if code == "I" else 64, signed=code == "q")

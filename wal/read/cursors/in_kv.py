@@ -1,0 +1,277 @@
+"""MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
+
+CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
+
+Owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its loop; on that
+loop it would deadlock.
+
+The lock is a thread lock in the writer's process, so other processes cannot wait for it. Their cursors are protected all the same: while
+the writer holds the lock to truncate, there is a mark in the KV, from before it reads the cursors until the new earliest event is stored.
+Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads the earliest event. So either the
+writer saw the cursor, or the other process sees the truncation. That process holds no lock that could block the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+from wal.errors import (
+    ClosedError,
+    CorruptionError,
+    KeyNotExistError,
+    StorageError,
+    TruncatedError,
+    WALError,
+    WouldBlockError,
+)
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.files import decode_cursor, encode_cursor, file_name, file_prefix
+from wal.read.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor, stale
+
+__all__ = [
+    "CursorsBesideWriter",
+    "CursorsInKV",
+    "LockedByThreads",
+    "MemoryCursors",
+]
+
+
+class LockedByThreads(CursorStore):
+    """A CursorStore of one process, with a thread lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if not self._lock.acquire(timeout=max(0.0, timeout_s - waited_s)):
+            raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class MemoryCursors(LockedByThreads):
+    """Cursors that exist as long as their log; see `CursorStore`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cursors: dict[CursorKey, Cursor] = {}
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        with self.locked():
+            for key in list(self._cursors):
+                if key.name == name and vchannels in (None, key.vchannels):
+                    del self._cursors[key]
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        return self._cursors.get(key)
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        return [cursor for _, cursor in sorted(self._cursors.copy().items())]
+
+    def sync(self) -> None:
+        """Does nothing, because memory survives no power cut."""
+
+    def _put(self, cursor: Cursor) -> None:
+        self._cursors[cursor.key] = cursor
+
+    def _remove(self, key: CursorKey) -> None:
+        self._cursors.pop(key, None)
+
+
+_T = TypeVar("_T")
+ANSWER_TIMEOUT_S: Final = 30.0
+MARK: Final = "truncating"
+"""The key of the mark. It is not a cursor's name; its value is empty while there is no truncation."""
+_POLL_S: Final = 0.01
+_RETRY_S: Final = 0.5
+
+
+class CursorTexts(Protocol):
+    """The methods of a KV that are used here."""
+
+    async def load(self, key: str) -> str: ...
+
+    async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]: ...
+
+    async def save(self, key: str, value: str) -> None: ...
+
+    async def remove(self, key: str) -> None: ...
+
+    async def remove_with_prefix(self, prefix: str) -> None: ...
+
+    def compare_and_swap(self, key: str, expected: str | None, value: str) -> Coroutine[Any, Any, bool]: ...
+
+
+class CursorsInKV(LockedByThreads):
+    """See `CursorStore`. Create it on the loop of the KV, all of whose keys are cursors (give it its own root path)."""
+
+    def __init__(self, kv: CursorTexts) -> None:
+        self._kv = kv
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._mark = ""
+
+    async def begin(self) -> None:
+        """Removes the mark of an earlier writer, which can no longer truncate. The log's writer calls this on its loop before it
+        truncates."""
+        await self._kv.save(MARK, "")
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        super().acquire(timeout_s, since_s=since_s)
+        self._mark = secrets.token_hex(8)
+        try:
+            self._ask(self._kv.save(MARK, self._mark))
+        except BaseException:
+            self.release()  # the mark may have been stored anyway
+            raise
+
+    def release(self) -> None:
+        removing = self._remove_mark(self._mark)  # not waited for
+        try:
+            asyncio.run_coroutine_threadsafe(removing, self._loop)
+        except RuntimeError:  # the loop has ended: the next writer removes the mark
+            removing.close()
+        super().release()
+
+    async def _remove_mark(self, mark: str) -> None:
+        """Removes this mark, retrying while the metadata is unreachable: no other process can save a cursor until then.
+
+        The mark of a later truncation stays. The next writer removes a mark that still exists when the KV is closed.
+        """
+        while True:
+            try:
+                await self._kv.compare_and_swap(MARK, mark, "")
+                return
+            except ClosedError:
+                return
+            except WALError:
+                await asyncio.sleep(_RETRY_S)
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
+        # A save or a deletion needs no mark: it truncates nothing.
+        super().acquire(timeout_s, since_s=since_s)
+        try:
+            yield
+        finally:
+            super().release()
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        with self.locked():
+            if vchannels is not None:
+                self._remove(CursorKey(name, vchannels))
+            else:
+                self._ask(self._kv.remove_with_prefix(file_prefix(name)))
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        name = file_name(key)
+        try:
+            text = self._ask(self._kv.load(name))
+        except KeyNotExistError:
+            return None
+        return _decode(name, text)
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        cursors: list[Cursor] = []
+        damaged: list[DamagedCursor] = []
+        for name, text in zip(*self._ask(self._kv.load_with_prefix("")), strict=True):
+            if name == MARK:
+                continue
+            try:
+                cursors.append(_decode(name, text))
+            except WALError as error:
+                damaged.append(DamagedCursor(name, error))
+        cursors.sort(key=lambda cursor: cursor.key)
+        return [*cursors, *damaged]
+
+    def sync(self) -> None:
+        """Does nothing, because every answer of the KV is durable."""
+
+    def _put(self, cursor: Cursor) -> None:
+        self._ask(self._kv.save(file_name(cursor.key), base64.b64encode(encode_cursor(cursor)).decode()))
+
+    def _remove(self, key: CursorKey) -> None:
+        self._ask(self._kv.remove(file_name(key)))
+
+    def _ask(self, call: Coroutine[Any, Any, _T]) -> _T:
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result(ANSWER_TIMEOUT_S)
+        except TimeoutError as error:
+            future.cancel()
+            raise StorageError(
+                f"the metadata did not answer within {ANSWER_TIMEOUT_S:g} s about cursors", outcome_unknown=True
+            ) from error
+
+
+class CursorsBesideWriter(CursorsInKV):
+    """The cursors of a log that another process writes; see the top of the file."""
+
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """See `CursorStore.save`. `earliest` must ask the metadata each time. Raises WouldBlockError if the writer truncates for too
+        long."""
+        before = self.load(cursor.key)
+        if not super().save(cursor, earliest=earliest, since_s=since_s, forward_only=forward_only):
+            return False
+        until = time.monotonic() + LOCK_TIMEOUT_S
+        while self._is_truncating():
+            if time.monotonic() > until:
+                raise WouldBlockError(
+                    f"the writer of the log has been truncating for more than {LOCK_TIMEOUT_S:g} s, or was killed while it did: save the "
+                    "cursor again, once a writer has opened the log"
+                )
+            time.sleep(_POLL_S)
+        stored = self.load(cursor.key)
+        if stored is not None and stored.stale:
+            raise TruncatedError(stale(stored))
+        if cursor.start < (first := earliest()):
+            if before is None:
+                self._remove(cursor.key)
+            else:
+                self._put(before)
+            raise TruncatedError(
+                f"{cursor.key} cannot be saved at {cursor.start[0]}:{cursor.start[1]} of pchannel {cursor.pchannel}: the log was "
+                f"truncated up to {first[0]}:{first[1]} meanwhile; read on from there"
+            )
+        return True
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        raise NotImplementedError("only the process that writes the log truncates it")
+
+    def _is_truncating(self) -> bool:
+        try:
+            return bool(self._ask(self._kv.load(MARK)))
+        except KeyNotExistError:
+            return False
+
+
+def _decode(name: str, text: str) -> Cursor:
+    remedy = "delete the cursor (delete_cursor) to begin again; it holds back retention until then"
+    try:
+        cursor = decode_cursor(base64.b64decode(text, validate=True))
+        if file_name(cursor.key) != name:
+            raise CorruptionError(f"it holds {cursor.key}", expected="the cursor that its name is made of")
+    except binascii.Error as error:
+        raise CorruptionError(f"the cursor {name} is no Base64; {remedy}", expected="Base64") from error
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"the cursor {name} is damaged: {error}; expected {error.expected}; {remedy}", expected=error.expected
+        ) from error
+    return cursor

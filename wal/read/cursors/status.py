@@ -1,0 +1,152 @@
+"""CursorStatus: whether a saved cursor can be used, given the current log and vchannels. Pure.
+
+DROPPED            one of its vchannels was dropped since: it counts as never saved, and the next sweep deletes it
+OTHER_INCARNATION  its pchannel was recreated since, or restored from a copy that lacks its event: using it is an error, and it holds
+                   nothing back
+STALE              the writer found it over a bound: using it raises TruncatedError, and it holds nothing back
+TRUNCATED          the log was truncated past it, which happens only to a restored cursor: using it raises TruncatedError
+LIVE               it can be used, and holds back retention
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, TruncatedError
+from wal.message import Lineage
+from wal.read.cursors.cursor import Cursor, CursorInfo
+from wal.read.cursors.store import other_incarnation, stale
+
+__all__ = [
+    "CursorStatus",
+    "LogRange",
+    "LogView",
+    "cursor_status",
+    "resumable",
+    "shown",
+]
+
+
+class LogRange(msgspec.Struct, frozen=True, gc=False):
+    """A pchannel's log at one moment: its incarnation, its first event that is not truncated, and its end.
+
+    `newest`: the newest event if it is known, so that a cursor after it lags by nothing, whatever ticks the log wrote since.
+    `bytes_between` counts bytes of the log where positions do not; `bytes_for` those of some vchannels, and may block.
+    """
+
+    incarnation: int
+    earliest: tuple[int, int]
+    durable_end: int
+    newest: tuple[int, int] | None = None
+    bytes_between: Callable[[int, int], int] | None = None
+    lineage: Lineage | None = None
+    bytes_for: Callable[[frozenset[str], tuple[int, int], int], int] | None = None
+
+    def held_bytes(self, start: tuple[int, int]) -> int:
+        """Returns the bytes of the log from `start` on, of all vchannels: what retention keeps for a cursor there."""
+        if start[0] >= self.durable_end or (self.newest is not None and start > self.newest):
+            return 0
+        if self.bytes_between is not None:
+            return self.bytes_between(start[0], self.durable_end)
+        return self.durable_end - start[0]
+
+    def lag_bytes(self, names: Iterable[str], start: tuple[int, int]) -> int:
+        """Returns the bytes of the frames from `start` on that hold these vchannels. It may block."""
+        held = self.held_bytes(start)
+        if not held or self.bytes_for is None:
+            return held
+        try:
+            return self.bytes_for(frozenset(names), max(start, self.earliest), self.durable_end)
+        except TruncatedError:  # meanwhile
+            return held
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None: there is none), and the
+    smallest incarnation that no vchannel has yet, as far as this process knows."""
+
+    logs: Mapping[str, LogRange]
+    incarnation_of: Callable[[str], int | None]
+    next_incarnation: int
+
+
+class CursorStatus(enum.Enum):
+    """The status of a cursor; see the top of the file."""
+
+    DROPPED = enum.auto()
+    OTHER_INCARNATION = enum.auto()
+    STALE = enum.auto()
+    TRUNCATED = enum.auto()
+    LIVE = enum.auto()
+
+
+def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
+    """Returns the status of this cursor."""
+    log = view.logs.get(cursor.pchannel)
+    if log is None or log.incarnation != cursor.incarnation:
+        return CursorStatus.OTHER_INCARNATION
+    for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
+        # An incarnation that is not known here yet is later than the known ones.
+        if incarnation is not None and incarnation < view.next_incarnation and view.incarnation_of(name) != incarnation:
+            return CursorStatus.DROPPED
+    if cursor.stale:
+        return CursorStatus.STALE
+    if cursor.start < log.earliest:
+        return CursorStatus.TRUNCATED
+    return CursorStatus.LIVE
+
+
+def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
+    """Returns the cursor from which a reader of its vchannels on this pchannel resumes; None when nothing is saved for it.
+
+    Raises TruncatedError (without the earliest event) and InvalidArgumentError as described at the top of the file.
+    """
+    if cursor is None:
+        return None
+    match cursor_status(cursor, view):
+        case CursorStatus.DROPPED:
+            return None
+        case CursorStatus.OTHER_INCARNATION:
+            log = view.logs.get(cursor.pchannel)
+            lineage = None if log is None else log.lineage
+            restore = None if lineage is None else lineage.since(cursor.incarnation)
+            if lineage is None or restore is None:
+                raise InvalidArgumentError(other_incarnation(cursor))
+            raise lineage.lost(f"{cursor.key}", cursor.pchannel, restore, cursor.form)
+        case CursorStatus.STALE:
+            raise TruncatedError(stale(cursor))
+    if cursor.pchannel != pchannel:
+        # It was saved before its vchannel was created, on another pchannel: the reader still needs the whole vchannel.
+        log = view.logs[pchannel]
+        return msgspec.structs.replace(
+            cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0
+        )
+    if cursor.start < view.logs[pchannel].earliest:
+        raise TruncatedError(
+            f"{cursor.key} is at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "
+            f"delete_cursor({cursor.key.name!r}) and begin again"
+        )
+    return cursor
+
+
+def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
+    """Returns the cursor as users see it; None if it counts as never saved. It may block, for the index of an old part of the log."""
+    status = cursor_status(cursor, view)
+    if status is CursorStatus.DROPPED:
+        return None
+    lag_bytes = held_bytes = 0
+    if status is not CursorStatus.OTHER_INCARNATION:
+        log = view.logs[cursor.pchannel]
+        lag_bytes = log.lag_bytes(cursor.key.vchannels, cursor.start)
+        held_bytes = log.held_bytes(cursor.start)
+    return CursorInfo(
+        cursor.key.name,
+        cursor.key.vchannels,
+        cursor.position,
+        lag_bytes,
+        status in (CursorStatus.STALE, CursorStatus.TRUNCATED),
+        held_bytes,
+    )

@@ -1,0 +1,369 @@
+"""The options of a read: where it begins (deliver policies), which messages it wants (deliver filters), and both in `ReadOptions`.
+
+Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
+
+Selection: the vchannels that a reader reads, and the incarnation of each.
+
+A vchannel that is dropped and recreated under its name is another vchannel: its runs carry another incarnation. A reader is bound to
+the incarnation that was current when it began. A name that did not exist then is bound to the first incarnation created afterwards.
+
+The progress of a reader: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.frame import FrameView, RunKind, RunRow
+from wal.message import LogPosition, MessageID, MessageType, type_properties
+from wal.ticks import check_tick
+
+__all__ = [
+    "NOTHING",
+    "READ_TAKES",
+    "All",
+    "BoundNames",
+    "DeliverFilter",
+    "DeliverPolicy",
+    "EventFilter",
+    "Latest",
+    "MessageTypes",
+    "Reached",
+    "ReadOptions",
+    "ReadPosition",
+    "Selection",
+    "StartAfter",
+    "StartFrom",
+    "TimeTickGT",
+    "TimeTickGTE",
+    "WholePChannel",
+    "named",
+]
+
+READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
+"""The text of the error for a caller that names no vchannel."""
+
+
+# -- where a read begins
+
+
+class All(msgspec.Struct, frozen=True):
+    """From the oldest message that has not been truncated."""
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """Only messages that become durable after the read began."""
+
+
+class _At(msgspec.Struct, frozen=True):
+    message_id: MessageID
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message_id, MessageID):
+            raise TypeError(
+                f"{type(self).__name__} takes a MessageID, not {type(self.message_id).__name__}: "
+                "use MessageID.parse(text) or MessageID.from_bytes(data)"
+            )
+
+
+class StartFrom(_At, frozen=True):
+    """From this message, inclusive. The id of a body stands for its transaction."""
+
+
+class StartAfter(_At, frozen=True):
+    """From the message after this one. The id of a body stands for its transaction."""
+
+
+DeliverPolicy = All | Latest | StartFrom | StartAfter
+
+
+# -- which messages it wants; all filters of a read must hold
+
+
+class _Tick(msgspec.Struct, frozen=True):
+    time_tick: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.time_tick, int) or isinstance(self.time_tick, bool):
+            raise TypeError(f"{type(self).__name__} takes a time tick (int), not {type(self.time_tick).__name__}")
+        if not 0 <= self.time_tick < 1 << 64:
+            raise InvalidArgumentError(f"time tick {self.time_tick} is out of range: ticks are 0 to 2**64 - 1")
+
+
+class TimeTickGT(_Tick, frozen=True):
+    """Messages with a tick above this one; the tick of a transaction is its commit's."""
+
+
+class TimeTickGTE(_Tick, frozen=True):
+    """Messages with a tick at or above this one; the tick of a transaction is its commit's."""
+
+
+class MessageTypes:
+    """Messages of these types. A transaction is delivered with the bodies that match, and not at all if none does.
+
+    Naming a system type (TIME_TICK, TXN, …) raises InvalidArgumentError.
+    """
+
+    __slots__ = ("types",)
+
+    def __init__(self, *types: MessageType) -> None:
+        for message_type in types:
+            if not isinstance(message_type, MessageType):
+                raise TypeError(f"MessageTypes takes MessageType values, not {message_type!r}")
+            if type_properties(message_type).system:
+                raise InvalidArgumentError(
+                    f"{message_type.name} is a system type and cannot be filtered for: name types that users append"
+                )
+        if not types:
+            raise InvalidArgumentError("MessageTypes() names no type and would match nothing: name at least one")
+        self.types: frozenset[MessageType] = frozenset(types)
+
+    def __repr__(self) -> str:
+        return f"MessageTypes({', '.join(sorted(t.name for t in self.types))})"
+
+
+DeliverFilter = TimeTickGT | TimeTickGTE | MessageTypes
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """All filters of a read in one: the smallest tick and, unless None, the types (as numbers)."""
+
+    tick_min: int = 0
+    types: frozenset[int] | None = None
+
+    @classmethod
+    def of(cls, filters: DeliverFilter | Iterable[DeliverFilter]) -> EventFilter:
+        """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
+        tick_min = 0
+        types: frozenset[int] | None = None
+        given: Sequence[DeliverFilter] = (
+            (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
+        )
+        for one in given:
+            if isinstance(one, TimeTickGT):
+                tick_min = max(tick_min, one.time_tick + 1)
+            elif isinstance(one, TimeTickGTE):
+                tick_min = max(tick_min, one.time_tick)
+            elif isinstance(one, MessageTypes):
+                numbers = _numbers(one.types)
+                types = numbers if types is None else types & numbers
+            else:
+                raise TypeError(f"{one!r} is no deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
+        return cls(tick_min, types) if given else _EVERYTHING
+
+
+_EVERYTHING: Final = EventFilter()
+"""The filter of a read without filters; most readers share this one."""
+
+
+@lru_cache(maxsize=64)
+def _numbers(types: frozenset[MessageType]) -> frozenset[int]:
+    """The types as numbers; readers with the same filter share them."""
+    return frozenset(int(message_type) for message_type in types)
+
+
+# -- all of it
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """The options of a read; see `WALAccesser.read`."""
+
+    vchannels: tuple[str, ...]
+    policy: DeliverPolicy
+    event_filter: EventFilter
+    follow: bool = True
+    until_time_tick: int | None = None
+    resume: ReadPosition | None = None
+    include_time_ticks: bool = False
+
+    def adopted(self, current: Callable[[MessageID], MessageID]) -> ReadOptions:
+        """Returns these options with the ids that `current` returns for theirs, see `Lineage.current`."""
+        policy, resume = self.policy, self.resume
+        if isinstance(policy, _At):
+            policy = type(policy)(current(policy.message_id))
+        if resume is not None:
+            resume = ReadPosition(current(resume.message_id), resume.time_tick)
+        return msgspec.structs.replace(self, policy=policy, resume=resume)
+
+    @classmethod
+    def of(
+        cls,
+        vchannels: tuple[str, ...],
+        *,
+        deliver_policy: DeliverPolicy | None = None,
+        filters: DeliverFilter | Iterable[DeliverFilter] = (),
+        follow: bool = True,
+        until_time_tick: int | None = None,
+        resume: ReadPosition | None = None,
+        include_time_ticks: bool = False,
+    ) -> ReadOptions:
+        """Returns a caller's options. Raises TypeError for a wrong type, InvalidArgumentError for a wrong value.
+
+        The names of the vchannels have been checked before.
+        """
+        if not vchannels:
+            raise InvalidArgumentError("read([]) names no vchannel: name at least one")
+        if deliver_policy is not None and not isinstance(deliver_policy, DeliverPolicy):
+            raise TypeError(
+                f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}"
+            )
+        if resume is not None and not isinstance(resume, ReadPosition):
+            raise TypeError(f"resume must be a ReadPosition, not {type(resume).__name__}: use ReadPosition.parse(text)")
+        if resume is not None and deliver_policy is not None:
+            raise InvalidArgumentError("resume=… and deliver_policy=… both say where to begin: give one of them")
+        for flag, value in (("follow", follow), ("include_time_ticks", include_time_ticks)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} must be a bool, not {value!r}")
+        if until_time_tick is not None:
+            check_tick("until_time_tick", until_time_tick)
+        return cls(
+            vchannels,
+            deliver_policy or All(),
+            EventFilter.of(filters),
+            follow,
+            until_time_tick,
+            resume,
+            include_time_ticks,
+        )
+
+
+BoundNames = frozenset[tuple[str, int]]
+"""What a reader reads: the name and the incarnation of each of its vchannels."""
+
+NAMES_MAX: Final = 5
+
+
+class Selection:
+    """The vchannels of one read.
+
+    `bound` maps each name to its incarnation, or to None if the name does not exist yet; such a name is bound to the first incarnation
+    at or above `floor` whose run is met.
+    """
+
+    __slots__ = ("_bound", "_bound_names", "_floor", "names")
+
+    def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
+        self._bound = dict(bound)
+        self._floor = floor
+        self.names: frozenset[str] | None = frozenset(bound)
+        """The vchannels; None: all of the pchannel."""
+        self._bound_names: BoundNames | None = None
+
+    def runs(self, view: FrameView) -> list[RunRow]:
+        """Returns the runs of this frame that the reader sees, including those for every reader."""
+        return [run for run in view.runs.find(self._bound) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+
+    @property
+    def bound(self) -> BoundNames | None:
+        """The names with their incarnations, so that readers which read the same are equal in it; None while a name is not bound."""
+        found = self._bound_names
+        if found is None and None not in self._bound.values():
+            found = self._bound_names = frozenset(self._bound.items())  # type: ignore[arg-type]
+        return found
+
+    def incarnation(self, name: str) -> int | None:
+        """Returns the incarnation of this vchannel that the reader is bound to, or None."""
+        return self._bound[name]
+
+    def bind(self, name: str, incarnation: int) -> None:
+        """Binds a name that was not bound yet."""
+        self._bound[name] = incarnation
+
+    def _accepts(self, run: RunRow) -> bool:
+        bound = self._bound[run.name]
+        if bound is None and run.incarnation >= self._floor:
+            bound = self._bound[run.name] = run.incarnation
+        return run.incarnation == bound
+
+
+class WholePChannel(Selection):
+    """Everything on a pchannel: all vchannels, in every incarnation."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__({}, floor=0)
+        self.names = None
+
+    def runs(self, view: FrameView) -> list[RunRow]:
+        """Returns the runs of this frame that hold messages."""
+        return [run for run in view.runs if run.kind in _WITH_MESSAGES]
+
+    @property
+    def bound(self) -> None:
+        """None: such readers share no messages."""
+        return
+
+    def incarnation(self, name: str) -> int | None:
+        """Returns None: it is bound to no incarnation."""
+        return None
+
+
+_WITH_MESSAGES: Final = (RunKind.VCHANNEL, RunKind.PCHANNEL, RunKind.COPY)
+
+
+def named(vchannels: Sequence[str]) -> str:
+    """Returns the names of vchannels as text for errors: quoted, and only the first few of many."""
+    more = len(vchannels) - NAMES_MAX
+    return ", ".join(map(repr, vchannels[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")
+
+
+class Reached(msgspec.Struct, frozen=True, gc=False):
+    """The progress of a read. Everything before it was handed over, or held nothing for this reader.
+
+    `event` is the newest event passed (None before any). Nothing is left for the reader up to `tick`, and below the log position
+    `position`.
+    """
+
+    event: LogPosition | None = None
+    tick: int = 0
+    position: LogPosition = (0, 0)
+
+    def later(self, other: Reached) -> Reached:
+        """Returns the later of the two, field by field."""
+        event = self.event
+        if other.event is not None and (event is None or other.event >= event):
+            if other.tick >= self.tick and other.position >= self.position:
+                return other  # the usual case, frame after frame
+            event = other.event
+        return Reached(event, max(self.tick, other.tick), max(self.position, other.position))
+
+
+NOTHING: Final = Reached()
+
+
+class ReadPosition(msgspec.Struct, frozen=True):
+    """Everything up to the event `message_id`, and every tick up to `time_tick`, has been handed over.
+
+    `message_id` is the newest event that was passed, whether it was for this reader or not, so a position also advances over ranges of
+    the log that hold nothing for its reader. The text form is `message_id@time_tick`.
+    """
+
+    message_id: MessageID
+    time_tick: int
+
+    def __str__(self) -> str:
+        return f"{self.message_id}@{self.time_tick}"
+
+    @classmethod
+    def parse(cls, text: str) -> ReadPosition:
+        """Returns the position that `str()` printed. Raises InvalidArgumentError for any other text."""
+        if not isinstance(text, str):
+            raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
+        message_id, at, tick = text.rpartition("@")
+        if not at or not _is_tick(tick):
+            raise InvalidArgumentError(
+                f"{text!r} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
+            )
+        return cls(MessageID.parse(message_id), int(tick))
+
+
+def _is_tick(text: str) -> bool:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(1 << 64))):
+        return False
+    return str(int(text)) == text and int(text) < 1 << 64

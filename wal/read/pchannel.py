@@ -1,0 +1,407 @@
+"""ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it.
+
+Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
+In the writer's process it is the base of `PChannel`, for the log of another process that of `ReadOnlyPChannel`. It never writes.
+
+Tail: the end of a pchannel as readers see it, and how they wait for it to advance.
+
+It has one version and two lists of waiters: for data, and for data or ticks. A snapshot is consistent: everything at or below
+`promised_tick` is below `durable_end`.
+
+PageReads: the pages of a pchannel's log that its scanners fetch, a few at a time, and one for all that want it.
+
+Scanners that catch up together ask for pages that begin at the same position, each for its own vchannels. If each had its own, a frame of
+10,000 vchannels would be read and decoded 10,000 times, and be in memory as often. So only `READS_MAX` reads are under way, and those that
+have to wait for one and begin at the same position become a single read, for the vchannels of all of them. A page may thus have frames in
+which a scanner has nothing; it skips them, as it does in the recent frames.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
+from wal.frame import EncodedFrame
+from wal.message import LogPosition, MessageID, Origin
+from wal.read.options import Reached, ReadPosition
+from wal.read.recent import RecentFrames
+from wal.read.truncated import (
+    PageRequest,
+    event_named,
+    first_event_in,
+    is_there,
+    log_went_back,
+    newest_up_to,
+    overtaken,
+    start_truncated,
+)
+from wal.storage.base import FramePage, ReadableLog
+
+__all__ = [
+    "PAGE_BYTES",
+    "READS_MAX",
+    "PChannelStatistics",
+    "PageReads",
+    "ReadablePChannel",
+    "Reader",
+    "Tail",
+]
+
+PREPARED_BYTES_MAX: Final = 64 * 1024
+"""The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
+
+
+class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync.
+
+    A pchannel that is read only has 0 for all counts of writing. `idempotency_keys`: the plain keys that are remembered;
+    `idempotency_reach_s`: how far back, in seconds: `idempotency_window_s`, or less where their number or memory forgets them earlier.
+    """
+
+    name: str
+    term: int
+    frames: int = 0
+    bytes: int = 0
+    events: int = 0
+    waiting: int = 0
+    frames_in_flight: int = 0
+    bytes_in_flight: int = 0
+    open_transactions: int = 0
+    open_transaction_bytes: int = 0
+    expired_transactions: int = 0
+    barriers: int = 0
+    idempotency_keys: int = 0
+    idempotency_reach_s: float = 0.0
+    readers: int
+    durable_end: int
+    promise: int
+
+
+class Reader(Protocol):
+    """What a pchannel needs of a scanner that reads it."""
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        """The vchannels that it reads."""
+
+    def incarnation(self, vchannel: str) -> int | None:
+        """Returns the incarnation of this vchannel that it reads, or None if it has met none yet."""
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        """Ends the reader with this error if it reads the vchannel, which was dropped."""
+
+    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.
+
+        With its `incarnation` the vchannel may have been created some time ago: the reader then reads that incarnation from its beginning.
+        """
+
+
+class ReadablePChannel(abc.ABC):
+    """A pchannel for reading. `channel` is its name, `form` that of its message ids. All its methods run on the loop."""
+
+    log: ReadableLog
+
+    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: LogPosition | None) -> None:
+        """`promised_tick` and `newest` are those known together with `log.durable_end`."""
+        self.channel: str = log.pchannel
+        self.log = log
+        log.lineage.note(log.pchannel)
+        self.form = form
+        # Weak references, so that a scanner which was never closed is garbage-collected and leaves the set.
+        self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._reads = PageReads(log)
+        self.recent: RecentFrames = RecentFrames(log.durable_end)
+        self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
+
+    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
+        """Returns the page of the log that begins here, for a scanner of these vchannels (None: of all); it may have frames of others."""
+        return await self._reads.page(start, names)
+
+    def origin(self, position: int = 0) -> Origin:
+        """Returns the origin of the frame at this position; any of them names the log."""
+        return Origin(self.channel, self.log.incarnation, position, self.form)
+
+    @property
+    def log_id(self) -> MessageID:
+        """An id of this log, for checking whether another id belongs to it."""
+        return self.origin().message_id(0)
+
+    def current(self, message_id: MessageID) -> MessageID:
+        """Returns the id under the log's incarnation if it is of an earlier one, before a restore; else as it is.
+
+        Raises LogWentBackError if its event was lost by a restore.
+        """
+        return self.log.lineage.current(message_id) if message_id.pchannel == self.channel else message_id
+
+    @abc.abstractmethod
+    def advance_for(self, tick: int) -> bool:
+        """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
+
+    def expect(self, frame: EncodedFrame) -> None:
+        """Has a small frame decoded while it is written, after the readers have taken what is durable."""
+        if self.readers and frame.length <= PREPARED_BYTES_MAX:
+            asyncio.get_running_loop().call_soon(self._prepare, frame)
+
+    def _prepare(self, frame: EncodedFrame) -> None:
+        if self.tail.is_awaited():
+            self.recent.prepare(frame)
+
+    def show(self, position: int, frame: EncodedFrame, *, promised_tick: int) -> None:
+        """Shows the next durable frame to the readers."""
+        self.recent.add(position, frame)
+        indices = frame.header.indices
+        # Not the log's own durable end, which may be after a frame whose outcome is not known here yet.
+        self.tail.data_moved(
+            durable_end=position + 1,
+            promised_tick=promised_tick,
+            newest=(position, indices - 1) if indices else None,
+        )
+
+    async def event_of(self, message_id: MessageID) -> MessageID | None:
+        """Returns the event of this id: the id itself, or a body's transaction; None if its frame is gone or holds no such event."""
+        position = message_id.position
+        if position < self.log.earliest[0]:
+            return None
+        found = event_named(await self.log.read(position, names=None, bytes_max=1), message_id)
+        return None if found is None else self.origin(position).message_id(found)
+
+    async def end_of(self, message_id: MessageID) -> LogPosition | None:
+        """Returns the log position right after this event, where the log begins once truncated up to it; None if it is truncated already.
+
+        A body counts as its transaction. Raises InvalidArgumentError for an id above the durable end, or of no event.
+        """
+        position, index = message_id.position, message_id.index
+        if position >= self.tail.durable_end:
+            raise InvalidArgumentError(
+                f"message id {message_id} is above the durable end {self.tail.durable_end} of pchannel {self.channel}: truncate up "
+                "to a message that was appended"
+            )
+        if (position, index) < self.log.earliest:
+            return None
+        event = await self.event_of(message_id)
+        if event is None:
+            raise InvalidArgumentError(
+                f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
+            )
+        return (position, event.index + 1)
+
+    def reached_at(self, position: ReadPosition) -> Reached:
+        """Returns the progress of a reader at this position. Raises InvalidArgumentError for one of another log, or above the durable
+        end."""
+        if not isinstance(position, ReadPosition):
+            raise TypeError(f"a position must be a ReadPosition, not {type(position).__name__}")
+        event = self.current(position.message_id)
+        if not event.same_log(self.log_id) or event.position >= self.tail.durable_end:
+            raise InvalidArgumentError(
+                f"position {position} is in another log, or above the durable end {self.tail.durable_end} of pchannel {self.channel}: "
+                "save the position of a message that was read"
+            )
+        return Reached((event.position, event.index), position.time_tick, (event.position, event.index + 1))
+
+    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
+        """Raises LogWentBackError unless the log, which ends at `end` or at the end of the tail, has what was seen at this position.
+
+        A position of another log, a truncated one and one with tick 0 are not judged.
+        """
+        message_id, tick = seen.message_id, seen.time_tick
+        event, end = (message_id.position, message_id.index), self.tail.durable_end if end is None else end
+        if not message_id.same_log(self.log_id) or not tick:
+            return
+        if event[0] >= end:
+            raise await self.went_back(f"message id {message_id} is above its end {end}", tick, end=end)
+        try:
+            page = await self._look_at(PageRequest(event[0], end))
+        except TruncatedError:
+            return
+        if not is_there(page, *event, tick):
+            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
+            raise await self.went_back(what, tick, end=end)
+
+    async def went_back(self, what: str, time_tick: int, *, end: int) -> LogWentBackError:
+        """Returns the error for a log that ends at `end` and no longer has `what`, which was seen by this tick."""
+        try:
+            search = newest_up_to(time_tick, self.log.earliest, end)
+            request = next(search)
+            while True:
+                request = search.send(await self._look_at(request))
+        except StopIteration as found:
+            event = found.value
+        except TruncatedError:
+            event = None
+        return log_went_back(self.channel, what, None if event is None else self.origin(event[0]).message_id(event[1]))
+
+    async def _look_at(self, request: PageRequest) -> FramePage:
+        """Returns a page for `check_seen` or `went_back`."""
+        return await self.log.read(request.start, names=request.names, bytes_max=request.bytes_max, end=request.end)
+
+    async def truncated(self, message_id: MessageID) -> TruncatedError:
+        """Returns the error for a read that should begin at this id, which is gone."""
+        return start_truncated(message_id, await self.first_event())
+
+    async def overtaken(self, position: int) -> TruncatedError:
+        """Returns the error for a read under way whose next frames are gone."""
+        return overtaken(self.channel, position, await self.first_event())
+
+    async def first_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None."""
+        while True:
+            earliest = self.log.earliest
+            try:
+                return await self._first_event(earliest)
+            except TruncatedError:
+                if self.log.earliest == earliest:
+                    raise  # otherwise it was truncated meanwhile: there is a new answer
+
+    async def _first_event(self, earliest: LogPosition) -> MessageID | None:
+        at = earliest[0]
+        while at < self.tail.durable_end:
+            page = await self.log.read(at, names=None, bytes_max=1)
+            if (found := first_event_in(page, earliest)) is not None:
+                return self.origin(found[0]).message_id(found[1])
+            at = page.next_position
+        return None
+
+
+_SWEEP_MIN: Final = 64
+
+
+class Tail:
+    """The end of a log: reads take the frames that begin below `durable_end`.
+
+    `newest` is the newest durable event known, None before any.
+    """
+
+    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "on_failure", "promised_tick")
+
+    def __init__(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
+        self.durable_end: int = durable_end
+        self.promised_tick: int = promised_tick
+        self.newest = newest
+        self.failure: BaseException | None = None
+        """The reason why nothing follows: the log was closed, or it failed."""
+        self.on_failure: Callable[[BaseException], object] | None = None
+        """Is called once, with the reason why nothing follows."""
+        self._data: list[asyncio.Future[None]] = []
+        self._ticks: list[asyncio.Future[None]] = []
+        self._sweep_at = _SWEEP_MIN
+
+    def is_awaited(self) -> bool:
+        """Returns whether a scanner waits."""
+        return any(not waiter.done() for waiters in (self._data, self._ticks) for waiter in waiters)
+
+    def data_moved(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
+        """Moves the end because a frame became durable."""
+        self.durable_end = durable_end
+        if newest is not None:
+            self.newest = newest
+        self.promised_tick = promised_tick
+        _wake(self._data)
+        _wake(self._ticks)
+
+    def tick_moved(self, promised_tick: int) -> None:
+        """Moves only the promised tick."""
+        if promised_tick > self.promised_tick:
+            self.promised_tick = promised_tick
+            _wake(self._ticks)
+
+    def fail(self, cause: BaseException) -> None:
+        """Ends the log for its readers: all that wait are woken and raise the cause. The first cause stays."""
+        if self.failure is None:
+            self.failure = cause
+            if self.on_failure is not None:
+                self.on_failure(cause)
+        _wake(self._data)
+        _wake(self._ticks)
+
+    def waiter(self, *, ticks: bool) -> asyncio.Future[None]:
+        """Returns a future that is resolved at the next move: of data, or with `ticks` of either. Cancel it to stop waiting."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._ticks if ticks else self._data
+        waiters.append(future)
+        if len(waiters) > self._sweep_at:  # drops cancelled waiters; at most every other one is
+            for each in (self._data, self._ticks):
+                each[:] = [waiter for waiter in each if not waiter.done()]
+            self._sweep_at = _SWEEP_MIN + 2 * max(len(self._data), len(self._ticks))
+        return future
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    if waiters:
+        woken = waiters[:]
+        waiters.clear()
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+PAGE_BYTES: Final = 2 * 1024 * 1024
+"""About this many bytes of the log are fetched at a time: enough for sequential reads, and few enough to keep memory flat."""
+READS_MAX: Final = 8
+"""As many as the journal has threads. Their pages take 16 MiB, and about twice that decoded."""
+
+
+class PageReads:
+    """The reads of one log."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+        self._turns = asyncio.Semaphore(READS_MAX)
+        self._together: dict[int, _Together] = {}
+        """The scanners that wait for a turn, by where their page begins."""
+
+    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
+        """Returns the page that begins here, for a reader of these vchannels (None: of all). Raises what the log's `read` raises."""
+        if not self._turns.locked():
+            return await self._alone(start, names)
+        together = self._together.get(start)
+        if together is not None:
+            together.wanted.append(names)
+            await together.ended.wait()
+            return together.page or await self._alone(start, names)
+        together = self._together[start] = _Together(names)
+        try:
+            try:
+                await self._turns.acquire()
+            finally:
+                del self._together[start]  # nobody joins any more
+            try:
+                together.page = await self._read(start, together.names())
+                return together.page
+            except WALError:
+                if len(together.wanted) == 1:
+                    raise
+                return await self._read(start, names)  # it was perhaps the error of another's vchannel
+            finally:
+                self._turns.release()
+        finally:
+            together.ended.set()
+
+    async def _alone(self, start: int, names: frozenset[str] | None) -> FramePage:
+        async with self._turns:
+            return await self._read(start, names)
+
+    async def _read(self, start: int, names: frozenset[str] | None) -> FramePage:
+        return await self._log.read(start, names=names, bytes_max=PAGE_BYTES)
+
+
+class _Together:
+    """Scanners that wait for one read, and the vchannels that each of them wants."""
+
+    __slots__ = ("ended", "page", "wanted")
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        self.wanted = [names]
+        self.page: FramePage | None = None
+        self.ended = asyncio.Event()
+
+    def names(self) -> frozenset[str] | None:
+        """Returns the vchannels that they want together, None for all of the pchannel."""
+        names = [some for some in self.wanted if some is not None]
+        return frozenset().union(*names) if len(names) == len(self.wanted) else None

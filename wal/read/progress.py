@@ -1,0 +1,525 @@
+"""Progress: the state of one read, from its beginning to its end.
+
+Owns the end of the read, the current page, the messages of its current frame, and the progress of the read; `start` decides where it
+begins. Its caller drives it: it looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages.
+Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
+nothing for this reader. A progress never waits and never fetches: a scanner, the bridge and Spark do that around it.
+
+ReadStart: where a read begins, decided once from its policy, from the position it resumes at, or from a cursor. Pure.
+
+It also says which events of the first frames do not belong to the read: pages begin at a frame, reads at an event.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from itertools import islice
+from operator import length_hint
+from typing import Final, Protocol
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.message import (
+    ImmutableMessage,
+    ImmutableTxnMessage,
+    Lineage,
+    LogPosition,
+    MessageID,
+    MessageType,
+    Origin,
+    TimeTickMessage,
+)
+from wal.read.assembly import assemble
+from wal.read.frame_rows import FrameRows, frame_rows
+from wal.read.options import NOTHING, All, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
+from wal.read.recent import SharedMessages
+from wal.storage.base import FramePage, StoredFrame
+
+__all__ = [
+    "BodyTurns",
+    "Need",
+    "Progress",
+    "ReadStart",
+    "TailView",
+    "read_start",
+    "resumed_start",
+]
+
+
+class Need(enum.Enum):
+    """What a read needs to continue.
+
+    MESSAGES: nothing, `messages` are to be handed over. FRAME: a decision on `frame`, to `assemble` it or to take its `rows`.
+    PAGE: the frames of [`at`, `page_end`), by `take`. TAIL: a move of the tail. OVER: nothing, the read has ended.
+    """
+
+    MESSAGES = enum.auto()
+    FRAME = enum.auto()
+    PAGE = enum.auto()
+    TAIL = enum.auto()
+    OVER = enum.auto()
+
+
+class Progress:
+    """The state of one read. `messages` are the current ones; those that are not handed over yet are `coming`."""
+
+    __slots__ = (
+        "_cursor_at", "_end", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
+        "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
+    )  # fmt: skip
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._log = Origin("", 0, 0)
+        self.selection: Selection
+        """The runs that this reader sees; set by `begin`."""
+        self._cursor_at: LogPosition | None = None
+        """Where a cursor says that the read begins, instead of the policy."""
+        self._start: ReadStart | None = None
+        """Where the read began; None once all remaining frames belong to the read as a whole."""
+        self._end: Reached | None = None
+        """Where the read ends, once that is decided; None while it follows. See `_decide_end`."""
+        self.at: int = 0
+        """Where the next page begins."""
+        self.page_end: int = 0
+        """Where the page that is needed ends."""
+        # The frames of the page that are not yet assembled, the next one last. An empty deque would take ten times the memory.
+        self._frames: list[StoredFrame] = []
+        self._shared: SharedMessages | None = None
+        """Where the messages of these frames may be built already; None if this reader has the frames for itself."""
+        self.frame: StoredFrame
+        """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
+        self.messages: list[ImmutableMessage] = []
+        self.coming: Iterator[ImmutableMessage] = _NO_MORE
+        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing."""
+        self._reached = NOTHING
+        """The progress of the read before the current messages …"""
+        self._frame_reached = NOTHING
+        """… once the messages of the current frame are handed over …"""
+        self._page_reached = NOTHING
+        """… and once the last frame of the page is."""
+        self._told_tick = 0
+        self.message_count: int = 0
+        self.frame_count: int = 0
+        self.page_count: int = 0
+
+    # -- beginning
+
+    def adopt(self, lineage: Lineage) -> ReadOptions:
+        """Takes the ids in the options as those of a log with this lineage, and returns the options. Call it before `begin`.
+
+        Raises LogWentBackError for an id whose event was lost by a restore.
+        """
+        if lineage.restores:
+            self._options = self._options.adopted(lineage.current)
+        return self._options
+
+    def go_on(self, start: LogPosition, position: ReadPosition | None) -> None:
+        """Makes the read begin at a cursor, whatever the options say. Call it before `begin`.
+
+        `start` is the log position below which nothing is left for the reader, `position` the reader's position there.
+        """
+        self._options = msgspec.structs.replace(self._options, policy=All(), resume=position)
+        self._cursor_at = start
+
+    def begin(
+        self,
+        log: Origin,
+        selection: Selection,
+        tail: TailView,
+        earliest: LogPosition,
+        *,
+        after: MessageID | None = None,
+        last_truncated: LogPosition | None = None,
+    ) -> MessageID | None:
+        """Fixes where the read begins; returns the id to begin at if that has been truncated.
+
+        `log` names the log (an origin in it, at any position), `earliest` its first event that is not truncated. `after` is the event
+        to start after if the policy names a body of it, and `last_truncated` the newest event below `earliest`, if that is known. Raises
+        InvalidArgumentError for an id of another log, or above the durable end.
+        """
+        self._log, self.selection = log, selection
+        if self._cursor_at is not None:
+            start = resumed_start(self._options, log, earliest, self._cursor_at)
+        else:
+            start = read_start(self._options, log, tail, earliest, after=after, last_truncated=last_truncated)
+        if isinstance(start, MessageID):
+            return start
+        if not self._options.follow:
+            self._end = Reached(tail.newest, tail.promised_tick, (tail.durable_end, 0))
+        self._start, self._reached, self.at = start, start.reached, start.at
+        return None
+
+    def move(self, log: Origin, tail: TailView, *, since: LogPosition | None = None) -> None:
+        """Continues in another log, because the vchannel that the read waits for was created there. So far nothing was for this reader.
+
+        The read begins there at the durable end, or at the event `since` if the vchannel may have been created some time ago.
+        """
+        self._log = log
+        self.at = tail.durable_end if since is None else since[0]
+        if self._end is not None and self._end.position != _WITHIN_A_FRAME:
+            self._end = Reached(None, self._end.tick, (tail.durable_end, 0))
+        self._start = None if since is None else ReadStart(since[0], since)
+        self._reached = Reached(None, self._reached.tick, since or (self.at, 0))
+        self._frame_reached = Reached(tick=self._frame_reached.later(self._page_reached).tick)
+        self._page_reached = NOTHING
+        self._frames.clear()
+
+    # -- continuing
+
+    def advance(self, tail: TailView) -> Need:
+        """Continues until there are messages, or something else is needed; never returns FRAME.
+
+        The current messages count as handed over. Raises CorruptionError for a damaged frame, and at the end of a log that has ended the
+        log's failure.
+        """
+        while True:
+            need = self.step(tail)
+            if need is not Need.FRAME:
+                return need
+            if self.assemble():
+                return Need.MESSAGES
+
+    def step(self, tail: TailView) -> Need:
+        """Returns what the read needs next, one frame at a time. The current messages count as handed over."""
+        self.settle()
+        if self._frames:
+            self.frame = self._frames.pop()
+            return Need.FRAME
+        limit = tail.durable_end if self._end is None else min(self._end.position[0], tail.durable_end)
+        if self.at < limit:
+            if tail.failure is not None:
+                raise tail.failure
+            self.page_end = limit
+            return Need.PAGE
+        end_tick = self._decide_end(tail)
+        if end_tick is None and tail.failure is not None:
+            raise tail.failure
+        tick = tail.promised_tick if end_tick is None else end_tick
+        if self._options.include_time_ticks and tick > self._told_tick:
+            self._tell_tick(tick)
+            return Need.MESSAGES
+        return Need.TAIL if end_tick is None else Need.OVER
+
+    def take(self, page: FramePage, shared: SharedMessages | None = None) -> None:
+        """Takes the page that was needed; it may reach beyond `page_end`. `shared` is for a page that other readers take as well."""
+        self._shared = shared
+        self.at = page.next_position
+        self.page_count += 1
+        end = self._end
+        if end is not None and page.promised_tick > end.tick:
+            # The page reaches beyond the end of this read: only its frames below the end count.
+            self._frames = [frame for frame in reversed(page.frames) if frame.position < end.position[0]]
+            self._page_reached = NOTHING
+        else:
+            self._frames = page.frames[::-1]
+            self._page_reached = Reached(page.last_event, page.promised_tick, (page.next_position, 0))
+
+    def assemble(self) -> bool:
+        """Builds `messages` from the current frame; returns whether there are any."""
+        frame = self.frame
+        build = assemble if self._shared is None else self._shared.assemble
+        messages = build(frame, self._origin(frame.position), self.selection, self._options.event_filter)
+        if messages and (start := self._start) is not None:
+            messages = start.skip(frame.position, messages)
+            if start.is_passed(frame.position):
+                self._start = None
+        self._take_up(frame)
+        until = self._options.until_time_tick
+        if until is not None and frame.view.header.promised_tick >= until:
+            messages = self._end_within(frame, messages, until)
+        del self.frame  # the decoded parts of a frame of many vchannels take hundreds of KiB
+        self.messages, self.coming = messages, iter(messages)
+        self.message_count += len(messages)
+        return bool(messages)
+
+    def rows(self, *, end: int | None = None) -> FrameRows | None:
+        """Returns the current frame as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
+
+        Returns None if it has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads no further.
+        """
+        frame = self.frame
+        position, header = frame.position, frame.view.header
+        until = self._options.until_time_tick
+        first = 0 if self._start is None else self._start.first_index(position)
+        if first is None or (until is not None and header.promised_tick >= until):
+            return None  # once or twice per read: the progress has to be exact to the event
+        if self._start is not None and self._start.is_passed(position):
+            self._start = None
+        event_filter = self._options.event_filter
+        tick_min = event_filter.tick_min - header.first_tick
+        runs = self.selection.runs(frame.view) if tick_min < header.indices else []
+        self._take_up(frame)
+        del self.frame
+        return frame_rows(
+            frame.view,
+            self._origin(position),
+            runs,
+            first=max(first, tick_min),
+            end=end,
+            types=event_filter.types,
+        )
+
+    def _take_up(self, frame: StoredFrame) -> None:
+        """Notes the progress of the read with this frame, whose messages are the current ones now."""
+        header = frame.view.header
+        self.frame_count += 1
+        event = (frame.position, header.indices - 1) if header.indices else None
+        self._frame_reached = Reached(event, header.promised_tick, (frame.next_position, 0))
+
+    def _tell_tick(self, tick: int) -> None:
+        """Sets `messages` to the TimeTick message that announces this tick."""
+        self._told_tick = tick
+        event = self._reached.event
+        position, index = event or (0, 0)
+        self.messages = [
+            TimeTickMessage(
+                self._origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None
+            )
+        ]
+        self.coming = iter(self.messages)
+
+    def _origin(self, position: int) -> Origin:
+        return Origin(self._log.pchannel, self._log.incarnation, position, self._log.form)
+
+    # -- ending
+
+    def _decide_end(self, tail: TailView) -> int | None:
+        """Decides, if no page is left to fetch, whether the read ends here: returns the tick it ends with, or None if it continues.
+
+        A read with `follow=False` ends after the last event that was durable when it began. A read with `until_time_tick` ends when that
+        tick is promised; within a frame that holds later events, `_end_within` ends it.
+        """
+        if self._end is not None:
+            self._reached = self._reached.later(self._end)
+            return self._end.tick
+        if tail.promised_tick > self._reached.tick:  # at the tail everything up to the promised tick was handed over
+            self._reached = self._reached.later(Reached(tick=tail.promised_tick))
+        until = self._options.until_time_tick
+        return until if until is not None and tail.promised_tick >= until else None
+
+    def _end_within(self, frame: StoredFrame, messages: list[ImmutableMessage], until: int) -> list[ImmutableMessage]:
+        """Ends the read within this frame: messages with a tick above `until` are neither handed over nor passed."""
+        self._end = Reached(None, until, _WITHIN_A_FRAME)
+        self._frames.clear()
+        self._page_reached = NOTHING
+        messages = [message for message in messages if message.time_tick <= until]
+        if frame.view.header.promised_tick > until:
+            self._frame_reached = Reached(tick=until)
+            if messages:
+                index = messages[-1]._index
+                self._frame_reached = Reached((frame.position, index), until, (frame.position, index + 1))
+        return messages
+
+    def let_go(self) -> None:
+        """Drops the current messages and page: they are neither handed over nor count as passed."""
+        self._reached = self.reached
+        self._frames.clear()
+        self.messages, self.coming = [], _NO_MORE
+        self._frame_reached = self._page_reached = NOTHING
+
+    def settle(self) -> None:
+        """Counts the current messages as handed over, and so their frame, and with the last frame the page."""
+        self.messages, self.coming = [], _NO_MORE
+        passed = self._frame_reached
+        if not self._frames and self._page_reached is not NOTHING:
+            passed, self._page_reached = self._page_reached, NOTHING  # nothing in the page is later
+        if passed is not NOTHING:
+            self._reached, self._frame_reached = self._reached.later(passed), NOTHING
+
+    # -- what was handed over
+
+    def hand_over(self, count: int) -> list[ImmutableMessage]:
+        """Hands over the next `count` messages, or those that there are, and returns them."""
+        messages = self.messages
+        if len(messages) <= count and length_hint(self.coming) == len(messages):
+            self.coming = _NO_MORE
+            return messages.copy()  # readers at the tail share the list
+        return list(islice(self.coming, min(count, len(messages))))
+
+    @property
+    def following(self) -> int:
+        """The number of current messages that were handed over."""
+        return len(self.messages) - length_hint(self.coming)
+
+    @property
+    def reached(self) -> Reached:
+        """The progress of the read, counting what was handed over."""
+        reached, messages, following = self._reached, self.messages, self.following
+        if following < len(messages):
+            tick = max(reached.tick, messages[following].time_tick - 1)
+            if following == 0:
+                return Reached(reached.event, tick, reached.position)
+            last = messages[following - 1]
+            position, index = last._origin.position, last._index
+            return Reached((position, index), tick, max(reached.position, (position, index + 1)))
+        reached = reached.later(self._frame_reached)
+        if self._frames:
+            return reached
+        return Reached(reached.event, reached.tick, max(reached.position, self._page_reached.position))
+
+    @property
+    def position(self) -> ReadPosition | None:
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
+        return self.position_of(self.reached)
+
+    def position_of(self, reached: Reached) -> ReadPosition | None:
+        """Returns the position of a reader with this progress."""
+        if reached.event is None:
+            return self._options.resume
+        position, index = reached.event
+        return ReadPosition(self._origin(position).message_id(index), reached.tick)
+
+
+_NO_MORE: Final[Iterator[ImmutableMessage]] = iter(())
+_WITHIN_A_FRAME: Final = (-1, -1)
+"""The log position of an end within a frame: no page is left to fetch."""
+
+
+class BodyTurns:
+    """The turns of the bodies of one message after the other, for reads that go body by body.
+
+    A message counts as handed over with its last body. So a position in the middle of a transaction is the one before it: a reader that
+    resumes there gets the whole transaction again, and none of its bodies is skipped. One that goes on in the same read gets the rest.
+    """
+
+    __slots__ = ("_count", "_message")
+
+    def __init__(self) -> None:
+        self._message: ImmutableMessage | None = None
+        """The message that was given in part; None between messages."""
+        self._count = 0
+
+    def next(self, message: ImmutableMessage) -> tuple[ImmutableMessage | None, bool]:
+        """Returns the next body of `message`, and whether it is the last; a transaction without bodies has None, and that is its last."""
+        if message is not self._message:
+            self._message, self._count = message, 0
+        bodies = message.bodies()
+        body = bodies[self._count] if bodies else None
+        self._count += 1
+        is_last = self._count >= len(bodies)
+        if is_last:
+            self._message = None
+        return body, is_last
+
+
+class TailView(Protocol):
+    """The log's end as a reader sees it at one moment: everything at or below `promised_tick` is below `durable_end`."""
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def promised_tick(self) -> int: ...
+
+    @property
+    def newest(self) -> LogPosition | None:
+        """The newest durable event, or None before any."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the log, None while it is open."""
+
+
+class ReadStart(msgspec.Struct, frozen=True, gc=False):
+    """Where a read begins: its first page at `at`, its first event at the log position `first`.
+
+    If there is an event `after`, the read begins after it. `reached` is the read's progress before it hands anything over.
+    """
+
+    at: int
+    first: LogPosition
+    after: LogPosition | None = None
+    reached: Reached = Reached()
+
+    def skip(self, position: int, messages: list[ImmutableMessage]) -> list[ImmutableMessage]:
+        """Returns the messages of the frame at `position` that belong to the read."""
+        if position == self.first[0]:
+            first = self.first[1]
+            messages = [message for message in messages if message._index >= first]
+        if self.after is not None and position == self.after[0]:
+            last = self.after[1]
+            messages = [message for message in messages if _first_index(message) > last]
+        return messages
+
+    def first_index(self, position: int) -> int | None:
+        """Returns the index from which the events of the frame at `position` belong to the read.
+
+        Returns None if no index can tell: the read begins after a body or an event of this frame, so `skip` has to check each message.
+        """
+        if self.after is not None and position == self.after[0]:
+            return None
+        return self.first[1] if position == self.first[0] else 0
+
+    def is_passed(self, position: int) -> bool:
+        """Returns whether all events of the frames after the one at `position` belong to the read."""
+        return position >= self.first[0] and (self.after is None or position >= self.after[0])
+
+
+def read_start(
+    options: ReadOptions,
+    log: Origin,
+    tail: TailView,
+    earliest: LogPosition,
+    *,
+    after: MessageID | None,
+    last_truncated: LogPosition | None,
+) -> ReadStart | MessageID:
+    """Returns where a read with these `options` begins, or the id to begin at if that has been truncated.
+
+    The parameters are those of `Progress.begin`. Raises InvalidArgumentError for an id of another log, or above the durable end.
+    """
+    policy, tick = options.policy, 0
+    if options.resume is not None:
+        policy, tick = StartAfter(options.resume.message_id), options.resume.time_tick
+    if after is not None and isinstance(policy, StartAfter):
+        policy = StartAfter(after)
+    if isinstance(policy, StartFrom | StartAfter):
+        event = _checked(policy.message_id, options, log, tail)
+        inclusive = isinstance(policy, StartFrom)
+        # Starting after the last truncated event loses nothing: everything after it still exists.
+        if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated)):
+            return policy.message_id
+        at = max(event[0], earliest[0])
+        if inclusive:
+            first = max(event, earliest)
+            return ReadStart(at, first, reached=Reached(None, tick, first))
+        following = max((event[0], event[1] + 1), earliest)
+        return ReadStart(at, earliest, event, Reached(event, tick, following))
+    if isinstance(policy, Latest):
+        end = tail.durable_end
+        return ReadStart(end, earliest, reached=Reached(tail.newest, tail.promised_tick, max((end, 0), earliest)))
+    return ReadStart(earliest[0], earliest, reached=Reached(None, tick, earliest))
+
+
+def resumed_start(options: ReadOptions, log: Origin, earliest: LogPosition, at: LogPosition) -> ReadStart | MessageID:
+    """Returns the start of a read that a cursor resumes at the log position `at`, or the id there if it has been truncated."""
+    if at < earliest:
+        return msgspec.structs.replace(log, position=at[0]).message_id(at[1])
+    position = options.resume
+    if position is None:
+        return ReadStart(at[0], at, reached=Reached(None, 0, at))
+    # The position may name a body, whose transaction ends at or above `at`: the read begins after it, as StartAfter does.
+    event = (position.message_id.position, position.message_id.index)
+    return ReadStart(at[0], at, event, Reached(event, position.time_tick, at))
+
+
+def _checked(message_id: MessageID, options: ReadOptions, log: Origin, tail: TailView) -> LogPosition:
+    """Returns the log position of an id, after checking that the id belongs to this log."""
+    if not message_id.same_log(log.message_id(0)):
+        raise InvalidArgumentError(
+            f"message id {message_id} belongs to another pchannel, or to another incarnation of it, than {options.vchannels[0]!r} "
+            f"lies on ({log.pchannel}:{log.incarnation:x}): use an id that was read from this vchannel"
+        )
+    if message_id.position >= tail.durable_end:
+        raise InvalidArgumentError(
+            f"message id {message_id} is above the durable end {tail.durable_end} of pchannel {log.pchannel}: "
+            "use the id of a message that was appended"
+        )
+    return (message_id.position, message_id.index)
+
+
+def _first_index(message: ImmutableMessage) -> int:
+    return message._first_index if isinstance(message, ImmutableTxnMessage) else message._index

@@ -1,0 +1,299 @@
+"""ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
+
+The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata.
+The source writes nothing but cursors. It fences no writer and holds no message in Pulsar: its readers leave no subscription.
+
+PulsarMetadata: the metadata of a log on Pulsar for a process that reads it: pchannels, control records, vchannels, cursors.
+
+Owns an open KV and the loop in a thread that the KV needs. Its calls block. It writes nothing but cursors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wal.channels.pchannels import PChannelMeta, load_pchannels
+from wal.channels.vchannel_map import VChannelMap, VChannelView
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.kv import KVBase
+from wal.location import PulsarLocation, parse_kv
+from wal.loop_thread import LoopThread
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.in_kv import CursorsBesideWriter
+from wal.read.cursors.store import CursorStore
+from wal.read.read_only import ReadOnlySource
+from wal.secret import Secret
+from wal.settings import Settings
+from wal.storage.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.backend import PulsarBackend
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.control import Control, ControlRecord
+from wal.storage.pulsar.read_only import ReadOnlyTopic
+
+__all__ = [
+    "KnownVChannels",
+    "PulsarMetadata",
+    "ReadOnlyPulsarSource",
+]
+
+
+class ReadOnlyPulsarSource(ReadOnlySource):
+    """The log in this namespace. See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location."""
+
+    name: str = PulsarBackend.name
+    form: int = PulsarBackend.form
+    cursors: CursorStore
+
+    def __init__(self, location: PulsarLocation, settings: Settings) -> None:
+        self.location: str = str(location)
+        self._address: PulsarAddress = pulsar_address(location, settings)
+        self._kv = _shared_kv(self.location, settings)
+        self._metadata: PulsarMetadata | None = None
+        self._connection = Connection(self._address)
+        self._admin = Admin(self._address)
+        self._logs: dict[str, ReadOnlyTopic] = {}
+        self._view = VChannelView({}, {})
+        self._viewed: tuple[KnownVChannels | None, int] = (None, 0)
+        """What `_view` was built from, and for how many logs."""
+
+    def absence(self, waited_s: float) -> FormatError | None:
+        if self._opened().pchannels():
+            return None
+        waited = f" and none was created within {waited_s:g} s" if waited_s else ""
+        return FormatError(
+            f"the metadata of the setting kv knows of no log at {self.location}{waited}: a log is created by opening it for writing; give "
+            "the kv that it is opened with"
+        )
+
+    def open(self) -> None:
+        self.cursors = self._opened().cursors
+        self._connection.start()
+        self._admin.check_namespace()
+
+    def pchannels(self) -> list[str]:
+        return list(self._opened().pchannels())
+
+    def open_log(self, pchannel: str) -> ReadOnlyTopic:
+        metadata = self._opened()
+        log = ReadOnlyTopic(
+            self._connection,
+            self._admin,
+            metadata.control(pchannel),
+            pchannel=pchannel,
+            incarnation=metadata.pchannels()[pchannel].incarnation,
+        )
+        log.reach()
+        self._logs[pchannel] = log
+        return log
+
+    def vchannels(self) -> VChannelView:
+        known = self._opened().vchannels()
+        viewed, logs = self._viewed
+        # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
+        if viewed is not known or logs != len(self._logs):
+            maps = {
+                pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
+                for pchannel, log in self._logs.items()
+            }
+            owners = known.owners
+            records = {name: VChannelInfo(name, *at, owners.get(name)) for name, at in known.records.items()}
+            self._view = VChannelView(records, maps)
+            self._viewed = known, len(self._logs)
+        return self._view
+
+    def close(self) -> None:
+        self._connection.abandon()
+        if self._metadata is not None:
+            self._metadata.close()
+
+    def _opened(self) -> PulsarMetadata:
+        if self._metadata is None:
+            self._metadata = PulsarMetadata(self._kv, closing=self._connection.close)
+            # A read of the bridge may be garbage-collected unclosed. At the interpreter's exit the thread stops by itself.
+            weakref.finalize(self, _release_soon, self._logs, self._metadata.thread).atexit = False
+        return self._metadata
+
+
+def _release_soon(logs: dict[str, ReadOnlyTopic], thread: LoopThread) -> None:
+    """Closes what a source left open, in a thread: the garbage collector must not wait."""
+
+    def release() -> None:
+        for log in logs.values():
+            log.close()
+        thread.stop()
+
+    if not thread.stopped:
+        threading.Thread(target=release, name="wal-pulsar-release", daemon=True).start()
+
+
+def _shared_kv(location: str, settings: Settings) -> Secret:
+    """Returns the setting `kv`; raises InvalidArgumentError unless several processes can use it at once."""
+    if settings.kv is None:
+        raise InvalidArgumentError(
+            f"to read the log at {location}, give the setting kv that it is opened with for writing: etcd://host:port/root"
+        )
+    if isinstance(parse_kv(settings.kv), Path):
+        raise InvalidArgumentError(
+            f"kv={str(settings.kv)!r} is a file, which one process has for itself, so no other process can read the log at {location} "
+            "beside its writer: keep the metadata of a log that others read in etcd (kv=etcd://host:port/root)"
+        )
+    return Secret.of_url(settings.kv)
+
+
+_CHEAP_S: Final = 0.02
+_COSTS: Final = 20
+"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands, is reused for `_COSTS` times
+as long as it took."""
+_VCHANNEL: Final = "vchannel"
+_RECORDS: Final = "vchannels/"
+_NEXT: Final = "vchannel-incarnations"
+"""The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one query reads both at one moment."""
+
+
+class KnownVChannels(msgspec.Struct, frozen=True):
+    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended.
+
+    `owners` has the owner of each that is a channel, by name.
+    """
+
+    records: Mapping[str, tuple[str, int]]
+    next_incarnation: int
+    owners: Mapping[str, OwnerDescription] = {}
+
+    def current(self, name: str) -> int | None:
+        found = self.records.get(name)
+        return None if found is None else found[1]
+
+    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
+        return incarnation < self.next_incarnation and self.records.get(name) != (pchannel, incarnation)
+
+    def names(self) -> Collection[str]:
+        return self.records.keys()
+
+    def on(self, pchannel: str) -> dict[str, int]:
+        return {name: incarnation for name, (at, incarnation) in self.records.items() if at == pchannel}
+
+
+class PulsarMetadata:
+    """The metadata at `kv`, an `etcd://…` location, open until `close`. Raises UnavailableError when it does not answer.
+
+    `closing` is awaited in the loop before the KV is closed. `pchannels` and `vchannels` are for one thread at a time.
+    """
+
+    def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
+        self.thread: LoopThread = LoopThread()
+        try:
+            self._kv = self.thread.call(open_metadata, kv)
+        except BaseException:
+            self.thread.stop()
+            raise
+        self.thread.closing = _Closing(closing, self._kv)
+        self._pulsar = self._kv.under(PULSAR_ROOT)
+        self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv, self._earliest)
+        self._known = KnownVChannels({}, 0)
+        self._known_since = float("-inf")
+        self._cost_s = 0.0
+
+    def pchannels(self) -> dict[str, PChannelMeta]:
+        """Returns the pchannels by name as they are now, in the order of their numbers."""
+        return self.thread.call(load_pchannels, self._kv)
+
+    def control(self, pchannel: str) -> Callable[[], tuple[ControlRecord, dict[int, int]]]:
+        """Returns a function that loads the control record and the marks of this pchannel; it raises CorruptionError if there is none."""
+        control = Control(self._pulsar, pchannel)
+
+        def look() -> tuple[ControlRecord, dict[int, int]]:
+            record = self.thread.call(control.look)
+            if record is None:
+                raise CorruptionError(
+                    f"the metadata has no control record of pchannel {pchannel!r}",
+                    expected=f"{PULSAR_ROOT}/{pchannel}",
+                )
+            return record, control.terms
+
+        return look
+
+    def vchannels(self, *, age_s: float = 0.0) -> KnownVChannels:
+        """Returns the vchannels as they were at most `age_s` seconds ago; the answer may be older where there are tens of thousands."""
+        now = time.monotonic()
+        kept_s = max(age_s, _COSTS * self._cost_s) if self._cost_s > _CHEAP_S else age_s
+        if now >= self._known_since + kept_s:
+            self._known = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
+            self._known_since = time.monotonic()
+            self._cost_s = self._known_since - now
+        return self._known
+
+    def close(self) -> None:
+        """Closes the KV and ends the thread. Idempotent; also done at the interpreter's exit."""
+        self.thread.stop()
+
+    def _earliest(self, pchannel: str) -> tuple[int, int]:
+        return self.control(pchannel)()[0].earliest
+
+
+class _Cursors(CursorsBesideWriter):
+    """The cursors of the log. A save asks the metadata for the earliest event, whatever the caller believes it is."""
+
+    def __init__(self, kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> None:
+        super().__init__(kv)
+        self._earliest = earliest
+
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """See `CursorStore.save`."""
+        now = partial(self._earliest, cursor.pchannel)
+        return super().save(cursor, earliest=now, since_s=since_s, forward_only=forward_only)
+
+
+async def _cursors(kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> CursorsBesideWriter:
+    return _Cursors(kv.under(CURSOR_ROOT), earliest)
+
+
+class _Closing:
+    """Closes everything, in the loop. It holds no reference to the PulsarMetadata, so that an unclosed one can be garbage-collected."""
+
+    def __init__(self, closing: Callable[[], Awaitable[None]], kv: KVBase) -> None:
+        self._closing = closing
+        self._kv = kv
+
+    async def __call__(self) -> None:
+        try:
+            await self._closing()
+        finally:
+            await self._kv.close()
+
+
+def _known(keys: list[str], values: list[str]) -> KnownVChannels:
+    records: dict[str, tuple[str, int]] = {}
+    owners: dict[str, OwnerDescription] = {}
+    following = 1
+    try:
+        for key, value in zip(keys, values, strict=True):
+            if key == _NEXT:
+                following = int(value)
+            elif key.startswith(_RECORDS):
+                record: dict[str, Any] = msgspec.json.decode(value)
+                name = key.removeprefix(_RECORDS)
+                records[name] = (record["pchannel"], record["incarnation"])
+                if (owner := record.get("owner")) is not None:
+                    owners[name] = msgspec.convert(owner, OwnerDescription)
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
+    return KnownVChannels(records, following, owners)

@@ -1,0 +1,122 @@
+"""The choice of the source that reads a log that another process writes, and the pauses while its first writer is waited for.
+
+A backend is imported when its source is chosen; checking whether a location can be read at all does not need the import.
+
+ReadOnlyJournalSource: a journal on this host as a log that is read and not written, from its files alone.
+
+It takes no lock that could keep a writer out, and never opens the metadata: vchannels come from the maps that the writer keeps next to each
+pchannel's log for other processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wal.channels.vchannel_map import MapPlace, VChannelMaps, VChannelView
+from wal.errors import ClosedError, FormatError, InvalidArgumentError, StorageError
+from wal.location import Location
+from wal.read.cursors.files import CursorFiles
+from wal.read.read_only import ReadOnlySource
+from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
+
+if TYPE_CHECKING:
+    from wal.read.pulsar_source import ReadOnlyPulsarSource
+    from wal.settings import Settings
+
+__all__ = [
+    "ReadOnlyJournalSource",
+    "check_source",
+    "pauses",
+    "source_of",
+]
+
+PAUSE_MIN_S: Final = 0.005
+PAUSE_MAX_S: Final = 0.1
+
+
+def check_source(location: Location) -> None:
+    """Raises InvalidArgumentError unless a process other than the writer can read the log at this location."""
+    if location.path is None and location.pulsar is None:
+        raise InvalidArgumentError(
+            f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
+            "there, with log.read() or blocking(), or name a journal's directory or a log on Pulsar"
+        )
+
+
+def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource | ReadOnlyPulsarSource:
+    """Returns the source that reads the log at this location; raises as `check_source` does. Imports its backend."""
+    check_source(location)
+    if location.pulsar is not None:
+        from wal.read.pulsar_source import ReadOnlyPulsarSource
+
+        return ReadOnlyPulsarSource(location.pulsar, settings)
+    assert location.path is not None
+    return ReadOnlyJournalSource(location.path)
+
+
+def pauses(wait_s: float, now: Callable[[], float]) -> Iterator[float]:
+    """Yields the pauses between looks for the log, until `wait_s` seconds have passed. `now` is a clock in seconds."""
+    deadline, pause_s = now() + wait_s, PAUSE_MIN_S
+    while (left_s := deadline - now()) > 0:
+        yield min(pause_s, left_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+_REMEDY: Final = "a journal is created by opening it for writing"
+
+
+class ReadOnlyJournalSource(ReadOnlySource):
+    """The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones."""
+
+    name: str = JournalBackend.name
+    form: int = JournalBackend.form
+
+    def __init__(self, directory: Path) -> None:
+        self.location: str = f"journal:{directory}"
+        self.cursors: CursorFiles = CursorFiles(directory)
+        self.logs: dict[str, ReadOnlyJournalLog] = {}
+        self._directory = directory
+        self._journal: ReadOnlyJournal | None = None
+        self._places: dict[str, MapPlace] = {}
+        self._maps = VChannelMaps()
+
+    def absence(self, waited_s: float) -> FormatError | None:
+        return absence(self._directory, remedy=_REMEDY, waited_s=waited_s)
+
+    def open(self) -> None:
+        self._journal = ReadOnlyJournal(self._directory)
+        self.cursors.held = self._journal.held
+
+    def pchannels(self) -> list[str]:
+        for log in self.logs.values():
+            with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
+                log.check()
+        journal = self._opened()
+        journal.held.check()
+        return journal.pchannels()
+
+    def open_log(self, pchannel: str) -> ReadOnlyJournalLog:
+        log = self.logs[pchannel] = self._opened().open(pchannel)
+        self._places[pchannel] = MapPlace(
+            log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores)
+        )
+        return log
+
+    def vchannels(self) -> VChannelView:
+        view = self._maps.look(self._places)
+        for pchannel in self._maps.missing | self._maps.foreign:
+            with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
+                self.logs[pchannel].check_map(missing=pchannel in self._maps.missing)
+        return view
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+    def _opened(self) -> ReadOnlyJournal:
+        assert self._journal is not None, "the source is used before open()"
+        return self._journal

@@ -1,0 +1,138 @@
+"""What a reader's position is worth: the event that an id names, the first event, whether the log went back, and the errors. Pure.
+
+A directory may be replaced by an older copy of itself. The copy has the same incarnation, and what is written to it takes the positions
+of the events that are lost. Every event has a tick of its own, ticks ascend with time, and what is written to the copy is later than what
+was lost. So the log went back if an event that was seen with some tick has a larger one now, or is not there; and the events with ticks up
+to that of a lost event are those that both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+import msgspec
+
+from wal.errors import LogWentBackError, TruncatedError
+from wal.message import LogPosition, MessageID
+from wal.read.assembly import event_indices
+from wal.storage.base import FramePage
+
+__all__ = [
+    "PageRequest",
+    "event_named",
+    "first_event_in",
+    "is_there",
+    "log_went_back",
+    "newest_up_to",
+    "overtaken",
+    "start_truncated",
+]
+
+_BACK_BYTES: Final = 1 << 16
+"""How far back the search for an event first goes: the last few frames, of which most hold events."""
+_NONE: Final = frozenset[str]()
+
+
+def event_named(page: FramePage, message_id: MessageID) -> int | None:
+    """Returns the index of the event that an id names: itself, or the transaction of a body.
+
+    `page` was read from the id's position on. None if the frame there is gone or holds no such event.
+    """
+    if not page.frames or page.frames[0].position != message_id.position:
+        return None
+    return next((event for event in event_indices(page.frames[0].view) if event >= message_id.index), None)
+
+
+def first_event_in(page: FramePage, earliest: LogPosition) -> LogPosition | None:
+    """Returns the first event of a page at or above `earliest`, or None if the page holds none."""
+    for frame in page.frames:
+        for index in event_indices(frame.view):
+            if (frame.position, index) >= earliest:
+                return frame.position, index
+    return None
+
+
+def start_truncated(message_id: MessageID, first: MessageID | None) -> TruncatedError:
+    """Returns the error of a read that should begin at a truncated id; `first` is the first event of the log."""
+    return _truncated(f"message id {message_id} has been truncated", first)
+
+
+def overtaken(pchannel: str, position: int, first: MessageID | None) -> TruncatedError:
+    """Returns the error of a read under way whose next frames are gone; `first` is the first event of the log."""
+    return _truncated(
+        f"the log of pchannel {pchannel} was truncated past position {position}, which this read had reached", first
+    )
+
+
+def _truncated(what: str, first: MessageID | None) -> TruncatedError:
+    return TruncatedError(
+        f"{what}; the earliest event still there is {first}: start from it, or from All()", earliest=first
+    )
+
+
+class PageRequest(msgspec.Struct, frozen=True, gc=False):
+    """The page that a search needs: from `start` on, of frames below `end`; `names` and `bytes_max` as in a read."""
+
+    start: int
+    end: int
+    names: frozenset[str] | None = None
+    bytes_max: int = 1
+
+
+def is_there(page: FramePage, position: int, index: int, time_tick: int) -> bool:
+    """Returns whether a page that was read from `position` on has this event, with a tick up to this one."""
+    if not page.frames or page.frames[0].position != position:
+        return False
+    header = page.frames[0].view.header
+    return index < header.indices and header.first_tick + index <= time_tick
+
+
+def newest_up_to(
+    time_tick: int, earliest: LogPosition, end: int
+) -> Generator[PageRequest, FramePage, LogPosition | None]:
+    """Finds the newest event in [`earliest`, `end`) with a tick up to this one; returns None if there is none.
+
+    It yields the pages that it needs, and takes each in return. Promised ticks ascend from frame to frame: it is a binary search.
+    """
+    low, high = earliest[0], end
+    while high - low > 1:
+        middle = (low + high) // 2
+        frames = (yield PageRequest(middle, high)).frames
+        if frames and frames[0].view.header.promised_tick <= time_tick:
+            low = frames[0].next_position
+        else:
+            high = middle
+    while low < end:
+        frames = (yield PageRequest(low, end)).frames
+        if not frames:
+            break
+        frame, header = frames[0], frames[0].view.header
+        if header.promised_tick > time_tick:
+            # Ticks ascend within a frame as well: the earlier events of this one may be below the tick.
+            events = [index for index in event_indices(frame.view) if header.first_tick + index <= time_tick]
+            if events and (frame.position, events[-1]) >= earliest:
+                return frame.position, events[-1]
+            break
+        low = frame.next_position
+    upper, back = min(low, end), _BACK_BYTES
+    while earliest[0] < upper:
+        lower = at = max(earliest[0], upper - back)
+        newest: LogPosition | None = None
+        while at < upper:
+            page = yield PageRequest(at, upper, _NONE, _BACK_BYTES)
+            newest, at = page.last_event or newest, page.next_position
+        if newest is not None:
+            return newest if newest >= earliest else None
+        upper, back = lower, 4 * back
+    return None
+
+
+def log_went_back(pchannel: str, what: str, last_common: MessageID | None) -> LogWentBackError:
+    """Returns the error for a log that no longer has `what`."""
+    same = f"It is the same up to {last_common}" if last_common is not None else "Nothing of it is known to be the same"
+    return LogWentBackError(
+        f"the log of pchannel {pchannel} went back: {what}, so an older copy of it was restored. {same}; events that were seen after that "
+        "are gone, and others may be in their places: look what became of them, then begin after the last common event",
+        last_common=last_common,
+    )

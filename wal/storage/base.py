@@ -1,0 +1,422 @@
+"""The interface of a log and of a backend: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
+
+A backend knows frames; it does not know the meaning of vchannels, transactions or readers. Journal segments, memory and Pulsar messages
+hold the same frames; one conformance suite (tests/backends/conformance.py) checks the same guarantees for all backends:
+
+* A frame is durable when `done` is called without an error: synced to disk, or acknowledged by the broker.
+* There is one writer per term: after `open` with a higher term, an append in a lower term is never written or acknowledged, not even
+  through a handle that is still open. It fails with ChannelFencedError.
+* Frames are read as they were appended, in the order of the calls, at strictly ascending positions; the position of a frame never changes.
+  No frame is skipped silently: damage raises CorruptionError, a truncated position TruncatedError.
+* A failed write or sync is final for the handle: every later append fails with the same StorageError.
+
+ReadOnlyPChannelLog: a backend's interface for a process that reads one pchannel's log and does not write it.
+
+Another process writes the log, or none does. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
+and rewritten.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
+
+import msgspec
+
+from wal.errors import NoSpaceError, WALError, WouldBlockError
+from wal.frame import EncodedFrame, FrameView, RunName
+from wal.message import Lineage, LogPosition
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "REFUSALS",
+    "AppendDone",
+    "Extent",
+    "FramePage",
+    "LogBackend",
+    "LogSnapshot",
+    "LogState",
+    "PChannelLog",
+    "ReadOnlyPChannelLog",
+    "ReadOnlyStoredLog",
+    "ReadableLog",
+    "StoredFrame",
+]
+
+FRAME_BYTES_MAX: Final = 4_718_592
+"""The largest encoded frame by default: 4.5 MiB, below Pulsar's limit of 5 MB per message, so that every backend accepts the same
+frames."""
+
+REFUSALS: Final = (NoSpaceError, WouldBlockError)
+"""The errors that refuse an append without ending the log: nothing was written, and the caller may append again."""
+
+AppendDone = Callable[[int, BaseException | None], None]
+"""Called on the loop when the outcome of a frame is known: `(position, None)`, or `(-1, error)`. Outcomes come in append order."""
+
+
+class StoredFrame(msgspec.Struct, frozen=True, gc=False):
+    """A frame in the log, its `position`, and `next_position`: the smallest position that a later frame can have."""
+
+    position: int
+    next_position: int
+    view: FrameView
+
+
+class FramePage(msgspec.Struct, frozen=True, gc=False):
+    """The result of one `read`: the wanted frames in an extent of the log, and the end of that extent.
+
+    `next_position`: where the next read begins; everything from the start up to here has been examined. `last_event`:
+    (position, index) of the newest event in the extent, whether wanted or not; None when it holds none. `promised_tick`: the largest in the
+    extent: no later frame holds a tick at or below it; 0 for an empty extent.
+    """
+
+    frames: list[StoredFrame]
+    next_position: int
+    last_event: tuple[int, int] | None
+    promised_tick: int
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    """A part of the log, [start, end), whose space is freed as a whole.
+
+    `sealed`: no more frames are added. The last extent is not sealed, and is never dropped. `newest_tick`: no event of a sealed extent
+    has a larger tick. `held`: its bytes, where positions do not count bytes.
+    """
+
+    start: int
+    end: int
+    newest_tick: int
+    sealed: bool
+    held: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Returns the bytes of the extent."""
+        return self.end - self.start if self.held is None else self.held
+
+
+class LogState(msgspec.Struct, frozen=True, gc=False):
+    """The state in which `open` found the log, after it cut a torn tail and synced the rest.
+
+    `end`: the position after the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log).
+    `promised_tick`: the largest tick that was ever promised or assigned, according to the log and its control data.
+    `earliest`: (position, index) of the first event that has not been truncated. `clean`: whether the last writer closed the log.
+    `newest`: (position, index) of the newest event, None when there is none (it may name a truncated one).
+    `torn_bytes`: the bytes of a partly written frame that was cut off.
+    """
+
+    end: int
+    last_term: int
+    last_sequence: int
+    promised_tick: int
+    earliest: tuple[int, int]
+    clean: bool
+    newest: tuple[int, int] | None = None
+    torn_bytes: int = 0
+
+
+class ReadableLog(abc.ABC):
+    """One pchannel's log, open for reading. All methods are called on the loop that opened it."""
+
+    pchannel: str
+    incarnation: int
+
+    @property
+    def lineage(self) -> Lineage:
+        """Returns the restores that the log has gone through."""
+        return Lineage(self.incarnation)
+
+    @property
+    @abc.abstractmethod
+    def durable_end(self) -> int:
+        """Returns the position after the last durable frame, where reads end."""
+
+    @property
+    @abc.abstractmethod
+    def earliest(self) -> tuple[int, int]:
+        """Returns the (position, index) of the earliest event: events at or above it are not truncated; (0, 0) before any `truncate`."""
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Returns the approximate number of bytes of log in [start, end)."""
+        return max(0, end - start)
+
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns the bytes of the frames below `end` that hold events of these vchannels at or after the event `start`, (position, index).
+
+        Computed from indexes, without a scan; an approximation by `bytes_between` where there is none. It may block, and any thread may
+        call it.
+        """
+        return self.bytes_between(start[0], end)
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """Returns the newest event below `earliest` if an extent begins there; None if there is none or it is not known."""
+        return None
+
+    @abc.abstractmethod
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
+        """Returns the durable frames at or after `start` that hold a run of one of `names` (or concern every reader); all of them if None.
+
+        A call reads about `bytes_max` bytes of log (at least one frame if there is one). A page may be empty although the extent is not:
+        continue at its `next_position` until that is `durable_end`. With `end`, the read ends before the first frame at or above it, or at
+        the end of the log. Neither `start` nor `end` need be the position of a frame. Raises TruncatedError when `start` is below the frame
+        of the earliest event, CorruptionError for damage in the bytes that it read. Cancelling it is safe.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Releases the log. A log that is open for writing is first flushed and marked as closed. Idempotent."""
+
+
+class PChannelLog(ReadableLog):
+    """One pchannel's log, opened for writing in one term."""
+
+    frames_in_flight: ClassVar[int] = 2
+    """The number of frames worth appending before the first outcome: more where outcomes take long."""
+    group_bytes: int = 4 * 1024 * 1024
+    """Where a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX with its
+    tables; less where several frames in flight are faster than one."""
+    tick_frames: ClassVar[bool] = False
+    """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames must be written to it."""
+    term: int
+    state: LogState
+    """The state of the log when it was opened; it does not change afterwards."""
+
+    @abc.abstractmethod
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        """Queues a frame for writing; returns at once and never raises because of the log's state.
+
+        Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with ChannelFencedError,
+        StorageError (`outcome_unknown` is True when a part may have been written), one of REFUSALS (nothing was written; a later append
+        may succeed) or ClosedError (appended after `close`).
+        """
+
+    @abc.abstractmethod
+    async def truncate(self, position: int, index: int) -> None:
+        """Makes (position, index) the earliest event; durable when it returns. Does nothing for a position below the current one.
+
+        Space is freed in the backend's own extents, never at or above `position` or `checkpointed`.
+        """
+
+    sealed: Callable[[], None] | None = None
+    """Called on the loop when another of the `extents` is sealed."""
+    failed: Callable[[WALError], None] | None = None
+    """Called once on the loop when the log failed for good while no append was waiting: every later append fails with this error."""
+
+    @abc.abstractmethod
+    def extents(self) -> list[Extent]:
+        """Returns the extents that the log holds, oldest first and without gaps up to its durable end, including truncated ones that are
+        still held.
+
+        Truncating at (the `end` of a sealed extent, 0) frees that extent and all before it, unless `checkpointed` still holds them.
+        """
+
+    @property
+    @abc.abstractmethod
+    def checkpointed(self) -> int | None:
+        """Returns the position where recovery begins: nothing at or above it is freed, truncated or not. None: nothing is held for
+        recovery."""
+
+    @property
+    @abc.abstractmethod
+    def held_bytes(self) -> int:
+        """Returns the bytes that are truncated and could be freed if `checkpointed` were at the end of the log."""
+
+    @property
+    @abc.abstractmethod
+    def keyed_bytes(self) -> int:
+        """Returns the bytes of the frames with keyed events or copies of broadcasts that were written through this handle."""
+
+    @abc.abstractmethod
+    async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
+        """Returns the durable frames at or after `start` that hold keyed events or copies of broadcasts, truncated or not, with all runs
+        readable.
+
+        Recovery uses it to read what `checkpointed` holds. Otherwise it works like `read`; it raises TruncatedError when `start` is below
+        the held frames.
+        """
+
+    @abc.abstractmethod
+    async def last_events(self, start: int) -> dict[RunName, LogPosition]:
+        """Returns the newest durable event at or after `start`, truncated or not, of each vchannel that has one there.
+
+        Of several incarnations of a name, only the newest is certain to be there. What is not held any more is left out, if it is in the
+        first extent; below that, it raises TruncatedError.
+        """
+
+    @abc.abstractmethod
+    def promise(self, tick: int, limit: int) -> None:
+        """Records, without waiting and without writing to the log, that no later event has a tick at or below `tick`.
+
+        `limit` is the oracle's saved limit. Other processes may see both values at once; they need not survive a power cut.
+        """
+
+    @abc.abstractmethod
+    async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
+        """Stores a recovery checkpoint, the concatenated pieces, that covers everything below `position`; durable when it returns.
+
+        Other checkpoints stay until `release`. Raises NoSpaceError or StorageError when it cannot be stored: nothing else is harmed, and
+        the caller may try again.
+        """
+
+    def keep_room(self, grown_bytes: int) -> None:
+        """Reserves room for a checkpoint that is `grown_bytes` larger than the last one, if there is room now.
+
+        Does not wait. Does nothing where checkpoints are not on a disk of this machine.
+        """
+
+    @abc.abstractmethod
+    async def load_state(self, position: int) -> bytes:
+        """Returns the checkpoint that was saved for this position. Raises a CorruptionError that names the checkpoint when it is missing or
+        damaged."""
+
+    @abc.abstractmethod
+    async def release(self, position: int, *, state: int | None) -> None:
+        """Advances `checkpointed` to `position`: recovery begins there from now on, with the checkpoint of `state` (None: without one).
+
+        Call it when the checkpoint is durably recorded. Space that was held only for an earlier one is freed, and other checkpoints are
+        removed. Does nothing for a position below the current one.
+        """
+
+    @property
+    def map_noted(self) -> bool:
+        """Returns whether `note_map` was called in the life of this log; True where no other process reads its files."""
+        return True
+
+    async def note_map(self) -> None:
+        """Notes durably that the map of the vchannels is in `LogBackend.folder`: a process that only reads takes its absence for damage
+        from now on."""
+
+
+class LogBackend(abc.ABC):
+    """The storage of the logs of pchannels."""
+
+    name: ClassVar[str]
+    """The name of the WAL as `wal_name` reports it."""
+    form: ClassVar[int]
+    """The form of its message ids (wal.message.FORM_…)."""
+    frame_bytes_limit: int
+    """The largest encoded frame that this backend ever accepts; larger settings are refused. Final once the backend is started."""
+    frame_bytes_source: str = ""
+    """The origin of that limit and how to raise it, if it can be raised; else empty."""
+
+    @abc.abstractmethod
+    async def start(self) -> None:
+        """Acquires the resources that all pchannels share; `create` and `open` do so too. Idempotent; it can be retried after an error."""
+
+    @abc.abstractmethod
+    async def create(self, pchannel: str, *, incarnation: int) -> None:
+        """Durably creates an empty log. Recreates an existing log that never held a frame; raises FormatError for any other."""
+
+    @abc.abstractmethod
+    async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> PChannelLog:
+        """Opens the log for writing in `term`. Raises ChannelFencedError unless the term is above every term in which it was opened before.
+
+        From then on the handles of lower terms are fenced. Opening recovers the log: it cuts a torn tail and syncs the rest.
+        Raises CorruptionError for a log that does not exist, is of another incarnation, or is damaged at or below its durable position.
+        `checkpoint` is the initial `checkpointed`; raises CorruptionError if the log has lost anything at or above it.
+        """
+
+    def folder(self, pchannel: str) -> Path | None:
+        """Returns the directory of this pchannel, for files beside its log that other processes look for; None when logs are not files."""
+        return None
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Releases everything that the pchannels share. Their handles must be closed first. Idempotent."""
+
+    def finish_calls(self) -> None:  # noqa: B027 - a backend without threads of its own has nothing to wait for
+        """Waits until the threads have finished their jobs for the log; no further calls are accepted. This is the first step of
+        `abandon`."""
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Releases files, threads and locks, including those of the handles, after the event loop has ended. Idempotent; any thread may
+        call it.
+
+        It blocks until the threads have finished their jobs. Nothing is marked as closed: the next opening recovers as after a crash.
+        """
+
+
+class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """A log at one moment: everything at or below `promised_tick` is below `durable_end`.
+
+    `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None before any
+    event. `closed` says that no writer has the log open; a killed writer leaves it False.
+    """
+
+    term: int
+    durable_end: int
+    earliest: tuple[int, int]
+    promised_tick: int
+    closed: bool
+    newest: tuple[int, int] | None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """None: another writer may open the log at any time, so no reader can know that nothing will follow."""
+        return None
+
+
+class ReadOnlyPChannelLog(Protocol):
+    """One pchannel's log, open for reading. Its calls block and are thread-safe; it needs no event loop.
+
+    An implementation guarantees that frames below the end of any snapshot are read whole and in order, or that a call raises:
+    TruncatedError for truncated frames, also if truncated during the read, CorruptionError for damage, StorageError when the log cannot be
+    reached, and ClosedError after `close`, or when the log was recreated.
+    """
+
+    pchannel: str
+    incarnation: int
+    """The incarnation of the log that is read. A recreated log has another one."""
+    lineage: Lineage
+    """The restores that the log has gone through."""
+    refresh_waits: bool
+    """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        """The (position, index) of the first event that is not truncated, as far as known without blocking."""
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """The newest event below `earliest`, None if there is none or it is not known; known after `reach`. Never blocks."""
+
+    def refresh(self) -> LogSnapshot:
+        """Returns the log as it is now. Its `newest` may be older than its end."""
+
+    def reach(self) -> LogSnapshot:
+        """Returns the log as it is now, with the newest event for certain."""
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Returns the approximate number of bytes of log in [start, end). Never blocks."""
+
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        """Returns what `ReadableLog.bytes_for` does. It may block."""
+
+    def close(self) -> None:
+        """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""
+
+
+class ReadOnlyStoredLog(ReadOnlyPChannelLog, Protocol):
+    """A log that is read where it is stored, with what its writer stores for recovery. Its calls block and are thread-safe."""
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
+
+        That is after `start` if the log does not hold everything from there on any more. Of several incarnations of a name only the
+        newest is certain to be there.
+        """
+
+    def checkpoint_position(self) -> int | None:
+        """Returns the position of the newest state that is stored for recovery, or None if there is none."""
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        """Returns the state stored for this position, None if a newer one has replaced it meanwhile. CorruptionError if it is damaged."""

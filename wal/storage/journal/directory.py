@@ -1,0 +1,337 @@
+"""The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions which users may read it. Also creates new,
+empty logs.
+
+Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it ends with its process, however that exits; the pid in the file is used only
+in the error message. Only the user who writes the journal can open `LOCK`, so that no other user can hold it.
+
+Permissions follow the setting, else the journal's current mode, else they are for the owner alone. The mode of `FORMAT` records them: it is
+changed last, so that the next opening repeats an interrupted change, and an opening that finds the right mode checks no other file. So the
+cost of an opening does not depend on the number of files. Files that every user may read, as all files were in earlier versions, lose that
+mode: new segments would lock those readers out anyway, at an arbitrary moment. A warning says so.
+
+A new log is created durably, over the files that an interrupted creation left: first the segment, then the control page, whose presence
+under a synced name means that the log exists. A log that ever held a frame is never touched.
+
+The file `lineage` of a pchannel: the restores that its log has gone through. A log that was never restored from a copy has none.
+
+    magic "WALR" | version u32 | count u32 | zero u32 | incarnation u64 | restores | crc32c u32
+    a restore      parent u64 | fork u64 | newest position u64 | newest index u32 | has newest u32 (0 or 1)
+
+The oldest restore is first, and `incarnation` is the child of the last one. The file is written before the log's record in the metadata and
+its control page have that incarnation, so it may be one restore ahead of them: then that restore was interrupted, and does not count.
+Segments and checkpoints keep the incarnation in which they were begun; those of a parent count below its fork. Reading it blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import struct
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+import google_crc32c
+import msgspec
+
+from wal.errors import CorruptionError, FormatError, LockedError, StorageError
+from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
+from wal.message import Lineage, Restore
+from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlPage, ControlRecord
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name
+from wal.storage.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
+from wal.storage.journal.segment import Segment, segment_bases
+
+__all__ = [
+    "LINEAGE_NAME",
+    "DirectoryLock",
+    "carry_out",
+    "check_format",
+    "choose_access",
+    "claim_format",
+    "create_log",
+    "is_being_written",
+    "load_lineage",
+    "save_lineage",
+]
+
+_KIND: Final = "wal-journal"
+_VERSION: Final = 1
+_FORMAT_TEMPORARY: Final = "FORMAT.tmp"
+_TRIES: Final = 1000
+_PAUSE_S: Final = 0.001
+_INHERITED_S: Final = 1.0
+"""How long opening waits for a child whose parent was killed just after the fork: the child releases the lock as soon as it runs."""
+_INHERITED_PAUSE_S: Final = 0.01
+
+
+class DirectoryLock:
+    """The lock on the journal, held from `acquire` to `release`, or until the process ends. A forked child does not share it."""
+
+    def __init__(self, file: FileLock) -> None:
+        self._file = file
+
+    @classmethod
+    def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
+        """Takes the lock. Raises LockedError with the pid of the process that holds it (this process if it opened the journal twice)."""
+        file = FileLock.open(directory / LOCK_NAME, access)
+        try:
+            until = time.monotonic() + _INHERITED_S
+            while not _take(file):
+                holder = LockHolder.find(file.fd)
+                if not holder.inherited or time.monotonic() > until:
+                    raise _locked_error(directory, holder)
+                time.sleep(_INHERITED_PAUSE_S)
+            LockHolder.note(file.fd)
+        except BaseException:
+            file.close()
+            raise
+        return cls(file)
+
+    def status(self) -> os.stat_result:
+        """Returns the status of the locked file, even if its name now leads to another file."""
+        return os.fstat(self._file.fd)
+
+    def release(self) -> None:
+        """Releases the lock. Idempotent."""
+        self._file.close()
+
+
+def _take(file: FileLock) -> bool:
+    """Takes the lock; returns False when a writer holds it. A process that only checks whether the journal is free shares the lock for an
+    instant; this function waits for that."""
+    for _ in range(_TRIES):
+        if file.try_lock():
+            return True
+        if not file.try_lock(shared=True):
+            return False  # a writer's lock cannot be shared
+        file.unlock()
+        time.sleep(_PAUSE_S)
+    return file.try_lock()
+
+
+def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
+    where, remedy = holder.text, "close it there first"
+    if holder.pid == os.getpid():
+        where = f"this process ({holder.pid})"
+        remedy = "await close() of that log, in its event loop, or in any other once that one has ended"
+    return LockedError(
+        f"the journal {directory} is open for writing in {where}: {remedy}, or read beside it with open_wal(…, read_only=True)",
+        pid=holder.pid,
+    )
+
+
+def is_being_written(directory: Path) -> bool | None:
+    """Returns whether a process has the journal open for writing; None when this user may not open the lock file.
+
+    It shares the lock for an instant; see `_take`.
+    """
+    try:
+        file = FileLock.look(directory / LOCK_NAME)
+    except OSError:
+        return None
+    try:
+        return not file.try_lock(shared=True)
+    except StorageError:  # the file system has no such locks
+        return None
+    finally:
+        file.close()
+
+
+def claim_format(disk: Disk, directory: Path) -> None:
+    """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version."""
+    if directory.exists() and not directory.is_dir():
+        raise FormatError(f"{directory} is a file: name a directory for the journal")
+    if (path := directory / FORMAT_NAME).exists():
+        check_format(directory)
+        return
+    disk.make_directory(directory)
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS)
+    if others:
+        raise FormatError(
+            f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
+            "name an empty directory, or restore the file"
+        )
+    disk.replace(path, f"{_KIND} {_VERSION}\n".encode(), temporary=directory / _FORMAT_TEMPORARY)
+
+
+def check_format(directory: Path) -> None:
+    """Raises FormatError unless the directory is a journal of a known version."""
+    path = directory / FORMAT_NAME
+    try:
+        text = path.read_bytes().decode("ascii", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"
+        ) from None
+    kind, _, version = text.strip().partition(" ")
+    if kind != _KIND or not (version.isascii() and version.isdigit()):
+        raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
+    if int(version) != _VERSION:
+        raise FormatError(
+            f"{path} says version {version}; this version of the package knows {_VERSION}: upgrade to open it"
+        )
+
+
+_SINK_NAME: Final = "spark"
+"""The folder where tasks of Spark's sink may have staged files before the journal exists; see docs/reference/files.md."""
+_OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY, _SINK_NAME))
+
+
+_READ_BY_READERS: Final = ("pchannels", "cursors")
+_FOR_WRITERS: Final = (CURSORS_LOCK_NAME, "spark")
+"""Names that only writers use. For Spark's sink, only the directory becomes private, so that no other user can enter it."""
+_OTHERS_READ: Final = 0o044
+_log: Final = logging.getLogger("wal.journal")
+
+
+def choose_access(directory: Path, group_readable: bool | None) -> FileAccess:
+    """Returns the access of the journal in this directory, which need not exist yet; None keeps the current access."""
+    found = FileAccess.like(directory / FORMAT_NAME)
+    return found if group_readable is None else msgspec.structs.replace(found, group_readable=group_readable)
+
+
+def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
+    """Applies this access to the files of an existing journal. Unless `asked`, it warns when readers lose their access."""
+    mark = directory / FORMAT_NAME
+    before = mark.stat().st_mode
+    if access.is_given(mark) and access.is_given(directory):
+        return
+    access.give(directory)
+    for name in _FOR_WRITERS:
+        if (path := directory / name).exists():
+            access.private.give(path)
+    for name in _READ_BY_READERS:
+        for root, _, files in os.walk(directory / name):
+            access.give(Path(root))
+            for file in files:
+                (access.private if file == FENCE_NAME else access).give(Path(root, file))
+    access.give(mark)
+    if not access.is_given(mark):
+        _log.warning(
+            "the files of %s can be read by other users of this machine, and their file system does not let that be changed: "
+            "keep the log on another one",
+            directory.absolute(),
+        )
+    elif before & _OTHERS_READ & ~access.file_mode and not asked:
+        _log.warning(
+            "the files of %s could be read by other users of this machine (mode %04o), and can be read by their owner alone from now on: "
+            "open the log with group_readable=True to let their group read them",
+            directory.absolute(),
+            before & 0o777,
+        )
+
+
+def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
+    """Durably creates an empty log in this directory. Raises FormatError when it has a log that ever held a frame."""
+    disk.make_directory(directory.parent)
+    disk.make_directory(directory)
+    if _held_a_frame(disk, directory):
+        raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
+            control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
+    # The page goes last: without it, the fence and the map of vchannels say that it was lost.
+    for path in sorted(directory.iterdir(), key=lambda path: path == control_path):
+        disk.unlink(path)
+    header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)
+    temporary = directory / f"first{ZEROS_SUFFIX}"
+    file = disk.open(temporary, create=True)
+    try:
+        fill_with_zeros(file, header.size)
+        file.write([header.pack()], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, directory / segment_name(0))
+    ControlPage.create(disk, control_path, ControlRecord(incarnation, 0, HEADER_PAGE_BYTES, (0, 0), 0, 0, closed=True))
+
+
+def _held_a_frame(disk: Disk, directory: Path) -> bool:
+    """Returns whether the log ever held a frame, according to its files; damaged files count as yes."""
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control:
+            record = control.load()
+        if record is not None and (record.durable > HEADER_PAGE_BYTES or record.earliest != (0, 0)):
+            return True
+    bases = segment_bases(directory)
+    if bases != [0]:
+        return bool(bases)
+    try:
+        segment = Segment.load(disk, directory / segment_name(0))
+    except CorruptionError:
+        return True
+    file = disk.open(segment.path, write=False)
+    try:
+        data = file.read(SECTOR_BYTES, HEADER_PAGE_BYTES)
+    finally:
+        file.close()
+    envelope = Envelope.unpack(data, 0, generation=segment.header.generation, position=HEADER_PAGE_BYTES)
+    return envelope is not None and envelope.length > 0
+
+
+LINEAGE_NAME: Final = "lineage"
+
+
+def save_lineage(disk: Disk, directory: Path, lineage: Lineage) -> None:
+    """Stores the lineage of a log durably."""
+    parts = [_HEAD.pack(_MAGIC, _VERSION, len(lineage.restores), 0, lineage.incarnation)]
+    for restore in lineage.restores:
+        position, index = restore.newest or (0, 0)
+        parts.append(_RESTORE.pack(restore.parent, restore.fork, position, index, restore.newest is not None))
+    data = b"".join(parts)
+    path = directory / LINEAGE_NAME
+    temporary = path.with_suffix(".tmp")
+    disk.unlink(temporary)
+    disk.replace(path, data + _CRC.pack(google_crc32c.value(data)), temporary=temporary)
+
+
+def load_lineage(directory: Path, incarnation: int) -> Lineage:
+    """Returns the lineage of the log that has this incarnation.
+
+    Raises CorruptionError for a file that is damaged or of another log, FormatError for a newer version.
+    """
+    path = directory / LINEAGE_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Lineage(incarnation)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) < _HEAD.size + _CRC.size:
+        _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
+    (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
+    if (found := google_crc32c.value(data[: -_CRC.size])) != crc:
+        _damaged(path, f"it has CRC32C {found:#010x}", f"{crc:#010x}")
+    magic, version, count, _, child = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
+    if version != _VERSION:
+        raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
+    if len(data) != _HEAD.size + count * _RESTORE.size + _CRC.size:
+        _damaged(path, f"it has {len(data)} bytes", f"{count} restores")
+    restores = [
+        Restore(parent, fork, (position, index) if has_newest else None)
+        for parent, fork, position, index, has_newest in _RESTORE.iter_unpack(data[_HEAD.size : -_CRC.size])
+    ]
+    incarnations = [*(restore.parent for restore in restores), child]
+    if incarnation not in incarnations or len(set(incarnations)) < len(incarnations):
+        _damaged(path, f"it is of the incarnations {', '.join(f'{one:x}' for one in incarnations)}", f"{incarnation:x}")
+    return Lineage(incarnation, tuple(restores[: incarnations.index(incarnation)]))
+
+
+def _damaged(path: Path, found: str, expected: str) -> NoReturn:
+    raise CorruptionError(
+        f"{path} is damaged: {found}; expected {expected}", path=str(path), offset=0, expected=expected
+    )
+
+
+_MAGIC: Final = b"WALR"
+_HEAD: Final = struct.Struct("<4sIIIQ")
+_RESTORE: Final = struct.Struct("<QQQII")
+_CRC: Final = struct.Struct("<I")

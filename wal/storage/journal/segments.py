@@ -1,0 +1,327 @@
+"""SegmentSet: the segments of one log, in order, and the index of each.
+
+Owns: the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index of the
+active segment, and a bounded cache of the indices of sealed ones, which are loaded from `.idx`, or computed from the segment when that
+file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
+`IndexCache`, `sealed_index` and `open_shared` as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from wal.errors import CorruptionError
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.index import SegmentIndex, index_name
+from wal.storage.journal.segment import Segment, damaged
+
+__all__ = [
+    "IndexCache",
+    "SegmentSet",
+    "last_truncated",
+    "load_index",
+    "open_shared",
+    "remove_stale_index",
+    "scanned_index",
+    "sealed_index",
+    "write_index",
+]
+
+_shared: Final[weakref.WeakSet[JournalFile]] = weakref.WeakSet()
+"""Files under a shared flock. A forked child closes them, because it would keep their space allocated after a truncation."""
+_CACHE_BYTES: Final = 64 << 20
+"""The most memory for the indices of sealed segments (at least one is kept)."""
+
+
+class SegmentSet:
+    """The segments, of which the last one is active. Thread-safe."""
+
+    def __init__(self, disk: Disk, directory: Path, segments: tuple[Segment, ...], active_index: SegmentIndex) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.segments: tuple[Segment, ...] = segments
+        self._active_index = active_index
+        self._lock = threading.Lock()
+        self._cache = IndexCache()
+
+    def add(self, segment: Segment, index: SegmentIndex) -> None:
+        """Adds a new active segment; the one before it is sealed."""
+        with self._lock:
+            sealed, self._active_index = self._active_index, index
+            self._cache.keep(sealed)
+            self.segments = (*self.segments, segment)
+
+    def drop_below(self, position: int) -> tuple[Segment, ...]:
+        """Forgets and returns the segments that are wholly below this position."""
+        with self._lock:
+            following = [segment.base for segment in self.segments[1:]]
+            count = sum(base <= position for base in following)
+            dropped, self.segments = self.segments[:count], self.segments[count:]
+            for segment in dropped:
+                self._cache.drop(segment.base)
+        return dropped
+
+    def bytes_below(self, position: int) -> int:
+        """Returns the bytes of the segments that are wholly below this position."""
+        segments = self.segments
+        total = 0
+        for segment, following in pairwise(segments):
+            if following.base > position:
+                break
+            total += segment.header.size
+        return total
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """Returns the index of this segment. Reads files; raises CorruptionError when the segment itself is damaged."""
+        with self._lock:
+            if segment.base == self._active_index.base:
+                return self._active_index
+            if (cached := self._cache.get(segment.base)) is not None:
+                return cached
+            following = next((other for other in self.segments if other.base > segment.base), None)
+        if following is None:
+            raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
+        index, rebuilt = sealed_index(self._disk, self._directory, segment, following)
+        if rebuilt:
+            with contextlib.suppress(OSError):  # it can be recomputed
+                write_index(self._disk, self._directory, segment, index)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """Returns the index computed from the segment, for a reader whose index named a position without a frame."""
+        with self._lock:
+            active = self._active_index
+            following = next((other for other in self.segments if other.base > segment.base), None)
+        if segment.base == active.base:
+            return self._scanned(segment, active.end)
+        if following is None:
+            raise CorruptionError("the segment was truncated", expected="a segment of this log")
+        index = scanned_index(self._disk, segment, following)
+        with contextlib.suppress(OSError):  # it can be recomputed
+            write_index(self._disk, self._directory, segment, index)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def _scanned(self, segment: Segment, until: int) -> SegmentIndex:
+        index = SegmentIndex(segment.base)
+        file = open_shared(self._disk, segment.path)
+        try:
+            end = segment.scan(file, index, bodies_from=until, until=until)
+        finally:
+            file.close()
+        if index.end < until:
+            raise end.broken or damaged(
+                CorruptionError("no frame begins here", expected=f"frames up to {until}"), segment.path, end.offset
+            )
+        return index
+
+
+class IndexCache:
+    """The most recently used indices of sealed segments by base, bounded by their memory (at least one is kept)."""
+
+    __slots__ = ("_indices", "_size")
+
+    def __init__(self) -> None:
+        self._indices: OrderedDict[int, tuple[SegmentIndex, int]] = OrderedDict()
+        self._size = 0
+
+    def get(self, base: int) -> SegmentIndex | None:
+        cached = self._indices.get(base)
+        if cached is None:
+            return None
+        self._indices.move_to_end(base)
+        return cached[0]
+
+    def keep(self, index: SegmentIndex) -> None:
+        """Keeps an index to which no more frames are added."""
+        self.drop(index.base)
+        size = index.memory_bytes()
+        self._indices[index.base] = (index, size)
+        self._size += size
+        while self._size > _CACHE_BYTES and len(self._indices) > 1:
+            _, (_, size) = self._indices.popitem(last=False)
+            self._size -= size
+
+    def drop(self, base: int) -> None:
+        """Forgets the index of a segment that is gone."""
+        if (cached := self._indices.pop(base, None)) is not None:
+            self._size -= cached[1]
+
+
+def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> tuple[int, int] | None:
+    """Returns the newest event below `earliest` if a segment begins there; None if it is not known."""
+    if earliest[1] == 0:
+        for segment in segments:
+            if segment.base == earliest[0]:
+                return segment.header.newest
+    return None
+
+
+def open_shared(disk: Disk, path: Path) -> JournalFile:
+    """Opens the segment's file under a shared flock: while it is open the writer does not reuse it.
+
+    Raises FileNotFoundError when the file is gone, or was reused between the two steps, so that the name no longer leads to it.
+    """
+    file = disk.open(path, write=False)
+    _shared.add(file)
+    try:
+        # Any user who can read a segment could lock it exclusively for ever, so the reader does not wait; and a file system may not support
+        # such locks. Without the lock the writer may reuse a truncated segment while it is read. The bytes are invalid then, and the reader
+        # finds the truncation.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(file.fd), os.stat(path)):
+            raise FileNotFoundError(2, "the segment was truncated while it was being opened", str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segment) -> tuple[SegmentIndex, bool]:
+    """Returns the index of the segment before `following`, and whether it was computed from the segment instead of loaded.
+
+    Raises CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
+    """
+    index = load_index(disk, directory, segment)
+    if index is not None and not _fits(index, segment, following):
+        index = None
+    if index is not None and index.end == following.base:
+        return index, False
+    return scanned_index(disk, segment, following, index), True
+
+
+def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: SegmentIndex | None = None) -> SegmentIndex:
+    """Returns the index of the segment before `following`, computed from the segment, or continued from the stored index `begun`.
+
+    Raises the same errors as `sealed_index`.
+    """
+    index = begun or SegmentIndex(segment.base)
+    file = open_shared(disk, segment.path)
+    try:
+        end = segment.scan(file, index, bodies_from=following.base)
+        if index.end != following.base and begun is not None:  # the stored index may be wrong: the segment decides
+            index = SegmentIndex(segment.base)
+            end = segment.scan(file, index, bodies_from=following.base)
+    finally:
+        file.close()
+    if index.end != following.base:
+        raise end.broken or damaged(
+            CorruptionError(
+                f"the segment ends at position {index.end}",
+                expected=f"{following.base}, where the next one begins",
+            ),
+            segment.path,
+            end.offset,
+        )
+    header = following.header
+    last = _last(index, segment)
+    if last != (header.previous_term, header.previous_sequence):
+        raise damaged(
+            CorruptionError(
+                f"the next segment continues frame {header.previous_sequence} of term {header.previous_term}",
+                expected=f"frame {last[1]} of term {last[0]}, the last one here",
+            ),
+            following.path,
+            0,
+        )
+    return index
+
+
+def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
+    """Returns the stored index of this segment, up to `end_max`; None when there is no valid one.
+
+    Its last frame is compared with the segment. Raises FileNotFoundError when the segment is gone.
+    """
+    try:
+        file = disk.open(directory / index_name(segment.base), write=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(file.size(), 0)
+    finally:
+        file.close()
+    header = segment.header
+    try:
+        index = SegmentIndex.decode(
+            data, base=header.base, incarnation=header.incarnation, generation=header.generation, end_max=end_max
+        )
+    except CorruptionError:
+        return None
+    return index if _agrees(disk, segment, index) else None
+
+
+def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
+    """Returns whether the segment has the last frame of this index where the index says."""
+    if not len(index):
+        return True
+    file = disk.open(segment.path, write=False)
+    try:
+        header = segment.frame_header(file, index.positions[-1])
+    except CorruptionError:
+        return False
+    finally:
+        file.close()
+    return (header.frame_bytes, header.head_bytes, header.indices, header.first_tick, header.promised_tick) == (
+        index.lengths[-1],
+        index.head_lens[-1],
+        index.indices[-1],
+        index.first_ticks[-1],
+        index.promises[-1],
+    ) and (header.term, header.sequence) == index.last
+
+
+def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
+    """Returns whether a stored index can be that of a segment, or the beginning of it, according to the next segment's header."""
+    header = following.header
+    if index.end != following.base:
+        return index.end < following.base
+    count = len(index)
+    return (
+        _last(index, segment) == (header.previous_term, header.previous_sequence)
+        and index.promise(0, count) <= header.promised_tick
+        and (index.last_event(0, count) or segment.header.newest) == header.newest
+    )
+
+
+def _last(index: SegmentIndex, segment: Segment) -> tuple[int, int]:
+    """Returns (term, sequence) of the last frame in this segment or before it."""
+    return index.last or (segment.header.previous_term, segment.header.previous_sequence)
+
+
+def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentIndex) -> None:
+    """Stores the index of a segment to which no frame is being added; a truncated segment keeps none."""
+    path = directory / index_name(segment.base)
+    data = index.encode(incarnation=segment.header.incarnation, generation=segment.header.generation)
+    disk.replace(path, data, temporary=path.with_name(f"{path.name}.{threading.get_ident()}.tmp"))
+    remove_stale_index(disk, directory, segment)
+
+
+def remove_stale_index(disk: Disk, directory: Path, segment: Segment) -> None:
+    """Removes the index again if any writer's truncation has removed the segment meanwhile. Called after every write of an index.
+
+    A truncation removes the name of the segment first, then its index. So it removes an index that was written earlier, and this function
+    removes an index that was written later.
+    """
+    if not segment.path.exists():
+        disk.unlink(directory / index_name(segment.base))
+
+
+def _let_go() -> None:
+    """Closes the shared files in a forked child: the reads in progress are those of its parent."""
+    for file in list(_shared):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,103 @@
+"""The servers that the settings name: the KV of the metadata (a sqlite file, or a root path in etcd), and the address of Pulsar.
+
+Owns: opening a KV from its location, reading the password file, and which part owns which root path of the metadata. It
+imports etcd's client only when an `etcd://` location is opened. The caller closes the KV.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wal.async_only import import_late
+from wal.errors import InvalidArgumentError
+from wal.kv import KVBase, SqliteKV
+from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv
+from wal.secret import Secret
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    from wal.storage.pulsar.address import PulsarAddress
+
+__all__ = [
+    "BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "check_requirements", "open_metadata", "pulsar_address",
+]  # fmt: skip
+
+BROADCAST_ROOT: Final = "broadcasts"
+"""The root path of the broadcaster's records."""
+CURSOR_ROOT: Final = "cursors"
+"""The root path of cursors, if the log has no directory for them."""
+IDS_KEY: Final = "ids/next"
+"""The key of the numbers that clients allocate (`wal.timestamp.IdAllocator`)."""
+PULSAR_ROOT: Final = "pulsar"
+"""The root path of the Pulsar backend's records."""
+
+
+def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddress:
+    """Returns the address of the Pulsar at this location, with the credentials from the settings."""
+    from wal.storage.pulsar.address import PulsarAddress  # most logs are journals
+
+    return PulsarAddress(
+        location.service_url,
+        location.tenant,
+        location.namespace,
+        admin_url=settings.pulsar_admin_url,
+        token=Secret.of(settings.pulsar_token) if settings.pulsar_token else None,
+        tls_authority=settings.pulsar_tls_authority,
+    )
+
+
+async def check_requirements(location: Location, settings: Settings) -> None:
+    """Raises for a package or a file that opening this log needs and does not find: ImportError or InvalidArgumentError.
+
+    It comes before anything is created, so that no part of a log is left by an opening that cannot succeed.
+    """
+    chosen = None if settings.kv is None else parse_kv(settings.kv)
+    if isinstance(chosen, EtcdLocation):
+        await import_late("wal.kv.etcd")  # it needs grpcio, an extra
+        from wal.network import TlsFiles
+
+        if chosen.tls:
+            await TlsFiles(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key).credentials()
+        await asyncio.to_thread(_user, chosen)
+    if location.pulsar is not None:
+        await import_late("wal.storage.pulsar.connection")
+        from wal.storage.pulsar.connection import check_requirements as check_pulsar
+
+        await asyncio.to_thread(check_pulsar, pulsar_address(location.pulsar, settings))
+
+
+async def open_metadata(kv: str | Secret) -> KVBase:
+    """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and what the KV raises."""
+    chosen = parse_kv(kv)
+    if isinstance(chosen, Path):
+        return await SqliteKV.open(chosen)
+    await import_late("wal.kv.etcd")
+    from wal.kv.etcd import EtcdKV
+    from wal.kv.etcd.kv import TIMEOUT_S
+    from wal.network import TlsFiles
+
+    tls = TlsFiles(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
+    return await EtcdKV.open(
+        chosen.endpoints,
+        root_path=chosen.root_path,
+        tls=tls,
+        user=await asyncio.to_thread(_user, chosen),
+        timeout_s=TIMEOUT_S if chosen.timeout_s is None else chosen.timeout_s,
+    )
+
+
+def _user(location: EtcdLocation) -> tuple[str, Secret] | None:
+    if location.user is None:
+        return None
+    if location.password_file is None:
+        return location.user, location.password or Secret("")
+    try:
+        return location.user, Secret(location.password_file.read_text().rstrip("\n"))
+    except OSError as error:
+        raise InvalidArgumentError(f"the password_file of {location} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} of {str(location.password_file)!r} is not UTF-8"
+    # Raised outside the handler: the codec's error holds the whole file.
+    raise InvalidArgumentError(f"the password_file of {location} cannot be read: {wrong}")

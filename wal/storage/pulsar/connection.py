@@ -1,0 +1,429 @@
+"""ClientLog: the log of Pulsar's client, of which there is one for the process.
+
+Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
+
+Connection: the client of one Pulsar, and the threads for its blocking calls.
+
+Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. The only call of the client's library on the loop is
+`send_async`, which only queues. A caller that waits for a thread can be cancelled; the thread still finishes its call.
+
+The client answers `send_async` in its own threads, and a C++ thread that enters an interpreter which is about to exit aborts the
+process. So a client that was not closed is closed when Python exits, and clients log through `CLIENT_LOG`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import os
+import re
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.installation import install_hint
+from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, position_of
+
+if TYPE_CHECKING:
+    import pulsar
+
+__all__ = [
+    "CLIENT_LOG",
+    "READ_AHEAD",
+    "ClientLog",
+    "Connection",
+    "check_requirements",
+    "close_producer",
+    "failure",
+    "is_one_of",
+    "is_refusal",
+    "patiently",
+    "position_of_id",
+]
+
+LOG_THREAD: Final = "wal-pulsar-log"
+READ_BYTES: Final = 1 << 16
+_LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
+"""A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
+_LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+_log: Final = logging.getLogger("wal.pulsar")
+
+
+class ClientLog:
+    """Forwards the log of Pulsar's client in this process to the logger `wal.storage.pulsar`. Thread-safe.
+
+    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
+    well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
+    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after everything was
+    closed.
+
+    The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
+    here. The level is INFO if `wal.storage.pulsar` enables it when the first connection is started, else WARNING.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+        self._wake: tuple[int, int] | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._hushed = False
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._end)
+
+    def logger(self) -> pulsar.FileLogger:
+        """Returns the logger for a client. The first call starts the thread."""
+        import pulsar
+
+        with self._lock:
+            if self._pipe is None:
+                # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[0], False)  # another process may read what this one was told of
+            if self._thread is None and not self._ended:
+                self._wake = os.pipe()
+                self._thread = threading.Thread(
+                    target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True
+                )
+                self._thread.start()
+            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
+            return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
+
+    def hush(self) -> None:
+        """Drops the clients' log from now on; the pipe is still read, so that no client blocks on it."""
+        self._hushed = True
+
+    def _end(self) -> None:
+        """Ends the thread before the interpreter does: a thread that logged then could leave one of Python's streams locked."""
+        with self._lock:
+            thread, self._thread, self._ended = self._thread, None, True
+        if thread is not None and self._wake is not None:
+            os.write(self._wake[1], b"\0")
+            thread.join()
+
+    def _forked(self) -> None:
+        """Forgets the thread in a forked child, which starts one when it connects. The pipe of the log is shared with the parent: either
+        process may read a line."""
+        self._lock = threading.Lock()
+        self._thread = None
+        if self._wake is not None:
+            for end in self._wake:
+                os.close(end)
+            self._wake = None
+
+    def _pass_on(self, source: int, wake: int) -> None:
+        """Runs in the thread: logs line by line, and when it was woken returns at the end of what there is."""
+        rest, level, ends = b"", logging.WARNING, False
+        poll = select.poll()
+        for readable in (source, wake):
+            poll.register(readable, select.POLLIN)
+        while True:
+            ends = ends or any(readable == wake for readable, _ in poll.poll())
+            try:
+                data = os.read(source, READ_BYTES)
+            except BlockingIOError:
+                data = b""
+            if ends and not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                found = _LINE.fullmatch(text)
+                if found is not None:  # else the line continues the previous message
+                    level, text = _LEVELS[found[1]], found[2]
+                if not self._hushed:
+                    with contextlib.suppress(
+                        Exception
+                    ):  # raised by a handler: without this thread the client would block for ever
+                        _log.log(level, "%s", text)
+
+
+CLIENT_LOG: Final = ClientLog()
+"""Created at import, so that it ends after every `atexit` function that was registered later."""
+
+
+_T = TypeVar("_T")
+OPERATION_TIMEOUT_S: Final = 10
+"""The time for one attempt to reach the broker; callers decide how long to retry."""
+CONNECT_TIMEOUT_MS: Final = 5_000
+SEND_TIMEOUT_MS: Final = 30_000
+CLOSE_S: Final = 3.0
+CLOSE_SILENT_S: Final = 0.1
+"""How long closing waits for a broker that does not answer, the first time and afterwards."""
+READ_AHEAD: Final = 16
+"""Frames that a reader's client fetches ahead."""
+PROBE_BYTES_MIN: Final = 16 << 10
+REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
+"""Pulsar's answers about one frame alone: sending that frame again would always get the same answer."""
+_READERS: Final = 12
+_OTHERS: Final = 6
+"""Threads for everything except reading: readers that wait for a broker must not stop a writer from reconnecting."""
+TRIES: Final = 5
+PAUSE_S: Final = 0.3
+"""The pause after the first try, then twice and three times as long: another client's durable cursor, or a moving topic, needs a moment."""
+PASSING: Final = (
+    "ServiceUnitNotReady",
+    "ConsumerBusy",
+    "ProducerBusy",
+    "NotConnected",
+    "ProducerFenced",
+    "TooManyLookupRequestException",
+)
+"""The errors of a broker that is moving the topic."""
+
+
+def check_requirements(address: PulsarAddress) -> None:
+    """Raises InvalidArgumentError if the client is not installed, or the file of its authorities cannot be read. Blocks."""
+    try:
+        import pulsar  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}"
+        ) from error
+    if address.tls_authority is not None:
+        try:
+            Path(address.tls_authority).read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"pulsar_tls_authority={address.tls_authority!r} cannot be read: {error.strerror}"
+            ) from error
+
+
+class Connection:
+    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it.
+
+    `readers`: how many calls of `read` are made at once; each has a thread, created when it is first needed.
+    """
+
+    def __init__(self, address: PulsarAddress, *, readers: int = _READERS) -> None:
+        self.address = address
+        self._client: pulsar.Client | None = None
+        self._pid = os.getpid()
+        self._silent = False
+        self._readers = concurrent.futures.ThreadPoolExecutor(readers, thread_name_prefix="wal-pulsar-read")
+        self._others = concurrent.futures.ThreadPoolExecutor(_OTHERS, thread_name_prefix="wal-pulsar")
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Runs a blocking call in a thread and returns its result."""
+        return await asyncio.wrap_future(self._others.submit(call))
+
+    async def read(self, call: Callable[[], _T]) -> _T:
+        """Runs a call that reads and may block for long, in a thread for readers, and returns its result."""
+        return await asyncio.wrap_future(self._readers.submit(call))
+
+    def start(self) -> None:
+        """Creates the client, which connects when it is first used. Raises InvalidArgumentError for an address that it does not accept."""
+        check_requirements(self.address)
+        import pulsar
+
+        address = self.address
+        authentication = None if address.token is None else pulsar.AuthenticationToken(address.token.reveal())
+        try:
+            self._client = pulsar.Client(
+                address.service_url,
+                authentication=authentication,
+                operation_timeout_seconds=OPERATION_TIMEOUT_S,
+                connection_timeout_ms=CONNECT_TIMEOUT_MS,
+                tls_trust_certs_file_path=address.tls_authority,
+                tls_validate_hostname=True,
+                logger=CLIENT_LOG.logger(),
+            )
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"Pulsar's client does not accept {address}: {error}") from error
+        _started.add(self)
+
+    def producer(self, topic: str, *, fencing: bool) -> pulsar.Producer:
+        """Creates a producer; with `fencing` it becomes the only one, and every other producer is fenced. Blocks."""
+        import pulsar
+
+        mode = pulsar.ProducerAccessMode.ExclusiveWithFencing if fencing else pulsar.ProducerAccessMode.Shared
+        return self.client.create_producer(
+            topic,
+            batching_enabled=False,
+            block_if_queue_full=False,
+            max_pending_messages=0,
+            send_timeout_millis=SEND_TIMEOUT_MS,
+            access_mode=mode,
+        )
+
+    def reader(self, topic: str, position: int, *, inclusive: bool) -> pulsar.Reader:
+        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it. Blocks."""
+        import pulsar
+
+        start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
+        return self.client.create_reader(
+            topic, start, receiver_queue_size=READ_AHEAD, start_message_id_inclusive=inclusive
+        )
+
+    def first_reader(self, topic: str) -> pulsar.Reader:
+        """Creates a reader that begins at the start of the topic. Blocks."""
+        import pulsar
+
+        return self.client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=READ_AHEAD)
+
+    def consumer(self, topic: str, subscription: str) -> pulsar.Consumer:
+        """Creates a consumer of a durable subscription; a new one begins at the start of the topic. It fetches one message at most.
+        Blocks."""
+        import pulsar
+
+        return self.client.subscribe(
+            topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest
+        )
+
+    def largest_message(self, topic: str, bytes_max: int) -> int | None:
+        """Returns the largest of some sizes, from `bytes_max` downwards, at which a message is accepted; None if that fails.
+
+        The client gets the broker's limit when it connects but does not expose it; this is for when the admin REST does not tell it either.
+        `topic`: a non-persistent one, which drops what is sent. Blocks.
+        """
+        import pulsar
+
+        size = bytes_max
+        try:
+            producer = self.producer(topic, fencing=False)
+            try:
+                while size >= PROBE_BYTES_MIN:
+                    try:
+                        producer.send(bytes(size))
+                        return size
+                    except pulsar.exceptions.MessageTooBig:  # raised by the client: nothing was sent
+                        size = size * 3 // 4
+            finally:
+                producer.close()
+        except pulsar.PulsarException as error:
+            _log.warning(
+                "cannot find out how large a message the broker takes (%s): Pulsar's default is assumed; should its maxMessageSize be "
+                "lower, writing fails at the first frame above it, and nothing is lost",
+                error,
+            )
+        return None
+
+    async def ended(self, closing: Collection[asyncio.Future[Any]]) -> None:
+        """Waits for these calls, which close something at the broker. A broker that does not answer is waited for CLOSE_S, and once.
+
+        The calls go on in their threads.
+        """
+        _, late = await asyncio.wait(closing, timeout=CLOSE_SILENT_S if self._silent else CLOSE_S)
+        self._silent = bool(late)
+
+    async def close(self) -> None:
+        """Ends the client and the threads. Idempotent."""
+        await asyncio.get_running_loop().run_in_executor(None, self.abandon)
+
+    def abandon(self) -> None:
+        """Ends the client and the threads. Blocks; idempotent."""
+        self._end_client()
+        self._readers.shutdown(wait=True)
+        self._others.shutdown(wait=True)
+
+    def _end_client(self) -> None:
+        """Closes the client; it answers all unanswered sends before this returns. Blocks."""
+        client, self._client = self._client, None
+        if client is not None and self._pid != os.getpid():
+            _inherited.append(client)
+        elif client is not None:
+            import pulsar  # imported only here: if it is not installed, there is no client
+
+            try:
+                client.close()
+            except pulsar.PulsarException as error:
+                _log.info("closing the client: %s", error)
+
+    @property
+    def client(self) -> pulsar.Client:
+        """The client. Raises StorageError after `close`, InvalidArgumentError in a forked child, which lacks the client's threads."""
+        if self._client is None:
+            raise StorageError("the connection to Pulsar is closed")
+        if self._pid != os.getpid():
+            raise InvalidArgumentError(
+                f"the connection to {self.address.service_url} was opened by process {self._pid}, and this process was forked from it "
+                "without the threads of Pulsar's client: open a connection of its own after the fork"
+            )
+        return self._client
+
+
+def position_of_id(message_id: Any) -> int:
+    """Returns the position in a message id of Pulsar."""
+    return position_of(message_id.ledger_id(), message_id.entry_id())
+
+
+def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
+    """Returns the error to raise for an error of Pulsar's client during `doing`."""
+    import pulsar
+
+    if isinstance(error, WALError):
+        return error
+    text = f"{doing} at {address.service_url} failed: {error or type(error).__name__}"
+    if isinstance(error, pulsar.exceptions.Timeout):
+        text += (
+            "; the client reports a missing or a wrong token, or a certificate that it does not trust, as a timeout too: is the "
+            "broker running, and are pulsar_token and pulsar_tls_authority right?"
+        )
+    found = StorageError(text)
+    found.__cause__ = error
+    return found
+
+
+def close_producer(producer: pulsar.Producer) -> None:
+    """Closes a producer, which may already be lost. Blocks."""
+    import pulsar
+
+    try:
+        producer.close()
+    except pulsar.PulsarException:
+        pass  # it was fenced, or its broker is gone
+
+
+def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
+    """Returns the result of a call, retrying while the broker moves the topic. Blocks."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return call()
+        except Exception as error:
+            if attempt == TRIES or not is_one_of(error, *PASSING):
+                raise failure(error, doing, connection.address) from error
+            time.sleep(PAUSE_S * attempt)
+    raise AssertionError
+
+
+def is_refusal(result: Any) -> bool:
+    """Whether this answer, or error, of a send is about the frame alone."""
+    import _pulsar
+
+    return any(result == getattr(_pulsar.Result, name) for name in REFUSALS) or type(result).__name__ in REFUSALS
+
+
+def is_one_of(error: Exception, *names: str) -> bool:
+    """Whether this is one of Pulsar's errors with these names; a name unknown to the installed client matches nothing."""
+    import pulsar
+
+    return isinstance(
+        error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name))
+    )
+
+
+_started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """Runs when Python exits: all other non-daemon threads have ended, so no thread uses a client any more."""
+    left = [connection for connection in _started if connection._client is not None]
+    if left:
+        CLIENT_LOG.hush()  # it would report, for example, late answers
+    for connection in left:
+        connection._end_client()
+
+
+_inherited: Final[list[pulsar.Client]] = []
+"""Clients of the process that this one was forked from. They are kept: the end of a client waits for its threads, which are not here."""
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_started.clear)  # the child does not have the client's threads

@@ -1,0 +1,178 @@
+"""Opening: takes over a log in a new term.
+
+Owns the order of the steps: the term is claimed in the metadata; a fencing producer evicts the previous writer; a mark is written, after
+which no frame of an earlier writer can count; the messages before the mark are read back; the mark is recorded in the metadata. Then the
+log is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.storage.base import LogState
+from wal.storage.pulsar.address import entry_of, ledger_of, text_of
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.connection import Connection, close_producer, failure, is_one_of, patiently
+from wal.storage.pulsar.control import Control, ControlRecord
+from wal.storage.pulsar.fencing_floor import FencingFloor
+from wal.storage.pulsar.floor_index import FloorIndex
+from wal.storage.pulsar.layout import Mark
+from wal.storage.pulsar.ledgers import LedgerTable
+from wal.storage.pulsar.recovery import end_before, missing_records
+from wal.storage.pulsar.topic import move_cursor, send_mark
+
+__all__ = ["Opened", "check_checkpoint", "open_log"]
+
+TRIES: Final = 5
+FENCED: Final = ("ProducerFenced", "AlreadyClosed")
+
+
+class Opened(msgspec.Struct):
+    """A log that was taken over, for PulsarLog. `producer` is Pulsar's fencing producer."""
+
+    connection: Connection
+    control: Control
+    producer: Any
+    ledgers: LedgerTable
+    floors: FloorIndex
+    topic: str
+    mark: Mark
+    floor: FencingFloor
+    state: LogState
+    checkpoint: int | None
+
+
+async def open_log(
+    connection: Connection,
+    admin: Admin,
+    control: Control,
+    *,
+    term: int,
+    checkpoint: int | None,
+    before: ControlRecord,
+) -> Opened:
+    """Takes over the log in `term`, which was claimed when the control record was `before`. Its topics exist.
+
+    Raises CorruptionError when Pulsar has lost messages that the log, or its recovery from `checkpoint`, needs; ChannelFencedError when a
+    higher term claimed the log meanwhile.
+    """
+    topic, run = connection.address.topic(control.pchannel), connection.run
+    mark = Mark(term, before.incarnation)
+    producer, at = await _take_over(connection, control, topic, mark)
+    try:
+        floors = _known_floors(control, before)
+        listed = await run(lambda: admin.ledgers(topic))
+        ledgers = LedgerTable(listed or ())
+        ledgers.describe(control.ledgers)
+        ledgers.added(at, 0)
+        _check_kept(topic, control, before, ledgers, checkpoint, at)
+        look = partial(
+            end_before,
+            connection,
+            topic,
+            incarnation=mark.incarnation,
+            ledgers=ledgers,
+            floors=floors,
+            term_at=control.term_at,
+        )
+        made = await run(lambda: missing_records(ledgers, look))
+        end = await run(lambda: look(at))
+        await control.change(term, terms={term: at}, ledgers=made)
+    except BaseException:
+        await asyncio.shield(asyncio.ensure_future(run(lambda: close_producer(producer))))
+        raise
+    floor = FencingFloor(end.floor.term, end.floor.sequence)
+    floor.mark(term)
+    floors.add(at + 1, floor, lasting=True)
+    last_term, last_sequence = end.last if end.last[1] >= 0 else (0, -1)
+    state = LogState(
+        at + 1,
+        last_term,
+        last_sequence,
+        max(end.promised_tick, before.promised_tick),
+        before.earliest,
+        before.clean,
+        end.newest or before.newest,
+    )
+    last = ledgers.last_below(before.kept_from)
+    if last is not None:
+        await run(lambda: move_cursor(connection, topic, last))
+    ledgers.drop_below(before.kept_from)
+    return Opened(connection, control, producer, ledgers, floors, topic, mark, floor, state, checkpoint)
+
+
+def check_checkpoint(topic: str, record: ControlRecord, checkpoint: int | None) -> None:
+    """Raises CorruptionError when the log no longer holds the messages after this checkpoint."""
+    if checkpoint is not None and checkpoint < record.kept_from:
+        raise _lost_checkpoint(topic, record.kept_from, None, checkpoint)
+
+
+async def _take_over(connection: Connection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
+    """Returns the producer, the only one from now on, and the position of its mark.
+
+    A writer of a lower term may fence after this one. That writer then learns that it is too late, but this producer is fenced as well, so
+    another one fences again.
+    """
+    run = connection.run
+    for attempt in range(1, TRIES + 1):
+        producer = await run(
+            lambda: patiently(connection, lambda: connection.producer(topic, fencing=True), f"taking over {topic}")
+        )
+        try:
+            # After the fence: an owner that claims the log from now on fences this producer; an earlier claim is seen here.
+            await control.check_owner(mark.term)
+            return producer, await run(partial(send_mark, producer, mark))
+        except BaseException as error:
+            await asyncio.shield(asyncio.ensure_future(run(partial(close_producer, producer))))
+            if not isinstance(error, Exception):
+                raise
+            await control.check_owner(mark.term)
+            if attempt == TRIES or not is_one_of(error, *FENCED):
+                raise failure(error, f"taking over {topic}", connection.address) from error
+    raise AssertionError
+
+
+def _known_floors(control: Control, record: ControlRecord) -> FloorIndex:
+    """Returns the fencing floors that the metadata knows."""
+    floors = FloorIndex()
+    floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
+    for term, position in control.terms.items():
+        if position >= record.kept_from:
+            floors.add(position + 1, FencingFloor(term, -1), lasting=True)
+    return floors
+
+
+def _check_kept(
+    topic: str, control: Control, record: ControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
+) -> None:
+    """Raises CorruptionError when Pulsar has lost messages that were not released."""
+    kept = record.kept_from
+    if checkpoint is not None and checkpoint > mark:
+        raise _lost_checkpoint(topic, kept, mark, checkpoint)
+    there = {ledger.number: ledger.entries for ledger in ledgers.ledgers}
+    known = {number: one.entries for number, one in control.ledgers.items()}
+    for position in control.terms.values():
+        known[ledger_of(position)] = max(known.get(ledger_of(position), 0), entry_of(position) + 1)
+    for number, entries in sorted(known.items()):
+        needed = number > ledger_of(kept) or (number == ledger_of(kept) and entries > entry_of(kept))
+        if needed and there.get(number, 0) < entries:
+            raise CorruptionError(
+                f"Pulsar has {there.get(number, 0)} entries of ledger {number} of {topic}: it lost or deleted what the log still held",
+                path=topic,
+                offset=ledger_of(kept),
+                expected=f"{entries} entries",
+            )
+
+
+def _lost_checkpoint(topic: str, kept: int, end: int | None, checkpoint: int) -> CorruptionError:
+    held = f"begins at {text_of(kept)}" if end is None else f"goes from {text_of(kept)} to {text_of(end)}"
+    return CorruptionError(
+        f"what {topic} holds {held}",
+        path=topic,
+        expected=f"what follows its checkpoint at {text_of(checkpoint)}",
+    )

@@ -1,0 +1,290 @@
+"""ReadOnlyTopic: one pchannel's log on Pulsar, for a process that only reads it.
+
+Owns: the end of the log, the promised tick there, and the ledgers, as of the last look; and the reader of its frames. The same
+fencing floor as for the writer's own readers decides which messages count. It writes nothing, neither to the topic nor to the metadata,
+and leaves no subscription.
+
+It blocks, for up to `PATIENCE_S` while the broker or the metadata is unavailable. Any number of threads may call it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
+from wal.frame import RunName
+from wal.message import Lineage, LogPosition
+from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.pulsar.address import ledger_of, position_of, text_of
+from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.checkpoints import read_state
+from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.control import ControlRecord
+from wal.storage.pulsar.fencing_floor import FencingFloor
+from wal.storage.pulsar.floor_index import FloorIndex
+from wal.storage.pulsar.ledgers import LedgerTable
+from wal.storage.pulsar.reader import LogReader
+from wal.storage.pulsar.recovery import end_before
+
+__all__ = ["LookAtControl", "ReadOnlyTopic"]
+
+_T = TypeVar("_T")
+FOLLOW_ENTRIES: Final = 64
+"""Up to this number of new messages, all are read; above it only the last ones are."""
+FOLLOW_MIN_S: Final = 0.02
+FOLLOW_MAX_S: Final = 0.1
+"""The maximum age of an answer of `refresh` while the log grows, and while it does not: each costs the broker and the metadata a
+request."""
+PATIENCE_S: Final = 60.0
+RETRY_S: Final = 0.25
+
+LookAtControl = Callable[[], tuple[ControlRecord, dict[int, int]]]
+"""Returns the current control record, and the position of the mark of each term."""
+
+
+class ReadOnlyTopic:
+    """Reads one log; see `ReadOnlyPChannelLog`. `look` asks the metadata; `connection` must be started. Call `reach` before other calls."""
+
+    refresh_waits: bool = True
+
+    def __init__(
+        self, connection: Connection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int
+    ) -> None:
+        self.pchannel = pchannel
+        self.incarnation = incarnation
+        self.lineage: Lineage = Lineage(incarnation)
+        self.topic: str = connection.address.topic(pchannel)
+        self.ledgers: LedgerTable = LedgerTable(())
+        self.state: LogSnapshot
+        """The log as of the last look."""
+        self._connection = connection
+        self._admin = admin
+        self._look = look
+        self._floors = FloorIndex()
+        self._record: ControlRecord
+        self._terms: dict[int, int] = {}
+        self._end = 0
+        self._promised_tick = 0
+        self._lock = threading.RLock()
+        self._pause_s = FOLLOW_MIN_S
+        self._fresh_until_s = 0.0
+        self._closed = False
+        self._newest: tuple[int, int] | None = None
+        self._reader = LogReader(
+            connection,
+            self.topic,
+            self.ledgers,
+            self._floors,
+            pchannel=pchannel,
+            incarnation=incarnation,
+            earliest=lambda: self._record.earliest,
+            kept_from=lambda: self._record.kept_from,
+            term_at=self._term_at,
+        )
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        """The first event that is not truncated, as of the last answer of the metadata."""
+        return self._record.earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """The newest event below `earliest`, if it is known."""
+        return self._record.last_truncated
+
+    def refresh(self) -> LogSnapshot:
+        """Returns the log as it was at most `FOLLOW_MIN_S` ago, or `FOLLOW_MAX_S` if it has not grown for a while; see `reach`."""
+        with self._lock:
+            self._check_open()
+            return self.state if time.monotonic() < self._fresh_until_s else self._look_at_all()
+
+    def reach(self) -> LogSnapshot:
+        """Returns the log as it is now, by one request to the broker, one to the metadata, and reading the messages added since.
+
+        Raises CorruptionError when Pulsar lacks messages that the metadata lists, StorageError or UnavailableError when one of them does
+        not answer for `PATIENCE_S`, ClosedError when the log was recreated.
+        """
+        with self._lock:
+            self._check_open()
+            return self._look_at_all()
+
+    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+        return self.bytes_between(start[0], end)  # a topic has no index
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Returns the approximate number of bytes of log in [start, end)."""
+        return self.ledgers.bytes_between(start, end)
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Returns the wanted frames in [start, end), see `LogReader.page`. Raises TruncatedError also for frames that are truncated
+        meanwhile."""
+        self._check_open()
+        return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        """Returns the newest event of each of these vchannels, and perhaps of others; see `ReadOnlyPChannelLog`.
+
+        It reads all of the log from `start` on: a topic has no index.
+        """
+        end = self.reach().durable_end
+        events: dict[RunName, LogPosition] = {}
+        first = at = max(start, self._record.kept_from)
+        while at < end:
+            following = partial(self._reader.last_events, events, at, end)
+            at = self._patiently(following).next_position
+        return first, events
+
+    def checkpoint_position(self) -> int | None:
+        """Returns the position of the newest state for recovery, as of the last look at the metadata."""
+        return max(map(int, self._record.states), default=None)
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        """Returns the state stored for this position; None if it is not listed any more."""
+        saved = self._record.states.get(str(position))
+        if saved is None:
+            return None
+        topic = self._connection.address.checkpoints(self.pchannel)
+        return self._patiently(lambda: read_state(self._connection, topic, saved))
+
+    def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
+        """Returns all frames in [start, end) by their heads, see `LogReader.heads`."""
+        return self._reading(start, end, lambda: self._reader.heads(start, end, bytes_max))
+
+    def has_writer(self) -> bool:
+        """Whether any producer is connected to the topic now."""
+        return self._admin.producers(self.topic) > 0
+
+    def close(self) -> None:
+        """Closes the readers; calls that wait for the broker and all later calls raise ClosedError. Idempotent."""
+        self._closed = True
+        self._reader.close()
+
+    # -- the end of the log
+
+    def _look_at_all(self) -> LogSnapshot:
+        # In this order, so that the metadata is never older than the messages with which it is compared, or than the list of ledgers.
+        end = self._find_end()
+        record, terms = self._patiently(self._look)
+        if end <= max((mark for mark in terms.values() if mark >= record.kept_from), default=-1):
+            end = self._find_end()  # that mark may have been written since
+        self._take_over(record, terms, end)
+        end = max(end, record.kept_from)
+        if end > self._end:
+            self._follow(end)
+        promised_tick = self._promised_tick
+        if end >= record.end:  # it was promised for everything below that
+            promised_tick = max(promised_tick, record.promised_tick)
+        newest = max(filter(None, (self._newest, record.newest)), default=None)
+        before, self.state = (
+            getattr(self, "state", None),
+            LogSnapshot(record.term, end, record.earliest, promised_tick, record.clean, newest),
+        )
+        self._pause_s = FOLLOW_MIN_S if self.state != before else min(2 * self._pause_s, FOLLOW_MAX_S)
+        self._fresh_until_s = time.monotonic() + self._pause_s
+        self._reader.close_idle()
+        return self.state
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+
+    def _find_end(self) -> int:
+        """Returns the position after the newest message, 0 when there is none. The ledgers reach up to it afterwards."""
+        last = self._patiently(lambda: self._admin.last(self.topic))
+        if last is None:
+            return 0
+        position = position_of(*last)
+        ledgers = self.ledgers.ledgers
+        open_ = ledgers[-1] if ledgers else None
+        if open_ is None or open_.number != last[0] or last[1] >= 2 * open_.entries:
+            listed = self._patiently(lambda: self._admin.ledgers(self.topic))
+            self.ledgers.renew(listed or ())
+            open_ = None
+        if open_ is not None and open_.entries <= last[1]:
+            new = last[1] + 1 - open_.entries
+            self.ledgers.added(
+                position, new * open_.size // open_.entries
+            )  # approximate until the ledgers are listed again
+        elif self.ledgers.first_at(position) is None:
+            self.ledgers.added(position, 0)
+        return position + 1
+
+    def _take_over(self, record: ControlRecord, terms: dict[int, int], end: int) -> None:
+        """Applies the current metadata. Raises CorruptionError when the topic is not the one that it describes."""
+        if record.incarnation != self.incarnation:
+            raise ClosedError(
+                f"another log was created in the place of pchannel {self.pchannel!r} (incarnation {record.incarnation:#x}): open the log "
+                "again to read that one"
+            )
+        marks = {term: mark for term, mark in terms.items() if mark >= record.kept_from}
+        newest = max(marks.values(), default=-1)
+        if end <= newest:
+            raise CorruptionError(
+                f"{self.topic} ends at {text_of(end)}, and the metadata knows of a writer that took it over at {text_of(newest)}: messages "
+                "are gone, or this is another Pulsar or namespace than the log's",
+                path=self.topic,
+                offset=ledger_of(end),
+                expected=f"the log of incarnation {self.incarnation:#x} with a message at {text_of(newest)}",
+            )
+        moved = not hasattr(self, "_record") or record.kept_from != self._record.kept_from
+        self._record, self._terms = record, terms
+        if moved:
+            self._floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
+            self._floors.drop_below(record.kept_from)
+        self.ledgers.drop_below(record.kept_from)
+        for term, mark in marks.items():
+            self._floors.add(mark + 1, FencingFloor(term, -1), lasting=True)
+
+    def _follow(self, end: int) -> None:
+        """Reads the messages between the last known end and this one."""
+        at = self._end
+        if at < self._record.earliest[0] or self.ledgers.entries_between(at, end) > FOLLOW_ENTRIES:
+            found = end_before(
+                self._connection,
+                self.topic,
+                end,
+                incarnation=self.incarnation,
+                ledgers=self.ledgers,
+                floors=self._floors,
+                term_at=self._term_at,
+            )
+            self._promised_tick = max(self._promised_tick, found.promised_tick)
+            self._newest = found.newest or self._newest
+        else:
+            while at < end:
+                page = self._reader.heads(at, end, 1 << 20)
+                self._promised_tick = max(self._promised_tick, page.promised_tick)
+                self._newest = page.last_event or self._newest
+                at = page.next_position
+        self._end = end
+
+    def _term_at(self, position: int) -> int:
+        """Returns the last term whose mark is below this position."""
+        return max((term for term, mark in self._terms.items() if mark < position), default=0)
+
+    # -- asking
+
+    def _reading(self, start: int, end: int, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except CorruptionError:
+            with self._lock:
+                self._record, self._terms = self._look()
+            self._reader.check(start, end)  # the frames may be gone because they were truncated meanwhile
+            raise
+
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """Returns the answer of the admin REST or the metadata; waits for an unavailable server."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return ask()
+            except (StorageError, UnavailableError):
+                self._check_open()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)

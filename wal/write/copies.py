@@ -1,0 +1,319 @@
+"""The broadcasts with copies in a log, as rows and as bytes in a recovery checkpoint. Pure.
+
+Owns the rows that the table keeps and the form of their pieces (see `pieces`):
+
+    3 copies    [3, sets of vchannels, sets of copies, rows]
+    row         [broadcast id, number of its set of vchannels, resource keys, needs_ack, parts]
+    part        [position, index, tick, number of its set of copies, 1 for aborts else 0]
+
+A set of vchannels is a list of names; a set of copies is a list of names and one of incarnations; each is in the order of the broadcast.
+Most broadcasts go to the same vchannels, so a piece holds only the sets that no earlier piece has held; sets are numbered in the order
+they appear.
+
+CopyTable: the broadcasts with copies in a pchannel's log, and where the copies are, until the broadcasts are over. Pure.
+
+Its caller reports durable copies and ended broadcasts, and asks where a vchannel's copy is. It has no window: a broadcast
+stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
+retention keeps the copies of broadcasts that are not over.
+
+    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint taken after `forget` does not list it
+
+A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
+`forgotten` are the broadcasts that ended since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.frame import BROADCAST, FrameView, RunName
+from wal.message import BroadcastHeader, MessageType, Natural, PackedPosition, ResourceKey, packed, unpacked
+from wal.read.assembly import shared_copies
+from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+
+__all__ = [
+    "CopiesPart",
+    "CopyPosition",
+    "CopyTable",
+    "ListedBroadcast",
+    "NamePool",
+    "decode_copies",
+    "encode_copies",
+    "names_of",
+]
+
+PIECE_NAMES: Final = 1024
+"""A piece is cut when its new sets have this many vchannels, or its rows this many parts."""
+
+
+class CopiesPart(msgspec.Struct, frozen=True, gc=False):
+    """The copies of a broadcast in one frame, or, with `aborts`, the messages about its abort.
+
+    Number k of `names` has the index `index` + k and the tick `tick` + k.
+    """
+
+    position: int
+    index: int
+    tick: int
+    names: tuple[RunName, ...]
+    aborts: bool
+
+
+class ListedBroadcast(msgspec.Struct, frozen=True, gc=False):
+    """A broadcast that is not over, and the parts of it in this log, in their order."""
+
+    header: BroadcastHeader
+    parts: tuple[CopiesPart, ...]
+
+
+def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
+    """Yields the pieces. The rows must not change during the iteration."""
+    yield encode_header()
+    vchannels = _Sets()
+    copies = _Sets()
+    rows: list[Any] = []
+    weight = 0
+    for listed in broadcasts:
+        header = listed.header
+        parts = [
+            [packed(part.position), part.index, part.tick, copies.number(part.names), int(part.aborts)]
+            for part in listed.parts
+        ]
+        rows.append(
+            [header.broadcast_id, vchannels.number(header.vchannels), header.resource_keys, header.needs_ack, parts]
+        )
+        weight += 1 + len(parts)
+        if weight + vchannels.size + copies.size >= PIECE_NAMES:
+            yield _piece(vchannels, copies, rows)
+            rows, weight = [], 0
+    if rows:
+        yield _piece(vchannels, copies, rows)
+
+
+def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
+    """Returns the rows of a blob in their order, with the names of the pool.
+
+    Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
+    """
+    try:
+        return _decode(blob, pool)
+    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
+        raise CorruptionError(
+            f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
+        ) from error
+
+
+def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
+    found: list[ListedBroadcast] = []
+    vchannels: list[tuple[str, ...]] = []
+    copies: list[tuple[RunName, ...]] = []
+    for kind, data in split_pieces(blob):
+        if kind is not PieceKind.COPIES:
+            continue
+        piece = _decoder.decode(data)
+        vchannels += map(pool.vchannels, piece.vchannels)
+        copies += [pool.copies(tuple(zip(names, incarnations, strict=True))) for names, incarnations in piece.copies]
+        for row in piece.rows:
+            header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
+            parts = [
+                CopiesPart(unpacked(position), index, tick, copies[number], bool(aborts))
+                for position, index, tick, number, aborts in row.parts
+            ]
+            found.append(ListedBroadcast(header, tuple(parts)))
+    return found
+
+
+class _Sets:
+    """Numbers for tuples of names. `fresh` are the tuples that were not written yet; they have `size` names in all."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self.fresh: list[tuple[Any, ...]] = []
+        self.size = 0
+
+    def number(self, names: tuple[Any, ...]) -> int:
+        number = self._numbers.get(names)
+        if number is None:
+            number = self._numbers[names] = len(self._numbers)
+            self.fresh.append(names)
+            self.size += len(names)
+        return number
+
+    def take(self) -> list[tuple[Any, ...]]:
+        fresh, self.fresh, self.size = self.fresh, [], 0
+        return fresh
+
+
+def _piece(vchannels: _Sets, copies: _Sets, rows: list[Any]) -> bytes:
+    columns = [([name for name, _ in names], [incarnation for _, incarnation in names]) for names in copies.take()]
+    return encode_piece(PieceKind.COPIES, [vchannels.take(), columns, rows])
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    broadcast_id: Natural
+    vchannels: Natural
+    resource_keys: tuple[ResourceKey, ...]
+    needs_ack: bool
+    parts: list[tuple[PackedPosition, Natural, Natural, Natural, int]]
+
+
+class _Piece(msgspec.Struct, array_like=True):
+    kind: int
+    vchannels: list[tuple[str, ...]]
+    copies: list[tuple[list[str], list[Natural]]]
+    rows: list[_Row]
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Piece)
+
+
+class NamePool:
+    """One object for equal names and equal tuples of them, while a table of broadcasts is recovered.
+
+    Every frame and every checkpoint is decoded separately, so the same thousand names recur with each broadcast. Without the pool they
+    take a hundred KB per broadcast, with it eight bytes per name for each different set. It forgets nothing, so it exists only during
+    the recovery, when everything it holds is in use.
+    """
+
+    __slots__ = ("_copies", "_runs", "_texts", "_vchannels")
+
+    def __init__(self) -> None:
+        self._vchannels: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._copies: dict[tuple[RunName, ...], tuple[RunName, ...]] = {}
+        self._runs: dict[RunName, RunName] = {}
+        self._texts: dict[str, str] = {}
+
+    def vchannels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the pooled tuple of these names."""
+        held = self._vchannels.get(names)
+        if held is None:
+            held = tuple(map(self._texts.setdefault, names, names))
+            self._vchannels[held] = held
+        return held
+
+    def copies(self, names: tuple[RunName, ...]) -> tuple[RunName, ...]:
+        """Returns the pooled tuple of these names with their incarnations."""
+        held = self._copies.get(names)
+        if held is None:
+            held = tuple(map(self._run, names))
+            self._copies[held] = held
+        return held
+
+    def _run(self, name: RunName) -> RunName:
+        held = self._runs.get(name)
+        if held is None:
+            text, incarnation = name
+            held = (self._texts.setdefault(text, text), incarnation)
+            self._runs[held] = held
+        return held
+
+
+class CopyPosition(msgspec.Struct, frozen=True, gc=False):
+    """The log position of a vchannel's copy and its tick, and the incarnation that it is for."""
+
+    position: int
+    index: int
+    tick: int
+    incarnation: int
+
+
+class CopyTable:
+    """The broadcasts of one pchannel. `changes` counts the parts and the ends of broadcasts since it was last set to 0."""
+
+    def __init__(self) -> None:
+        self.changes: int = 0
+        self.forgotten: set[int] = set()
+        self._broadcasts: dict[int, ListedBroadcast] = {}
+        self._pool: NamePool | None = None
+        """Holds equal names once; only during recovery."""
+
+    def __len__(self) -> int:
+        return len(self._broadcasts)
+
+    def find(self, broadcast_id: int, vchannels: Iterable[str], *, aborts: bool) -> dict[str, CopyPosition]:
+        """Returns where the copies are, for those of these vchannels that have one (with `aborts`: the message about the abort)."""
+        listed = self._broadcasts.get(broadcast_id)
+        if listed is None:
+            return {}
+        found: dict[str, CopyPosition] = {}
+        for part in listed.parts:
+            if part.aborts == aborts:
+                for at, (name, incarnation) in enumerate(part.names):
+                    found.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
+        return {name: found[name] for name in vchannels if name in found}
+
+    def get(self, broadcast_id: int) -> ListedBroadcast | None:
+        """Returns the broadcast's copies in this log; None if there are none, or the broadcast is over."""
+        return self._broadcasts.get(broadcast_id)
+
+    def listed(self) -> list[ListedBroadcast]:
+        """Returns the broadcasts that are not over, in the order of their first copies."""
+        return list(self._broadcasts.values())
+
+    def pins(self) -> list[tuple[tuple[int, int], int]]:
+        """Returns the log position of each broadcast's first copy, and its id. Nothing at or above that position may be dropped."""
+        return [
+            ((listed.parts[0].position, listed.parts[0].index), broadcast_id)
+            for broadcast_id, listed in self._broadcasts.items()
+        ]
+
+    def durable(self, header: BroadcastHeader, part: CopiesPart) -> None:
+        """Adds copies that are in the log."""
+        listed = self._broadcasts.get(header.broadcast_id)
+        parts = (part,) if listed is None else (*listed.parts, part)
+        self._broadcasts[header.broadcast_id] = ListedBroadcast(header if listed is None else listed.header, parts)
+        self.changes += 1
+
+    def forget(self, broadcast_id: int) -> None:
+        """Forgets a broadcast that is over; it may be unknown."""
+        self._broadcasts.pop(broadcast_id, None)
+        self.forgotten.add(broadcast_id)
+        self.changes += 1
+
+    # -- recovery
+
+    def replay(self, position: int, view: FrameView) -> int:
+        """Applies the copies of one durable frame written after the checkpoint, in order; returns how many parts there are."""
+        if not view.header.compatible & BROADCAST:
+            return 0
+        first_tick = view.header.first_tick
+        found = shared_copies(view)
+        pool = self._names()
+        for shared in found:
+            aborts = shared.message_type == _ABORT
+            names = pool.copies(shared.names)
+            header = msgspec.structs.replace(shared.header, vchannels=pool.vchannels(shared.header.vchannels))
+            self.durable(header, CopiesPart(position, shared.index, first_tick + shared.index, names, aborts))
+        return len(found)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
+        return encode_copies(self.listed())
+
+    def restore(self, blob: bytes) -> None:
+        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
+        self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob, self._names()))
+
+    def recovered(self) -> None:
+        """Releases what was only needed for recovery."""
+        self._pool = None
+
+    def _names(self) -> NamePool:
+        if self._pool is None:
+            self._pool = NamePool()
+        return self._pool
+
+
+def names_of(parts: Sequence[CopiesPart], *, aborts: bool) -> Iterator[RunName]:
+    """Yields the vchannels of the parts that are copies, or with `aborts` of those that are messages about an abort."""
+    for part in parts:
+        if part.aborts == aborts:
+            yield from part.names
+
+
+_ABORT = int(MessageType.ABORT_BROADCAST)

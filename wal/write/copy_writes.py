@@ -1,0 +1,322 @@
+"""AppendCopies: copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
+
+`PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
+
+CopyWrites: writes the copies of broadcasts into the log of a pchannel, and keeps the table of existing copies up to date.
+
+It is a member of the pchannel's group, so copies are ordered with the other calls. Guarantees: for a vchannel that has its copy, that copy
+is the answer, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
+exclusive type fails the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and
+for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, overload
+
+import msgspec
+
+from actors import ActorError, Group, Member
+from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
+from wal.frame import CopyNames, FrameDraft, Record, RunName
+from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, Origin, type_properties
+from wal.write.copies import CopiesPart, CopyTable
+from wal.write.in_flight import InFlight
+from wal.write.operations import Answers, VChannelMember, fail_future
+from wal.write.pipeline import FramePipeline
+from wal.write.submissions import RUN_OVERHEAD, Submission
+from wal.write.ticks import TickSupply
+
+__all__ = [
+    "AppendCopies",
+    "CopyTargets",
+    "CopyWrites",
+    "MixedCopies",
+    "PlacedCopies",
+]
+
+
+class CopyTargets(msgspec.Struct, frozen=True, eq=False):
+    """Vchannels of one pchannel and their names as frames carry them, valid while the pchannel's `endings` has this value."""
+
+    vchannels: tuple[VChannelMember, ...]
+    names: CopyNames
+    endings: int
+
+
+class AppendCopies(Submission):
+    """Copies of a broadcast for vchannels of one pchannel, in the order of the header: one payload, one header, a COPY run for each.
+
+    With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of `targets`. `taken` says that the
+    operation was submitted or answered: its room is given back from there. `settled` is called before the caller gets the outcome of a
+    frame: with the part of the log that holds the copies, or with None.
+    """
+
+    __slots__ = (
+        "_outcomes",
+        "_settled",
+        "_stored",
+        "aborts",
+        "future",
+        "header",
+        "names",
+        "record",
+        "taken",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        header: BroadcastHeader,
+        targets: CopyTargets,
+        record: Record,
+        *,
+        aborts: bool,
+        size: int,
+        future: Answers[CopyOutcomes],
+    ) -> None:
+        self.header: BroadcastHeader = header
+        self.targets: CopyTargets = targets
+        self.record: Record = record
+        self.aborts: bool = aborts
+        self.in_flight: int = size
+        self.future: Answers[CopyOutcomes] = future
+        self.taken: bool = False
+
+    def select(
+        self,
+        names: CopyNames,
+        outcomes: list[AppendResult | WALError | None] | None,
+        settled: Callable[[AppendCopies, CopiesPart | None], None],
+    ) -> None:
+        """Makes it an entry for these vchannels, which have no copy yet.
+
+        `outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel of the operation. None instead of a
+        list means that all vchannels of the operation are in `names`.
+        """
+        self.names: CopyNames = names
+        self._outcomes = outcomes
+        self._settled = settled
+        self._stored: bytes = self.header.to_bytes(names.texts)
+        self.count: int = names.count
+        record = self.record
+        contents = len(record.payload) + len(record.properties) + len(self._stored)
+        self.size: int = contents + RUN_OVERHEAD * (2 + names.count) + len(names.joined)
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first: int = draft.broadcast(self.names, self.record, header=self._stored)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        first, tick = self.first, first_tick + self.first
+        self._settled(self, CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
+        if self.future.done():
+            return
+        results = PlacedCopies(origin, first=first, tick=tick, count=self.count)
+        if self._outcomes is None:
+            self.future.set_result(results)
+        else:
+            following = iter(results)
+            mixed = (next(following) if outcome is None else outcome for outcome in self._outcomes)
+            self.future.set_result(MixedCopies(mixed))
+
+    def fail(self, error: BaseException) -> None:
+        self._settled(self, None)
+        fail_future(self.future, error)
+
+
+class PlacedCopies(Sequence[AppendResult]):
+    """The `count` results of a broadcast's copies in one frame; equal to any sequence of the same results.
+
+    The first copy has the index `first` and the tick `tick`; both increase by one per copy. There may be thousands that no caller ever
+    reads, so they are created on the first access.
+    """
+
+    __slots__ = ("_count", "_first", "_made", "_origin", "_tick")
+    __hash__: Final = None  # type: ignore[assignment]
+    all_in: Final = True
+    """See `CopyOutcomes`."""
+
+    def __init__(self, origin: Origin, *, first: int, tick: int, count: int) -> None:
+        self._origin = origin
+        self._first = first
+        self._tick = tick
+        self._count = count
+        self._made: list[AppendResult] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> AppendResult: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[AppendResult]: ...
+
+    def __getitem__(self, at: int | slice) -> AppendResult | list[AppendResult]:
+        return self._results()[at]
+
+    def __iter__(self) -> Iterator[AppendResult]:
+        return iter(self._results())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self._results() == list(other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._results()})"
+
+    def _results(self) -> list[AppendResult]:
+        made = self._made
+        if made is None:
+            origin = self._origin
+            pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
+            indices = range(self._first, self._first + self._count)
+            ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
+            made = self._made = list(map(AppendResult, ids, range(self._tick, self._tick + self._count), ids))
+        return made
+
+
+class MixedCopies(list[AppendResult | WALError]):
+    """The outcomes of copies that are not all in one frame: results and errors."""
+
+    __slots__ = ()
+    all_in: Final = False
+    """See `CopyOutcomes`."""
+
+
+class CopyWrites(Member):
+    """The copies of broadcasts on one pchannel. Its operations are `AppendCopies`.
+
+    `endings` returns how many vchannels of the pchannel have ended, `origin` the frame at a position.
+    """
+
+    def __init__(
+        self,
+        table: CopyTable,
+        group: Group,
+        frames: FramePipeline,
+        ticks: TickSupply,
+        *,
+        in_flight: InFlight,
+        origin: Callable[[int], Origin],
+        endings: Callable[[], int],
+    ) -> None:
+        self.table = table
+        self._actor_group = group
+        self._frames = frames
+        self._ticks = ticks
+        self._in_flight = in_flight
+        self._origin = origin
+        self._endings = endings
+        self._under_way: dict[tuple[int, bool], list[AppendCopies]] = {}
+        """Broadcasts with copies in a frame under way, and the calls that wait for its outcome."""
+        self._defect: WALError | None = None
+        """The reason why no copies are accepted any more, or None."""
+
+    def receive(self, batch: list[Any]) -> None:
+        """Takes operations in the order of their calls."""
+        if self._defect is not None:
+            self.refuse(batch, self._defect)
+            return
+        for operation in batch:
+            if self._ticks.held:
+                self._ticks.hold(self, [operation])
+            else:
+                self._append(operation)
+
+    def receive_control(self, message: Any) -> None:
+        """Takes operations that waited for others of their broadcast."""
+        self.receive(message)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """Accepts no more copies after a defect in here. Everything else continues, including frames with copies that are under way."""
+        self._defect = error = UnknownError(
+            f"pchannel {self._actor_group.name} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
+            "report it"
+        )
+        error.__cause__ = cause
+        # Each message of the control lane is a list. Calls that wait for a frame under way fail too: nothing would answer them.
+        for operations in (*unhandled, *self._under_way.values()):
+            self.refuse(operations if isinstance(operations, list) else [operations], error)
+        self.refuse(self._ticks.take_held_by(self), error)
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Fails operations that were not submitted, and gives back their room. Their frame settles the submitted ones."""
+        for operation in operations:
+            if not operation.taken:
+                operation.taken = True
+                self._in_flight.release(operation.in_flight)
+                fail_future(operation.future, error)
+
+    def _append(self, operation: AppendCopies) -> None:
+        broadcast = (operation.header.broadcast_id, operation.aborts)
+        if (waiting := self._under_way.get(broadcast)) is not None:
+            waiting.append(operation)
+            return
+        outcomes, wanted = self._judge(operation)
+        if not wanted:
+            operation.taken = True
+            self._in_flight.release(operation.in_flight)
+            if not operation.future.done():
+                operation.future.set_result(MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
+            return
+        message_type = operation.record.message_type
+        if type_properties(message_type).exclusive:
+            for vchannel in wanted:
+                vchannel.fail_spanned(message_type)
+        names = operation.targets.names
+        if len(wanted) != names.count:
+            names = CopyNames([vchannel.run_name for vchannel in wanted])
+        operation.select(names, outcomes, self._settled)
+        operation.taken = True
+        self._under_way[broadcast] = []
+        self._frames.submit_copies(operation, names)
+
+    def _judge(
+        self, operation: AppendCopies
+    ) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannelMember]]:
+        """Returns the outcomes, with None for each vchannel whose copy goes into the frame, and those vchannels.
+
+        The outcomes are None when that is true of all vchannels.
+        """
+        broadcast_id, targets = operation.header.broadcast_id, operation.targets.vchannels
+        if operation.targets.endings == self._endings() and self.table.get(broadcast_id) is None:
+            return None, targets  # nearly always
+        names = [vchannel.channel for vchannel in targets]
+        there = self.table.find(broadcast_id, names, aborts=operation.aborts)
+        copies = self.table.find(broadcast_id, names, aborts=False) if operation.aborts else {}
+        outcomes: list[AppendResult | WALError | None] = []
+        wanted: list[VChannelMember] = []
+        for vchannel in targets:
+            name, incarnation = vchannel.run_name
+            if (copy := there.get(name)) is not None:
+                message_id = self._origin(copy.position).message_id(copy.index)
+                outcomes.append(AppendResult(message_id, copy.tick, message_id))
+            elif vchannel.closed is not None:
+                outcomes.append(vchannel.closed())
+            elif operation.aborts and (name not in copies or copies[name].incarnation != incarnation):
+                outcomes.append(_has_no_copy((name, incarnation), broadcast_id))
+            else:
+                outcomes.append(None)
+                wanted.append(vchannel)
+        return outcomes, wanted
+
+    def _settled(self, operation: AppendCopies, part: CopiesPart | None) -> None:
+        """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""
+        waiting = self._under_way.pop((operation.header.broadcast_id, operation.aborts))
+        if part is not None:
+            self.table.durable(operation.header, part)
+        if waiting:
+            try:
+                self._actor_group.tell_control(self, waiting)
+            except ActorError:
+                self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
+
+
+def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:
+    return ChannelNotExistError(
+        f"vchannel {name[0]!r} was recreated and has no copy of broadcast {broadcast_id}: there is no reader to tell of the abort"
+    )

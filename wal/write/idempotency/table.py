@@ -1,0 +1,222 @@
+"""IdempotencyTable: the keys that a pchannel has seen, and the result of the first append with each. Pure.
+
+Its caller reports operations that were called, became durable or failed; it answers with data or a typed error, and neither waits nor
+reads a clock.
+
+    (unknown) --claim--> pending --durable--> remembered        pending --failed--> unknown again (nothing was written)
+
+Plain keys have a window over all vchannels, bounded by count and by age; only durable keys are in it. `Producers` remembers the keys with
+a sequence. Consecutive keys of one kind are claimed and settled as a run, with a few calls for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import cast
+
+from wal.frame import FrameView, RunName
+from wal.write.idempotency.keys import Key, ProducerKey, keyed_events
+from wal.write.idempotency.producers import Producers
+from wal.write.idempotency.scopes import RUN_KEYS, Claim, Entry, Kept, KeyRun, KeyWindow, Scope, Scopes
+from wal.write.idempotency.state import decode_state, encode_state
+
+__all__ = ["IdempotencyTable"]
+
+
+class IdempotencyTable:
+    """The keys of one pchannel. `keyed_since_checkpoint` counts the keyed events applied since it was last set to 0."""
+
+    def __init__(
+        self, *, window_count: int | None, window_s: float, producers_max: int, window_bytes: int | None = None
+    ) -> None:
+        self.keyed_since_checkpoint: int = 0
+        self.scopes: Scopes = Scopes()
+        self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
+        self._window = KeyWindow(
+            self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes
+        )
+
+    def __len__(self) -> int:
+        """Returns how many plain keys it holds."""
+        return len(self._window)
+
+    @property
+    def cut(self) -> int:
+        """The tick of the newest plain key that was forgotten before its age, for the number or the memory of keys; 0 for none."""
+        return self._window.cut
+
+    def reach_s(self, now_ms: int) -> float:
+        """Returns how far back plain keys are remembered, in seconds."""
+        return self._window.reach_ms(now_ms) / 1000
+
+    # -- an operation's turn, and its outcome
+
+    def find(self, names: tuple[RunName, ...], key: Key, *, now_ms: int) -> Kept | Claim | None:
+        """Returns the first result of the key in this scope, its pending claim, or None; see also `Producers.find`."""
+        if isinstance(key, ProducerKey):
+            return self.producers.find(names, key)
+        scope = self.scopes.get(names)
+        if scope is None:
+            return None
+        if (entry := scope.keys.get(key)) is None:
+            return None
+        found = entry.find(key)
+        return None if isinstance(found, Kept) and self._window.has_expired(found, now_ms=now_ms) else found
+
+    def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
+        """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
+        if isinstance(key, ProducerKey):
+            return self.producers.claim(names, key, barrier=barrier)
+        scope = self.scopes.use(names)
+        claim = Claim(scope, key, barrier)
+        scope.keys[key] = Entry([key], [claim])
+        return claim
+
+    def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
+        """Claims keys of one kind that need no barrier. Returns None, and claims none, unless all of them are new and differ.
+
+        See also `Producers.claim_run`.
+        """
+        if isinstance(keys[0], ProducerKey):
+            return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
+        scope, claims = self.scopes.use(names, len(keys)), list[Claim]()
+        for start in range(0, len(keys), RUN_KEYS):
+            together = _claim_new(scope, cast("list[str]", keys[start : start + RUN_KEYS]))
+            if together is None:
+                for claim in claims:
+                    del scope.keys[cast("str", claim.key)]
+                self.scopes.release(scope, len(keys))
+                return None
+            claims += together
+        return claims
+
+    def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
+        """Remembers claims of one vchannel and one kind of key. The first event has this index and tick; the others follow it."""
+        scope = claims[0].scope
+        self.keyed_since_checkpoint += len(claims)
+        if isinstance(claims[0].key, ProducerKey):
+            if scope.live:
+                self.producers.durable_run(scope, claims, position, index, tick)
+            return
+        start = 0
+        while start < len(claims):
+            first = claims[start]
+            end = start + max(len(scope.keys[cast("str", first.key)].claims or ()) - first.at, 1)
+            self._remember(claims[start:end], Kept(position, index + start, tick + start))
+            start = end
+
+    def durable(self, claim: Claim, kept: Kept) -> None:
+        """Remembers the claimed key and its result: its event is in the log."""
+        scope, key = claim.scope, claim.key
+        self.keyed_since_checkpoint += 1
+        if isinstance(key, str):
+            self._remember([claim], kept)
+        elif scope.live:
+            self.producers.durable(scope, key.producer, key.sequence, kept)
+
+    def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
+        """Forgets the claimed key, whose event was not written. Returns the claims that have to fail with it, ascending.
+
+        With `final` nothing can be appended to this log any more, and their callers get that reason instead.
+        """
+        if isinstance(claim.key, ProducerKey):
+            return self.producers.failed(claim, final=final)
+        scope = claim.scope
+        entry = scope.keys.get(claim.key)
+        if entry is not None and entry.claims is not None and entry.claims[claim.at] is claim:
+            del scope.keys[claim.key]
+            self.scopes.release(scope)
+        return []
+
+    def drop(self, name: RunName) -> None:
+        """Forgets every scope with this vchannel, which ended. Keys that are pending there will not be remembered."""
+        self.scopes.drop(name)
+        self.producers.drop(name)
+
+    def forgotten(self, producer: str) -> None:
+        """Forgets a producer whose forgetting is durable."""
+        self.keyed_since_checkpoint += 1
+        self.producers.forget(producer)
+
+    # -- recovery
+
+    def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
+        """Applies the keyed events of one durable frame written after the checkpoint, in order; returns how many there are.
+
+        Scopes with a vchannel that is not `live` any more are left out.
+        """
+        events, forgotten = keyed_events(view)
+        first_tick = view.header.first_tick
+        for name in forgotten:  # no event of that producer shares a frame with it, see `Producers.begin_to_forget`
+            self.producers.forget(name)
+        for event in events:
+            names = event.names
+            if live is not None and not (live(names[0]) if len(names) == 1 else all(map(live, names))):
+                continue
+            kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
+            scope = self.scopes.use(names)
+            if event.sequence is None:
+                entry = scope.keys[event.text] = Entry([event.text])
+                self._window.add(KeyRun.known(scope, entry, kept))
+            else:
+                self.producers.durable(scope, event.text, event.sequence, kept)
+                self.scopes.release(scope)
+        count = len(events) + len(forgotten)
+        self.keyed_since_checkpoint += count
+        return count
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Returns the durable state as of this call, in pieces that are cheap to produce one by one; joined they are the blob.
+
+        Changes between two pieces are not in it.
+        """
+        return encode_state(self._window.runs(), self.producers.rows(), cut=self._window.cut)
+
+    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
+        """Sets an empty table to the state of a snapshot, without the scopes that are not `live` any more.
+
+        Raises CorruptionError for bytes that are no snapshot, FormatError for a snapshot of a newer version.
+        """
+
+        def scope_of(names: tuple[RunName, ...]) -> Scope:
+            scope = self.scopes.use(names) if live is None or all(map(live, names)) else Scope(names, 1, live=False)
+            scopes.append(scope)
+            return scope
+
+        scopes: list[Scope] = []
+        runs, producers, cut = decode_state(blob, scope_of)
+        self._window.restore((run for run in runs if run.scope.live), cut=cut)
+        for row in producers:
+            if row.scope.live:
+                self.producers.restore(row)
+        for scope in scopes:
+            self.scopes.release(scope)
+
+    def _remember(self, claims: list[Claim], kept: Kept) -> None:
+        """Makes these pending keys of one scope a remembered run: the result of the first is `kept`, and the others follow it."""
+        scope = claims[0].scope
+        entry = scope.keys[cast("str", claims[0].key)]
+        if entry.claims != claims:  # a part of what was claimed: the others are in another frame, or have failed
+            entry = Entry([cast("str", claim.key) for claim in claims])
+            scope.keys.update(dict.fromkeys(entry.keys, entry))
+        run = KeyRun.known(scope, entry, kept)
+        if scope.live:
+            self._window.add(run)  # the claims' uses become the window's
+        else:
+            self.scopes.release(scope, len(claims))
+
+
+def _claim_new(scope: Scope, keys: list[str]) -> list[Claim] | None:
+    """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
+    known = scope.keys
+    before, entry = len(known), Entry(keys)
+    for _ in map(known.setdefault, keys, repeat(entry)):
+        pass
+    if len(known) != before + len(keys):
+        for key in keys:
+            if known.get(key) is entry:
+                del known[key]
+        return None
+    entry.claims = claims = list(map(Claim, repeat(scope), keys, repeat(0), range(len(keys))))
+    return claims

@@ -1,0 +1,252 @@
+"""Operations: what callers tell a vchannel actor, each with the future of its caller.
+
+A cancelled future is left alone: the operation continues, but its caller does not get the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from wal.errors import ClosedError, ConflictError, WALError
+from wal.frame import Payloads, Record, RunName
+from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
+from wal.write.idempotency.keys import Key
+from wal.write.idempotency.scopes import Claim
+from wal.write.ticks import Holder
+from wal.write.txn_table import TxnOwner
+
+__all__ = [
+    "Answers",
+    "Append",
+    "Atomic",
+    "Begin",
+    "Bulk",
+    "Commit",
+    "ConditionalAppend",
+    "ConditionalKeyedAppend",
+    "Drop",
+    "Expected",
+    "ForgetProducer",
+    "KeyedAppend",
+    "KeyedCommit",
+    "OrderedAppend",
+    "ProducerAppend",
+    "Rollback",
+    "Settles",
+    "Together",
+    "VChannelMember",
+    "closed_at_barrier",
+    "conflict",
+    "fail_future",
+    "with_outcome",
+]
+
+_T_contra = TypeVar("_T_contra", contravariant=True)
+
+
+class Answers(Protocol[_T_contra]):
+    """Takes the outcome of an operation: a future does, and so does a caller that needs none. It is contravariant."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: _T_contra, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Settles(Answers[_T_contra], Protocol[_T_contra]):
+    """The part of a caller's future that an operation uses. It is contravariant: a future for more kinds of results also fits."""
+
+    def cancelled(self) -> bool: ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
+
+
+def fail_future(future: Answers[Any], error: BaseException) -> None:
+    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
+    if not future.done():
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        future.set_exception(own)
+
+
+def with_outcome(error: WALError, *, unknown: bool) -> WALError:
+    """Returns the same error, saying whether it is unknown if the calls were written."""
+    if error.outcome_unknown == unknown:
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.outcome_unknown = unknown
+    return own
+
+
+def closed_at_barrier() -> ClosedError:
+    """Returns the error of an operation that still waits for its barrier when the log is closed."""
+    return ClosedError("the log was closed while this append waited for its barrier; it was not written")
+
+
+def conflict(vchannel: str, expected: MessageID | None, last: MessageID | None) -> ConflictError:
+    """Returns the error of an operation that expected another last event of this vchannel."""
+    there = "it never had an event" if last is None else f"its last event is {last}"
+    should = "no event" if expected is None else str(expected)
+    return ConflictError(
+        f"nothing was written to vchannel {vchannel!r}: expected_last says {should}, but {there}: read up to it, decide again, and append "
+        "with expected_last=error.last",
+        vchannel=vchannel,
+        last=last,
+    )
+
+
+class VChannelMember(Holder, Protocol):
+    """A vchannel of the group, as its pchannel and the copies of broadcasts know it: `VChannel` is one."""
+
+    channel: str
+    run_name: RunName
+    closed: Callable[[], WALError] | None
+    newest: int
+    """The serial of the newest submission with events of it."""
+
+    @property
+    def pchannel(self) -> object:
+        """The pchannel that it is on."""
+
+    def released(self, operation: Any) -> None:
+        """Continues an operation whose barrier was passed."""
+
+    def fail_spanned(self, message_type: int) -> None:
+        """Fails the open transactions on the vchannel, which must not span a message of this exclusive type."""
+
+
+Expected = tuple[tuple[VChannelMember, MessageID | None], ...]
+"""The last event that each of these vchannels must have (None: it never had one) when an operation joins a frame."""
+
+
+class Append(Record, gc=False):
+    """A plain message. `size` is the room it takes in flight."""
+
+    future: Settles[AppendResult] = cast("Settles[AppendResult]", None)
+    size: int = 0
+
+
+class OrderedAppend(Append, gc=False):
+    """A message that needs more than its turn: it waits for a barrier, or it is exclusive."""
+
+    barrier: int = 0
+    exclusive: bool = False
+
+
+class KeyedAppend(OrderedAppend, gc=False):
+    """A message with an idempotency key, which its ext holds too; `claim` is set in its turn."""
+
+    future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
+    key: Key = ""
+    claim: Claim | None = None
+
+
+class ConditionalAppend(OrderedAppend, gc=False):
+    """A message that expects what the last event of its vchannel is."""
+
+    expected: Expected = ()
+
+
+class ConditionalKeyedAppend(KeyedAppend, gc=False):
+    """A message with an idempotency key of either kind that expects what the last event of its vchannel is."""
+
+    expected: Expected = ()
+
+
+class ProducerAppend(KeyedAppend, gc=False):
+    """A message whose key is a `ProducerKey`. A message with a plain key is a `KeyedAppend` itself."""
+
+
+class Together(msgspec.Struct, frozen=True, gc=False):
+    """The results of messages with consecutive indices and ticks in one frame. Iterating over it creates each result."""
+
+    origin: Origin
+    first_index: int
+    first_tick: int
+    count: int
+
+    def __iter__(self) -> Iterator[AppendResult]:
+        ids = map(self.origin.message_id, range(self.first_index, self.first_index + self.count))
+        for tick, message_id in enumerate(ids, self.first_tick):
+            yield AppendResult(message_id, tick, message_id)
+
+
+class Bulk(msgspec.Struct, gc=False):
+    """Plain messages of one vchannel that share a frame and a future."""
+
+    records: list[Record]
+    size: int
+    future: asyncio.Future[Together]
+
+
+class Atomic(msgspec.Struct, gc=False):
+    """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
+
+    `bodies` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
+    in the frame.
+    """
+
+    vchannels: tuple[VChannelMember, ...]
+    bodies: list[Record] | Payloads
+    names: list[RunName] | None
+    size: int
+    barrier: int
+    future: Settles[AppendResult | ForgottenResult]
+    key: Key | None = None
+    expected: Expected = ()
+
+
+class Begin(msgspec.Struct, gc=False):
+    """Opens a transaction over these vchannels, all of this pchannel.
+
+    `key_bytes` is what its idempotency key takes in each commit row. `owner` is the client that begins it, if that is over the network.
+    """
+
+    vchannels: tuple[str, ...]
+    keepalive: float
+    future: asyncio.Future[TxnContext]
+    key_bytes: int = 0
+    owner: TxnOwner | None = None
+
+
+class Commit(msgspec.Struct, gc=False):
+    """Commits a transaction."""
+
+    txn_id: int
+    future: Settles[AppendResult]
+    expected: Expected = ()
+
+
+class KeyedCommit(Commit, gc=False):
+    """Commits a transaction with an idempotency key; `scope` are its vchannels, sorted."""
+
+    future: Settles[AppendResult | ForgottenResult]
+    key: Key = ""
+    scope: tuple[RunName, ...] = ()
+
+
+class Rollback(msgspec.Struct, gc=False):
+    """Rolls a transaction back."""
+
+    txn_id: int
+    future: asyncio.Future[None]
+
+
+class Drop(msgspec.Struct, gc=False):
+    """Ends the vchannel: its transactions, its readers, and itself."""
+
+    future: asyncio.Future[None]
+
+
+class ForgetProducer(msgspec.Struct, gc=False):
+    """Forgets a producer on the whole pchannel; sent to any of its vchannels, so that it is ordered with the other calls."""
+
+    name: str
+    future: asyncio.Future[None]

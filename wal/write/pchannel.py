@@ -1,0 +1,402 @@
+"""The PChannel actor: one pchannel in one term, which all vchannels on it share.
+
+Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
+broadcasts, and the start, failure and end of the pchannel. It is the member of the group that receives timer turns and ticks. `VChannel`
+decides about the operations on one vchannel, `FramePipeline` turns submissions into frames. Once the pchannel has failed, every later
+operation fails with the same cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from actors import Group, Member
+from wal.errors import ConflictError, InvalidRequestSeqError, UnavailableError, UnknownError, WALError
+from wal.frame import EncodedFrame, FrameDraft, RunName
+from wal.message import MessageID, Origin
+from wal.read.last_events import LastEvents
+from wal.read.pchannel import PChannelStatistics, ReadablePChannel
+from wal.storage.base import REFUSALS, PChannelLog
+from wal.write.copy_writes import CopyWrites
+from wal.write.idempotency.scopes import Claim
+from wal.write.in_flight import InFlight
+from wal.write.keyed_writes import KeyedWrites, is_abandoned, withdrawn
+from wal.write.operations import (
+    Answers,
+    Atomic,
+    Begin,
+    Expected,
+    KeyedAppend,
+    VChannelMember,
+    closed_at_barrier,
+    conflict,
+    fail_future,
+    with_outcome,
+)
+from wal.write.pipeline import FramePipeline
+from wal.write.recovery import Checkpointer, RecoveryState
+from wal.write.submissions import TxnSubmission
+from wal.write.ticks import BarrierHeap, PromisedTick, TickOracle, TickSupply
+from wal.write.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
+
+__all__ = ["PChannel"]
+
+LOGICAL_BITS: Final = 18
+"""The bits of a tick below its milliseconds."""
+
+
+class PChannel(ReadablePChannel, Member):
+    """One pchannel in one term. All its methods run on the loop, most of them in a turn of the group."""
+
+    log: PChannelLog
+    actor_group: Group
+    """The group of actors that the pchannel shares with its vchannels: one inbox, one order, one turn."""
+
+    def __init__(
+        self,
+        log: PChannelLog,
+        *,
+        form: int,
+        group: Group,
+        oracle: TickOracle,
+        request_ticks: Callable[[PChannel], None],
+        in_flight: InFlight,
+        limits: TxnLimits,
+        keepalive: float,
+        interval_s: float,
+        monotonic: Callable[[], float],
+        state: RecoveryState,
+    ) -> None:
+        """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane."""
+        self.promised: PromisedTick = PromisedTick(log.state.promised_tick)
+        super().__init__(log, form=form, promised_tick=self.promised.tick, newest=log.state.newest)
+
+        def origin(position: int) -> Origin:
+            return Origin(log.pchannel, log.incarnation, position, form)
+
+        self.actor_group = group
+        self.keepalive: float = whole_ms(keepalive)
+        self.in_flight = in_flight
+        self.ticks: TickSupply = TickSupply(oracle, request=lambda: request_ticks(self), fenced=self.fail)
+        self.frames: FramePipeline = FramePipeline(
+            log,
+            owner=self,
+            ticks=self.ticks,
+            promised=self.promised,
+            in_flight=in_flight,
+            lasts=state.lasts,
+            origin=origin,
+            monotonic=monotonic,
+        )
+        self.lasts: LastEvents = state.lasts
+        self.table: TxnTable = TxnTable(limits)
+        self.checkpointer: Checkpointer | None = None
+        """Advances the position where recovery begins; set once the pchannel has started."""
+        self.keyed: KeyedWrites = KeyedWrites(
+            state.keys,
+            origin=origin,
+            now_ms=lambda: oracle.last >> LOGICAL_BITS,
+            alive=lambda: self.fault is None,
+            withdraw=self._withdraw,
+            channel=self.channel,
+        )
+        self.endings = 0
+        """The number of its vchannels that have ended, for any reason."""
+        self.copies: CopyWrites = CopyWrites(
+            state.copies,
+            group,
+            self.frames,
+            self.ticks,
+            in_flight=in_flight,
+            origin=origin,
+            endings=lambda: self.endings,
+        )
+        self.vchannels: dict[str, VChannelMember] = {}
+        log.failed = self._log_failed
+        self._monotonic = monotonic
+        self._interval_s = interval_s
+        self._lease = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
+        self._barriers: BarrierHeap[tuple[VChannelMember, Any]] = BarrierHeap()
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False
+
+    @property
+    def fault(self) -> WALError | None:
+        """The reason why nothing is written any more, or None; final."""
+        return self.frames.fault
+
+    # -- calls of the vchannels in their turn
+
+    def passed(self, barrier: int, vchannel: VChannelMember, operation: Any) -> bool:
+        """Returns whether everything up to this tick is in the log, advancing the promised tick if need be.
+
+        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent). Once the pchannel has failed
+        it fails at once, since no tick is promised any more.
+        """
+        if barrier <= self.promised.tick or barrier <= self.advance_promised():
+            return True
+        if self.fault is not None or self._closing:
+            vchannel.refuse([operation], self.fault or closed_at_barrier())
+        else:
+            self._barriers.wait(barrier, (vchannel, operation))
+        return False
+
+    def lease_now(self) -> float:
+        """Returns the lease time."""
+        return self._lease.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+
+    def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
+        """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier.
+
+        With `spanned` only those that would span an event of this turn: a whole transaction comes after it.
+        """
+
+        def ended(waiting: tuple[VChannelMember, Any]) -> bool:
+            operation = waiting[1]
+            return (
+                isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
+            )
+
+        self.table.fail(name, reason)
+        for vchannel, commit in self._barriers.take_out(ended):
+            vchannel.refuse([commit], reason(commit.context.txn_id))
+
+    def dropped(self, vchannel: VChannelMember) -> None:
+        """Ends the readers of a vchannel that was dropped in this turn."""
+        if self.vchannels.get(vchannel.channel) is vchannel:
+            del self.vchannels[vchannel.channel]
+        assert vchannel.closed is not None
+        for reader in list(self.readers):
+            reader.ended_by(vchannel.channel, vchannel.closed())
+
+    # -- last events
+
+    def last_event(self, name: RunName) -> MessageID | None:
+        """Returns the id of the last durable event of this vchannel, or None if it never had one."""
+        event = self.lasts.get(name)
+        return None if event is None else self.origin(event[0]).message_id(event[1])
+
+    def pending_event(self, expected: Expected) -> int:
+        """Returns the serial up to which one of these vchannels has, or may have, events in flight; 0 if none has."""
+        frames = self.frames
+        newest = max(vchannel.newest for vchannel, _ in expected)
+        copies = max(frames.pending_copies(vchannel.run_name) for vchannel, _ in expected)
+        return max(newest if newest and frames.is_pending(newest) else 0, copies)
+
+    def conflict(self, expected: Expected) -> ConflictError | None:
+        """Returns the error for the first vchannel whose last durable event is another one than expected, or None."""
+        for vchannel, event in expected:
+            last = self.last_event(vchannel.run_name)
+            if last != event and (event is None or not self.log.lineage.is_now(event, last)):
+                return conflict(vchannel.channel, event, last)
+        return None
+
+    def fail_conflicting(self, expected: Expected, callers: Iterable[Answers[Any]]) -> None:
+        """Fails the callers of an operation that conflicted with an event in flight, whose outcome is known now."""
+        error: WALError | None = self.conflict(expected) or self.fault
+        if error is None:
+            error = UnavailableError(
+                f"nothing was written: an earlier append to vchannel {expected[0][0].channel!r}, which was in flight, would have been the "
+                "last event instead of the one in expected_last, but it was not written either; append again"
+            )
+        for caller in callers:
+            fail_future(caller, error)
+
+    def forget(self, name: RunName) -> None:
+        """Forgets the keys and the last event of a vchannel that was dropped, and whose record is gone."""
+        self.keyed.table.drop(name)
+        self.frames.when_settled(self.frames.newest, lambda: self.lasts.drop(name))
+
+    # -- turns
+
+    def receive(self, batch: list[Any]) -> None:
+        """Withdraws appends, each given by the future of a caller who waits no longer, if they wait for their barriers."""
+        if self.ticks.held:  # the appends may be among those that are held
+            self.ticks.hold(self, batch)
+            return
+        gone = frozenset(batch)
+        for vchannel, operation in self._barriers.take_out(lambda waiting: is_abandoned(waiting[1], gone)):
+            vchannel.refuse([operation], withdrawn())
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Withdraws nothing: what waited has failed for the same reason."""
+
+    def receive_control(self, message: Any) -> None:
+        """Runs a callable between two turns."""
+        message()
+
+    def turn_ended(self) -> None:
+        """Writes everything that was submitted in this turn as a frame, unless enough frames are in flight."""
+        self.frames.pump()
+        if self._drained is not None:
+            self.frame_settled()
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """Fails the pchannel for a defect in its own code."""
+        error = UnknownError(
+            f"pchannel {self.channel} failed and takes nothing any more until the log is reopened: {cause!r}; please report it"
+        )
+        error.__cause__ = cause
+        self.fail(error)
+
+    def timer_turn(self) -> None:
+        """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
+        now = self._lease.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+        self.table.expire(now)
+        self.keyed.warn_of_cut(now)
+        if not self._closing:
+            self.frames.write_due_tick()
+        self.advance_promised()
+
+    def advance_for(self, tick: int) -> bool:
+        """Promises this tick for a reader that waits for it, and returns whether that is possible now.
+
+        A tick above all allocated ones is left to the timer: fresh ticks follow the clock and do not reach it early.
+        """
+        return tick <= self.ticks.oracle.last and self.advance_promised() >= tick
+
+    def advance_promised(self) -> int:
+        """Advances the promised tick as far as possible and returns it; readers, the control page and barriers see it."""
+        if self.fault is None and not self._closing:
+            before = self.promised.tick
+            if self.promised.advance(self.ticks.take) != before:
+                self.log.promise(self.promised.tick, self.ticks.oracle.limit)
+                self.tail.tick_moved(self.promised.tick)
+                self._release_barriers()
+        return self.promised.tick
+
+    def ticks_extended(self, error: WALError | None) -> None:
+        """Continues what waits for ticks, since the oracle saved a new limit; after an error that fails, and a later call asks again."""
+        for holder, operation in self.ticks.take_held():
+            if error is not None and isinstance(operation, Begin | Atomic):
+                holder.refuse([operation], error)
+            else:
+                holder.receive([operation])
+        if error is None:
+            self.frames.pump()
+        else:
+            self.frames.fail_waiting(with_outcome(error, unknown=False))
+            self.frame_settled()
+
+    # -- answers of the pipeline
+
+    def frame_durable(self, frame: EncodedFrame) -> None:
+        """Releases the barriers that a durable frame passed, and has a checkpoint made if one is due."""
+        if frame.header.compatible and self.checkpointer is not None:
+            self.checkpointer.look()  # keyed events: the number to replay is bounded
+        self._release_barriers()
+
+    def frame_settled(self) -> None:
+        """Ends a `drain` when nothing is left to wait for."""
+        if self._drained is not None and not self._drained.done() and (self.fault or self._idle()):
+            self._drained.set_result(None)
+
+    def fail(self, error: WALError, *, answered: bool = False) -> None:
+        """Ends the pchannel for good: callers get this error, readers end with it.
+
+        Submissions that were not handed over are certainly not written. Frames in flight may have been, unless the backend `answered` with
+        this error.
+        """
+        if self.fault is not None:
+            return
+        unsent = with_outcome(error, unknown=False)
+        self.frames.stop(unsent, in_flight=error if answered else with_outcome(error, unknown=True))
+        for vchannel, operation in self._barriers.drain():
+            vchannel.refuse([operation], unsent)
+        self.ticks.stop(unsent)
+        self.tail.fail(error)
+        self.frame_settled()
+
+    # -- start and end
+
+    async def start(self) -> None:
+        """Writes the first frame of the term; when it returns, this handle owns the pchannel, see `FramePipeline.begin_term`."""
+        while (tick := self.ticks.take()) is None:
+            if self.fault is not None:
+                raise self.fault
+            waiter = self.tail.waiter(ticks=True)
+            await asyncio.wait((waiter,), timeout=self._interval_s)
+            waiter.cancel()
+        await self.frames.begin_term(tick)
+
+    async def drain(self) -> None:
+        """Refuses what waits for a barrier, then waits until everything that was accepted is durable or failed."""
+        self._closing = True
+        for vchannel, operation in self._barriers.drain():
+            vchannel.refuse([operation], closed_at_barrier())
+        if not self._idle():
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    async def finish(self, tick: int, cause: WALError) -> None:
+        """After `drain`: writes the closing TimeTick frame, ends the readers with `cause`, and closes the log."""
+        try:
+            if self.fault is None:
+                if not self.frames.owes_start:
+                    # If there is no room for the frame, only the control page holds the promised tick.
+                    with contextlib.suppress(*REFUSALS):
+                        await self.frames.write_alone(FrameDraft(), tick)
+                self.promised.advance(lambda: tick)
+                self.log.promise(self.promised.tick, self.ticks.oracle.limit)
+        finally:
+            self.tail.fail(self.fault or cause)
+            if self.fault is None:
+                self.frames.stop(cause, in_flight=cause)
+            await self.log.close()
+
+    def statistics(self) -> PChannelStatistics:
+        """Returns a snapshot of its counts."""
+        frames = self.frames
+        return PChannelStatistics(
+            name=self.channel,
+            term=self.log.term,
+            frames=frames.frames,
+            bytes=frames.bytes,
+            events=frames.events,
+            waiting=frames.waiting,
+            frames_in_flight=frames.frames_in_flight,
+            bytes_in_flight=frames.bytes_in_flight,
+            open_transactions=len(self.table),
+            open_transaction_bytes=self.table.size,
+            expired_transactions=self.table.expired,
+            barriers=len(self._barriers),
+            idempotency_keys=len(self.keyed.table),
+            idempotency_reach_s=self.keyed.reach_s(),
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.promised.tick,
+        )
+
+    # -- privates
+
+    def _release_barriers(self) -> None:
+        if not self._barriers:
+            return
+        smallest = self._barriers.smallest
+        if smallest is not None and smallest > self.promised.tick and not self.promised.in_flight:
+            self.promised.advance(self.ticks.take)
+        released = self._barriers.release(self.promised.tick)
+        for vchannel, operation in released:
+            vchannel.released(operation)
+        if released:
+            self.frames.pump()
+
+    def _withdraw(self, claims: frozenset[Claim]) -> None:
+        """Fails the operations with these claims that were not handed over yet: an earlier append of their producer failed."""
+        error = InvalidRequestSeqError("an earlier sequence failed")
+        self.frames.withdraw(claims, error)
+        for vchannel, operation in self._barriers.take_out(
+            lambda waiting: isinstance(waiting[1], TxnSubmission | KeyedAppend) and waiting[1].claim in claims
+        ):
+            vchannel.refuse([operation], error)
+
+    def _log_failed(self, error: WALError) -> None:
+        """Handles a failure of the log itself. Frames in flight get the error in a moment, each with its own outcome."""
+        if not self.frames.frames_in_flight:
+            self.fail(error)
+
+    def _idle(self) -> bool:
+        return not (self.frames.busy or self.ticks.held or self.actor_group.pending)

@@ -1,0 +1,444 @@
+"""FramePipeline: the way of submissions into the log of a pchannel, one frame at a time (group commit).
+
+    submit --> waiting --cut--> prepared --hand over--> in flight --settled--> durable: the callers have their results
+                  ^                |                        |
+                  +----withdraw----+                        +--> refused or failed: the callers have the error
+
+Everything that was submitted in one turn of the group becomes one frame at the end of the turn. The frame gets its ticks and is handed to
+the backend in that same turn, so ids, ticks and delivery have one order. The backend says how many frames it takes at a time
+(two if it syncs one while the next is built); what is submitted meanwhile waits and makes the following frame larger.
+
+**Only `_hand_over` hands a frame to the backend, and its answer arrives only in `_settled`.** Every submission is settled exactly once:
+resolved when its frame is durable, failed otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final, Protocol
+
+import msgspec
+
+from wal.errors import NoSpaceError, StorageError, WALError
+from wal.frame import CopyNames, EncodedFrame, FrameDraft, RunName, encode_frame
+from wal.message import Origin
+from wal.read.last_events import LastEvents
+from wal.storage.base import REFUSALS, PChannelLog
+from wal.write.idempotency.scopes import Claim
+from wal.write.in_flight import InFlight
+from wal.write.keyed_writes import KeyedWrites
+from wal.write.operations import Append, KeyedAppend
+from wal.write.submissions import KeyedSubmission, OwnSubmission, PlainSubmission, Submission, cut
+from wal.write.ticks import PromisedTick, TickFrames, TickSupply
+
+__all__ = ["FrameOwner", "FramePipeline"]
+
+GROUP_RECORDS: Final = 4096
+"""A frame has at most this many records, so that building it blocks the loop for about a millisecond. The backend bounds its bytes."""
+_log: Final = logging.getLogger("wal.pchannel")
+
+
+class _Flight(msgspec.Struct, gc=False):
+    """A frame that was handed to the backend at time `since` and is not yet answered."""
+
+    submissions: list[Submission]
+    sequence: int
+    first_tick: int
+    last_tick: int
+    indices: int
+    frame: EncodedFrame
+    draft: FrameDraft
+    since: float
+
+
+class FrameOwner(Protocol):
+    """What a `FramePipeline` tells of its frames. Frames are expected, shown and settled in one order; a refused one is never shown."""
+
+    def expect(self, frame: EncodedFrame) -> None:
+        """Called when a frame was handed to the backend."""
+
+    def show(self, position: int, frame: EncodedFrame, *, promised_tick: int) -> None:
+        """Called when the oldest frame in flight is durable, before its callers have their results."""
+
+    def frame_durable(self, frame: EncodedFrame) -> None:
+        """Called when the callers of a durable frame have their results."""
+
+    def frame_settled(self) -> None:
+        """Called when a frame is durable or was refused, and the frames that could follow it were handed over."""
+
+    def fail(self, error: WALError, *, answered: bool = False) -> None:
+        """Called when the log takes no more frames: it must call `FramePipeline.stop`."""
+
+    def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
+        """Called for a defect in the pipeline: nothing can be written any more."""
+
+
+class FramePipeline:
+    """The frames of one pchannel in one term. All its methods run on the loop; only `begin_term` and `write_alone` wait.
+
+    `origin` returns the frame at a position, as ids name it. `frames`, `bytes` and `events` count what is durable since the opening.
+    """
+
+    def __init__(
+        self,
+        log: PChannelLog,
+        *,
+        owner: FrameOwner,
+        ticks: TickSupply,
+        promised: PromisedTick,
+        in_flight: InFlight,
+        lasts: LastEvents,
+        origin: Callable[[int], Origin],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.fault: WALError | None = None
+        """The reason why nothing is written any more, or None; final."""
+        self.owes_start: bool = False
+        """Whether the first frame of the term found no room: it is written before any other frame."""
+        self.frames: int = 0
+        self.bytes: int = 0
+        self.events: int = 0
+        self._log = log
+        self._owner = owner
+        self._ticks = ticks
+        self._promised = promised
+        self._in_flight = in_flight
+        self._lasts = lasts
+        self._origin = origin
+        self._monotonic = monotonic
+        self._waiting: deque[Submission] = deque()
+        self._plain: PlainSubmission | None = None  # the last one in `_waiting`, while more appends may join it
+        self._keyed: KeyedSubmission | None = None  # the same; at most one of the two is open
+        self._prepared: tuple[FrameDraft, list[Submission]] | None = None
+        self._flights: deque[_Flight] = deque()
+        self._flights_max = log.frames_in_flight
+        self._group_bytes = log.group_bytes
+        self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
+        self._serial = 0
+        self._copies: deque[tuple[int, CopyNames]] = deque()  # of submissions that are perhaps not settled yet
+        self._after: list[tuple[int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._refusing = False  # the frames in flight follow a refused one, and are refused next
+
+    # -- submissions
+
+    def submit(self, submission: Submission) -> int:
+        """Takes a submission for the next frame and returns its serial. Once the pipeline is stopped it fails it and returns 0."""
+        if self.fault is not None:
+            self._fail(submission, self.fault)
+            return 0
+        self._serial = submission.serial = self._serial + 1
+        self._waiting.append(submission)
+        self._plain = self._keyed = None
+        return submission.serial
+
+    def submit_plain(self, name: RunName, appends: list[Append]) -> int:
+        """Takes plain appends for the next frame; consecutive ones share one submission, whose serial is returned."""
+        plain = self._plain or PlainSubmission()
+        plain.add(name, appends)
+        if plain is self._plain:
+            return plain.serial
+        if serial := self.submit(plain):
+            self._plain = plain
+        return serial
+
+    def submit_keyed(self, name: RunName, appends: list[KeyedAppend], keyed: KeyedWrites) -> int:
+        """Takes appends with claimed keys for the next frame; consecutive ones share one submission, whose serial is returned."""
+        joined = self._keyed or KeyedSubmission(keyed)
+        joined.add(name, appends)
+        if joined is self._keyed:
+            return joined.serial
+        if serial := self.submit(joined):
+            self._keyed = joined
+        return serial
+
+    def submit_copies(self, copies: Submission, names: CopyNames) -> None:
+        """Takes copies of a broadcast for these vchannels."""
+        while self._copies and not self.is_pending(self._copies[0][0]):
+            self._copies.popleft()
+        if serial := self.submit(copies):
+            self._copies.append((serial, names))
+
+    def withdraw(self, claims: frozenset[Claim], error: WALError) -> None:
+        """Fails the operations with these claims that were not handed over yet."""
+        if self._prepared is not None and any(submission.split(claims)[0] for submission in self._prepared[1]):
+            self._waiting.extendleft(reversed(self._prepared[1]))  # the frame is drafted again, without them
+            self._prepared = None
+        parts = [submission.split(claims) for submission in self._waiting]
+        self._waiting = deque(rest for _, rest in parts if rest is not None)
+        self._plain = self._keyed = None
+        for gone, _ in parts:
+            if gone is not None:
+                self._fail(gone, error)
+        if self._after:
+            self._call_settled()
+
+    def fail_waiting(self, error: BaseException) -> None:
+        """Fails every submission that was not handed over; none of them is written."""
+        prepared = [] if self._prepared is None else self._prepared[1]
+        waiting = [*prepared, *self._waiting]
+        self._waiting.clear()
+        self._plain = self._keyed = self._prepared = None
+        for submission in waiting:
+            self._fail(submission, error)
+        if self._after:
+            self._call_settled()
+
+    def stop(self, fault: WALError, *, in_flight: WALError) -> None:
+        """Stops writing: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
+        self.fault = fault
+        while self._flights:
+            for submission in self._flights.popleft().submissions:
+                self._fail(submission, in_flight)
+        self.fail_waiting(fault)
+
+    # -- what it holds
+
+    def is_pending(self, serial: int) -> bool:
+        """Returns whether a submission with this serial, or with a smaller one, may not be settled yet."""
+        return serial >= self._oldest()
+
+    def pending_copies(self, name: RunName) -> int:
+        """Returns the serial of the newest submission that is not settled and has a copy for this vchannel; 0 if there is none."""
+        for serial, copies in reversed(self._copies):
+            if not self.is_pending(serial):
+                break
+            if name in copies.members:
+                return serial
+        return 0
+
+    def when_settled(self, serial: int, call: Callable[[], None]) -> None:
+        """Calls `call` once no submission up to this serial is pending, at once if none is."""
+        if self.is_pending(serial):
+            self._after.append((serial, call))
+        else:
+            call()
+
+    @property
+    def newest(self) -> int:
+        """The serial of the newest submission, 0 before any."""
+        return self._serial
+
+    def _oldest(self) -> float:
+        """Returns the serial of the oldest submission that is not settled, infinity if there is none."""
+        for flight in self._flights:
+            if flight.submissions and (serial := flight.submissions[0].serial):
+                return serial
+        if self._prepared is not None:
+            return self._prepared[1][0].serial
+        return self._waiting[0].serial if self._waiting else inf
+
+    def _call_settled(self) -> None:
+        """Makes the calls that are due; see `when_settled`."""
+        oldest, waiting = self._oldest(), self._after
+        self._after = [after for after in waiting if after[0] >= oldest]
+        for serial, call in waiting:
+            if serial < oldest:
+                call()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any submission is not settled."""
+        return bool(self._flights or self._waiting or self._prepared)
+
+    @property
+    def unsynced_since(self) -> float | None:
+        """The monotonic time when the oldest frame in flight was handed over, or None."""
+        return self._flights[0].since if self._flights else None
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that wait for a frame."""
+        return sum(submission.count for submission in self._waiting)
+
+    @property
+    def frames_in_flight(self) -> int:
+        """The number of frames that were handed over and are not yet answered."""
+        return len(self._flights)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """The bytes of the frames in flight."""
+        return sum(flight.frame.length for flight in self._flights)
+
+    # -- frames of the log's own
+
+    async def begin_term(self, tick: int) -> None:
+        """Writes the first frame of the term; when it returns, this handle owns the pchannel.
+
+        If there is no room for the frame, it returns anyway, so that what was read can be truncated. The frame then precedes the first
+        frame that finds room.
+        """
+        try:
+            await self.write_alone(self._term_start(), tick)
+        except NoSpaceError as error:
+            self.owes_start = True
+            _log.warning(
+                "pchannel %s was opened on a full disk and takes no append until there is room: %s",
+                self._log.pchannel,
+                error,
+            )
+
+    async def write_alone(self, draft: FrameDraft, tick: int) -> None:
+        """Writes a frame without events that promises `tick`, and waits until it is durable. Raises the reason if it fails."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settled(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._hand_over(draft, [OwnSubmission(settled)], tick, promised_tick=tick)
+        await done
+
+    def write_due_tick(self) -> None:
+        """Writes a TimeTick frame if one is due and no other frame, which would promise as much, is under way."""
+        if self._tick_frames is None or not self._tick_frames.is_due(self._monotonic()):
+            return
+        if self.fault is None and not self.owes_start and not self.busy and (tick := self._ticks.take()) is not None:
+            self._hand_over(FrameDraft(), [], tick, promised_tick=tick)
+
+    def _term_start(self) -> FrameDraft:
+        draft, found = FrameDraft(), self._log.state
+        draft.term_start(previous_term=found.last_term, previous_last_sequence=max(found.last_sequence, 0))
+        return draft
+
+    def _start_settled(self, error: BaseException | None) -> None:
+        """Takes the outcome of a first frame that is written late: a failed one is owed again."""
+        self.owes_start = error is not None
+
+    # -- the way of a frame
+
+    def pump(self) -> None:
+        """Hands frames over until the backend has enough of them, nothing waits, or there are no ticks.
+
+        Frames in flight behind a refused one are refused first: what fails with them may be followed by later sequences that wait.
+        """
+        if self._refusing and self._flights:
+            return
+        self._refusing = False
+        while len(self._flights) < self._flights_max and self.fault is None:
+            prepared = self._prepared
+            if prepared is None and not self._waiting:
+                return
+            if self.owes_start:
+                if (tick := self._ticks.take()) is None:
+                    return
+                self.owes_start = False
+                self._hand_over(self._term_start(), [OwnSubmission(self._start_settled)], tick, promised_tick=tick)
+                self._prepared = prepared  # it is the next frame
+                continue
+            if prepared is None:
+                # Kept until the hand-over: an earlier failure finds the callers there.
+                self._plain = self._keyed = None
+                prepared = self._prepared = (
+                    FrameDraft(),
+                    cut(self._waiting, size=self._group_bytes, count=GROUP_RECORDS),
+                )
+                for submission in prepared[1]:
+                    submission.draft(prepared[0])
+            draft, submissions = prepared
+            first_tick = self._ticks.take(draft.indices or 1)
+            if first_tick is None:
+                return
+            # A frame without events (a producer was forgotten) promises a tick of its own.
+            self._hand_over(draft, submissions, first_tick, promised_tick=None if draft.indices else first_tick)
+
+    def _hand_over(
+        self, draft: FrameDraft, submissions: list[Submission], first_tick: int, *, promised_tick: int | None = None
+    ) -> None:
+        """Encodes the frame and hands it to the backend, which writes it off the loop and calls `_settled`."""
+        sequence = self._sequence
+        frame = encode_frame(
+            draft,
+            incarnation=self._log.incarnation,
+            term=self._log.term,
+            sequence=sequence,
+            first_tick=first_tick,
+            promised_tick=promised_tick,
+        )
+        self._prepared = None
+        self._sequence = sequence + 1
+        self._promised.submitted(first_tick)
+        self._flights.append(
+            _Flight(
+                submissions,
+                sequence,
+                first_tick,
+                frame.header.promised_tick,
+                draft.indices,
+                frame,
+                draft,
+                self._monotonic(),
+            )
+        )
+        self._log.append(frame, self._settled)
+        self._owner.expect(frame)
+
+    def _settled(self, position: int, error: BaseException | None) -> None:
+        """Takes the backend's answer for the oldest frame in flight: its position, or an error."""
+        if self.fault is not None:
+            return
+        try:
+            if error is None:
+                self._durable(position)
+            elif isinstance(error, REFUSALS):
+                self._refused(error)
+            elif isinstance(error, WALError):
+                self._owner.fail(error, answered=True)
+            else:
+                failure = StorageError(
+                    f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True
+                )
+                failure.__cause__ = error
+                self._owner.fail(failure, answered=True)
+        except Exception as defect:  # a defect here must reach every caller, not the loop's exception handler
+            self._owner.poisoned(defect, [])
+
+    def _durable(self, position: int) -> None:
+        flight = self._flights.popleft()
+        promised_tick = self._promised.settled(flight.last_tick, durable=True)
+        self.frames += 1
+        self.bytes += flight.frame.length
+        self.events += flight.indices
+        self._lasts.durable(position, flight.draft)
+        if self._tick_frames is not None:
+            self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
+        # Readers wake before the frame's callers: the callers' next appends would delay them, and take their turn after both anyway.
+        self._owner.show(position, flight.frame, promised_tick=promised_tick)
+        origin = self._origin(position)
+        returned = 0
+        for submission in flight.submissions:
+            submission.resolve(origin, flight.first_tick)
+            returned += submission.in_flight
+        if returned:
+            self._in_flight.release(returned)
+        if self._after:
+            self._call_settled()
+        self._owner.frame_durable(flight.frame)
+        self.pump()
+        self._owner.frame_settled()
+
+    def _refused(self, error: BaseException) -> None:
+        """Fails the oldest frame. Nothing of it or of the frames after it was written: their sequence numbers are reused."""
+        flight = self._flights.popleft()
+        self._refusing = True
+        self._promised.settled(flight.last_tick, durable=False)
+        self._sequence = min(self._sequence, flight.sequence)
+        for submission in flight.submissions:
+            self._fail(submission, error)
+        if self._after:
+            self._call_settled()
+        self.pump()
+        self._owner.frame_settled()
+
+    def _fail(self, submission: Submission, error: BaseException) -> None:
+        self._in_flight.release(submission.in_flight)
+        submission.fail(error)
