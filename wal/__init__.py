@@ -19,12 +19,13 @@ del check_siblings
 if typing.TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
     from wal import bridge, errors, timestamp  # noqa: F401
-    from wal.api.accesser import AppendOption, AppendResponses, LogStatistics, WALAccesser
+    from wal.api.accesser import AppendOption, AppendResponses, WALAccesser
     from wal.api.broadcast import LogBroadcast
     from wal.api.opening import WAL, init, open_wal, release
     from wal.api.txn import Txn
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
+    from wal.engine import LogStatistics
     from wal.message import (
         AppendResult,
         BroadcastHeader,

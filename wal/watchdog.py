@@ -33,17 +33,7 @@ from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock, Timer
 from wal.errors import InvalidArgumentError
 from wal.ticks import check_seconds
 
-__all__ = [
-    "LOOK",
-    "ActiveComponent",
-    "ComponentHeartbeat",
-    "Guard",
-    "Status",
-    "TargetState",
-    "TargetStatistics",
-    "Watchdog",
-    "checked_status",
-]
+__all__ = ["ActiveComponent", "ComponentHeartbeat", "Status", "TargetStatistics", "Watchdog"]
 
 
 class Status(IntEnum):

@@ -29,7 +29,7 @@ def child(program: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
 import sys
 from pathlib import Path
 from tests.cursors.samples import cursor
-from wal.read.cursors import CursorFiles
+from wal.read.cursors.files import CursorFiles
 files = CursorFiles(Path({str(directory)!r}))
 {program}
 """

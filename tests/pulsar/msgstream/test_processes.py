@@ -21,7 +21,7 @@ from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.msgstream import InsertMsg, MsgPack, TimeTickMsg
 from wal.msgstream.media.pulsar import PulsarMsgStream, PulsarTtMsgStream
-from wal.storage.pulsar import PulsarAddress
+from wal.storage.pulsar.address import PulsarAddress
 
 given = json.load(sys.stdin)
 address = PulsarAddress(**{**given, "token": given["token"] and Secret(given["token"])})
