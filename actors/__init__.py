@@ -1,17 +1,8 @@
 """The actor runtime; it knows nothing of logs.
 
-Files:
-
-* actor:        an actor that waits, and owns a task; its address
-* clock:        the clock of the machine, and a virtual clock for tests
-* errors:       the errors of actors
-* group:        members that share one inbox, one order and one turn
-* group_inbox:  the two lanes of a group's inbox
-* home_loop:    the event loop that a system and everything in it belong to
-* inbox:        the two lanes of the inbox of an actor that owns a task
-* member:       an actor that never waits, and shares the turn of its group
-* statistics:   the statistics of a system: frozen structs, created on request
-* system:       starts actors and groups, and stops them in reverse order
+An `ActorSystem` starts actors and groups, and stops them in reverse order. An actor that waits owns a task and an inbox; members that
+never wait share the one inbox, the one order and the one turn of their `Group`. What an actor cannot handle ends it, and later calls
+raise that cause. All of a system runs on one event loop, by a `Clock` that tests replace by a virtual one.
 """
 
 from actors.actor import Actor, ActorRef

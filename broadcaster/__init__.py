@@ -1,26 +1,9 @@
 """The broadcaster: sends one message to many vchannels, and holds its resource keys until every one of them acknowledged it.
 
-Files:
-
-* admission:      which broadcasts may begin, which wait for their keys, and the bounds
-* arguments:      the checks of the callers' arguments (pure)
-* background:     the jobs that the actor awaits outside its inbox
-* broadcast:      the calls that a log offers to its users, starting and stopping
-* broadcaster:    the actor: its turns, and the calls in its inbox
-* calls:          the messages of the inbox, and the errors that callers get
-* finished:       the tombstones and done marks of finished broadcasts
-* lifecycle:      how a broadcast begins, makes progress and finishes
-* lock_table:     which broadcasts hold which resource keys, and which wait for them (pure)
-* message:        the data: arguments and results of callers, and the types that cross the seam to the log (pure)
-* operator:       the seam to the log
-* records:        the bytes in the KV (pure)
-* recovery:       the broadcasts that a crash interrupted, from the KV and the logs (pure)
-* running:        a running broadcast, the callers that wait for it, and the table of all running broadcasts
-* saver:          the saves to the KV, one at a time
-* single_frame:   the short path of a broadcast that one frame completes
-* state:          the states of a broadcast and their transitions (pure)
-* task:           which frames of a broadcast are to be written next (pure)
-* writer:         the frames on their way to the log, and their backoffs
+`Broadcast` has the calls; each is a message to the `Broadcaster` actor, which owns all state and knows the log by its `AppendOperator`
+only. Admission lets a broadcast begin when the lock table gives it its keys; its `Task`, a pure table, says which copies are written
+next; the lifecycle carries that out, saves each step in the KV before it counts, and answers the callers. After a crash the broadcasts
+are rebuilt from the records in the KV and the copies in the logs, and completed.
 """
 
 from importlib import import_module

@@ -1,11 +1,8 @@
 """The common basis of a log's files: read permissions, locks, the names of open files, and free space.
 
-Files:
-
-* access:          which users of the machine may read a file, and which user owns it
-* lock:            FileLock, a flock on a file that only its owner can open; LockHolder, the process that holds one
-* held_directory:  HeldNames and HeldDirectory: whether names still lead to the files that are open
-* free_space:      the free bytes of a file system, and a reserve of them for a full disk"""
+A writer holds a `FileLock` on its directory, and a `HeldDirectory` tells whether the names in it still lead to the files that are open.
+Files are readable as `FileAccess` says. A `SpaceReserve` lets a log truncate on a disk that is full.
+"""
 
 from wal.files.access import FORMAT_NAME, MAP_NAME, PRIVATE, FileAccess
 from wal.files.free_space import RESERVE_BYTES, SpaceReserve, free_bytes

@@ -1,17 +1,7 @@
 """Frames: draft, encode, decode and check. Pure functions over bytes; this room imports only errors.
 
-Files:
-
-* layout      the bytes of a frame: constants, column order, and the header
-* draft       the records of the next frame, gathered until it is encoded
-* encode      from a draft to bytes
-* encode_copies  the tables of frames with the copies of broadcasts
-* packed_tables  the tables of a frame as bytes, and the blocks of its body
-* decode      from bytes to runs and columns, checked
-* tables      the runs and columns of a frame, checked against each other
-* lazy_table  the same for a reader that wants few of many runs
-* events      the rules of indices and flags
-* ext         the optional fields of a record: transaction, idempotency key, broadcast header
+Records are gathered in a `FrameDraft`; `encode_frame` makes the bytes of one group commit of it, as `layout.py` says. A `FrameView` reads
+them back: the header and the tables first, under one CRC, and of the body only the blocks that are wanted, each under its own.
 """
 
 from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart

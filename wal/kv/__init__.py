@@ -1,15 +1,8 @@
 """KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd; of the other rooms it imports only `files`.
 
-Files:
-
-* base:               KVBase, the one interface to metadata; Batch, KVStatistics; RootedKV, a part of another KV
-* keys:               what a key, a value and a prefix may be, and the order of keys
-* watch:              Watch, the changes of a key or prefix in commit order; WatchHub, the watches of one store in this process
-* memory:             MemoryKV, for `memory:` logs and for tests
-* sqlite:             SqliteKV, the default: the thread that owns the file, and the calls to it
-* sqlite_store:       the file and its transactions
-* sqlite_operations:  the operations of one transaction, and their SQL
-* etcd/:              EtcdKV, with sessions and elections"""
+A batch of saves and removals is applied as a whole or not at all, and may depend on what it finds. Every key can be watched, in the order
+of the commits. `RootedKV` gives a part of a KV to one owner. sqlite runs in a thread of its own, with one transaction for all that waits.
+"""
 
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, KVBase, KVStatistics, RootedKV
 from wal.kv.memory import MemoryKV

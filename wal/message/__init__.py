@@ -1,17 +1,8 @@
 """Messages: their types, ids and properties, before and after an append. This room imports no other room.
 
-Files:
-
-* message           what a user appends, and what a reader receives
-* lineage           the incarnations of a log that was restored from copies
-* message_id        the id of an event, log positions, and positions in MessagePack
-* types             the types, and what each of them means to the log
-* properties        the reserved keys, and the stored form of a user's properties
-* append_result     the results of appends: AppendResult, TxnContext, CopyOutcomes
-* broadcast_header  the header that all copies of a broadcast share
-* codec             messages as they travel on a wire, and back
-* wire_fields       one system field of a message on the wire
-* wire_pb2          generated protocol buffer code
+A user appends a `Message`, and reads `ImmutableMessage`s, each with a `MessageID`: pchannel, position of its frame, index in the frame.
+The table in `types.py` says what each type means to the log. A `Lineage` tells which ids of an earlier incarnation are still this log's.
+`codec.py` has the form in which messages travel on a wire.
 """
 
 from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext

@@ -1,13 +1,7 @@
 """What every client over gRPC needs: methods, TLS files, and the choice among several addresses. Imported only where gRPC is installed.
 
-Files:
-
-* method     a method: its path, and the types of its messages
-* forks      the import of gRPC itself, without its handlers of forks
-* tls        the files of a TLS connection, for a client and for a server, whose certificate can be renewed
-* endpoints  a channel to each of several addresses, and the choice of one for calls
-* tls_faults what the reasons for a connection that failed say about TLS: pure
-* reach      waits for a connection, and says early why there will be none
+gRPC is imported once, without its handlers of forks. An `Endpoints` has a channel to each of several addresses, and chooses one for
+calls; `Reach` waits for a connection and says early why there will be none.
 """
 
 import wal.network.forks  # noqa: F401

@@ -1,16 +1,7 @@
-"""Reading: the options of a read, where it begins and ends, and what it delivers. Pure and synchronous; every reader uses it.
+"""Reading: the options of a read, where it begins and ends, what it delivers, and the scanners that do it.
 
-Files, in the order in which a read meets them:
-
-* options        the options of a read, checked: deliver policies and deliver filters
-* start          where a read begins
-* truncated      the first event of a log, whether it went back, and the errors of readers that this has overtaken
-* progress       what a read needs next, what it has handed over, and where it ends
-* position       the position of a reader, and the text that it resumes from
-* selection      the vchannels that a reader reads, and their incarnations
-* assembly       the messages of a frame
-* shared_copies  the copies of a broadcast in a frame
-* shared_messages  the messages that readers with the same selection share
-* frame_rows     the rows of a frame, for readers that want columns instead of messages
-* columns        the columns of such rows, packed for Arrow
+`Progress` is the one pure machine of a read: it says which page is needed next, assembles messages of the frames, and decides where the
+read begins, continues and ends. A `Scanner` drives it on an event loop, on a `ReadablePChannel`, which has the tail of the log and the
+window of recent frames. A log that another process writes is read by the `ReadOnlyCore`, which asks the source of its backend and waits
+for nothing. `cursors` are saved positions, which hold back retention.
 """

@@ -1,7 +1,4 @@
-"""Retention: drops parts of a log that grows too large or too old, unless they are still needed.
+"""Retention: what is dropped of a log that grows too large or too old, and what holds it.
 
-Files:
-
-* policy:  what may be dropped, given extents, bounds, time and pins; whether the wall clock can be trusted. Pure
-* keeper:  RetentionKeeper: its turns, and every truncation
-* report:  the answer of `log.retention()`"""
+`policy.py` is a pure table: given extents, bounds, time and pins it says what may go. `report.py` is the answer of `log.retention()`.
+"""

@@ -1,9 +1,5 @@
-"""Backends store frames. A backend knows nothing above them.
+"""Storage: where frames and metadata are kept. A backend stores frames and knows nothing above them; `base.py` is its interface.
 
-Files:
-
-* base:      the interface of every backend: LogBackend, PChannelLog, ReadableLog, and the values that they return
-* journal/:  segment files in a directory, the default
-* memory/:   logs in the memory of this process
-* pulsar/:   topics of a Pulsar namespace
+`journal/` keeps segment files in a directory and is the default, `memory.py` a log in this process, `pulsar/` a topic for each pchannel.
+`metadata.py` opens the KV that the settings name. `pieces.py` has the form of the state that a backend keeps with a checkpoint.
 """

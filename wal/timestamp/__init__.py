@@ -1,13 +1,8 @@
 """Time ticks and ids: the form of a tick, the oracle that saves ahead, and batching allocators; this room imports only the KV.
 
-Files:
-
-* timestamp:        a tick as one int (46 bits of milliseconds, 18 bits of logic), and HybridClock, which returns increasing ones. Pure
-* clock:            the interfaces of the clocks used here, and the clocks of this machine
-* saved_limit:      the key in the KV that bounds an oracle's ticks
-* oracle:           TimestampOracle: ticks that stay unique and increasing across crashes
-* range_allocator:  many small requests served from few large ranges
-* allocators:       TimestampAllocator and IdAllocator"""
+A tick is one int: 46 bits of milliseconds and 18 bits of logic. A `TimestampOracle` gives ticks below a limit that it has saved, so they
+stay unique and increasing across crashes. The allocators serve many small requests from few large ranges.
+"""
 
 from wal.timestamp.allocators import AllocatorStatistics, IdAllocator, TimestampAllocator
 from wal.timestamp.clock import MonotonicClock, SystemClock, Timer, WallClock

@@ -1,14 +1,7 @@
 """Ready-made nodes of a flow graph: sources and sinks over logs and message streams, and functions.
 
-Files:
-
-* batch_msg:        the messages of one tick, on their way between two nodes
-* function_node:    calls a function with the messages of each tick
-* msg_stream_node:  an input node that consumes a time-ticked message stream
-* produce_node:     a sink that produces each tick into a message stream
-* scanner_node:     an input node that reads a log
-* tick_cutter:      cuts the messages of a log into ticks. Pure
-* wal_sink_node:    a sink that writes each tick to a log, exactly once
+What travels between them is a `BatchMsg`, the messages of one tick. A `ScannerNode` cuts a log into ticks, and a `WalSinkNode` writes
+each tick into a log exactly once, also when a graph that was killed replays it.
 """
 
 from importlib import import_module

@@ -1,17 +1,9 @@
 """Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio and protobuf).
 
-Files, from the bottom up:
-
-* api/:        generated code for the part of etcd's API that is used here
-* requests:    the table of etcd's methods; requests for keys, prefixes and pages. Pure
-* refusals:    the meaning of a status of etcd, and its error. Pure
-* access:      the token of a user
-* connection:  calls with a deadline; which of them may be sent twice
-* calls:       the calls of one KV in progress, shared by the KV, its sessions and its elections
-* session:     EtcdSession, a lease that is kept alive
-* watcher:     the task that feeds one watch, over broken streams
-* kv:          EtcdKV
-* election:    EtcdElection, leadership with a fencing token"""
+A `Connection` makes calls with a deadline, and knows which may be sent twice and what a refusal means. `EtcdKV` is the KV over it, with a
+`Watcher` for each watch that survives broken streams. An `EtcdSession` keeps a lease alive, and an `EtcdElection` makes one of them the
+leader, with a fencing token.
+"""
 
 from wal.installation import install_hint
 

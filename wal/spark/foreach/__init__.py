@@ -1,13 +1,7 @@
 """A handler for the batches of a Spark stream: payloads are decoded, effects happen once, a cursor follows the query.
 
-Files:
-
-* bridge        foreach_batch: the order of the steps of one batch
-* batch         the information that a handler gets about its batch
-* ledger        the note in a database that makes an effect happen only once
-* decoding      turns payloads into columns, by a schema or by the user's function
-* offset_log    where a batch ends, as the query's checkpoint says
-* query_cursor  the cursors that tell retention how far the query has progressed
+`foreach_batch` has the order of the steps: the handler gets its `Batch`, whose ledger makes an effect in a database happen once; then the
+query's cursor follows the offset that the checkpoint has committed, so that retention keeps what the query still needs.
 """
 
 from wal.spark.foreach.batch import Batch
