@@ -4,7 +4,7 @@ Owns the seam and its vocabulary. The broadcaster knows pchannels by name, and k
 one guarantee: **a copy is in the log at most once**. An operator knows, from its recovery state and not from a window, which unfinished
 broadcasts have copies in each log; when a requested copy is already there, it answers with that copy and appends nothing.
 
-The open log implements it in this process (`wal/local/copies_operator.py`). A coordinator can implement it with calls to nodes:
+The open log implements it in this process (`wal/node/copies_operator.py`). A coordinator can implement it with calls to nodes:
 its `places_nowait` returns None, its `append_copies_nowait` False.
 """
 

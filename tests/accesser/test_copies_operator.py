@@ -22,9 +22,9 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import Batch, KVBase
-from wal.local.copies_operator import CopiesOperator
 from wal.local.log import LocalLog
 from wal.message import AppendResult, CopyOutcomes, encode_properties
+from wal.node.copies_operator import CopiesOperator
 from wal.storage.journal.backend import JournalBackend
 
 NAMES = ["a", "b", "c"]

@@ -19,10 +19,10 @@ from wal import Settings
 from wal.channels.pchannels import CHECKPOINT_PREFIX
 from wal.kv import SqliteKV
 from wal.local import log as local_log
+from wal.local.access import Access
 from wal.local.log import LocalLog
+from wal.local.server import LogServer
 from wal.location import parse_location
-from wal.node.access import Access
-from wal.node.server import Node
 from wal.storage.metadata import BROADCAST_ROOT
 from wal.write.pipeline import FramePipeline
 
@@ -82,7 +82,7 @@ async def serve(
     local_log.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[misc, assignment]
     log = LocalLog(parse_location(directory), Settings(pchannels=3, segment_bytes=1 << 20))
     await log.open()
-    node = await Node.start(log, Access(listen=listen))
+    node = await LogServer.start(log, Access(listen=listen))
     line.send(("listening", node.address))
     while (word := await asyncio.to_thread(line.recv))[0] != "close":
         match word:

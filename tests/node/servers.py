@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from wal.api.factory import with_absolute_paths
+from wal.local.access import Access
 from wal.local.log import LocalLog
+from wal.local.server import DRAIN_S, LATE_S, LogServer
 from wal.location import parse_location
-from wal.node.access import Access
-from wal.node.server import DRAIN_S, LATE_S, Node
 from wal.rpc.connection import Connection
 from wal.settings import Settings
 
@@ -26,7 +26,7 @@ START_S = 60.0
 class Serving:
     """A node in this process: `log` is what it serves, `address` is where."""
 
-    def __init__(self, log: LocalLog, node: Node) -> None:
+    def __init__(self, log: LocalLog, node: LogServer) -> None:
         self.log = log
         self.node = node
         self.address = node.address
@@ -41,12 +41,12 @@ async def serving(
     await log.open()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(log.close)
-        node = await Node.start(log, access or Access(listen="127.0.0.1:0"))
+        node = await LogServer.start(log, access or Access(listen="127.0.0.1:0"))
         stack.push_async_callback(close_after_clients, node, drain_s=1.0)
         yield Serving(log, node)
 
 
-async def close_after_clients(node: Node, *, drain_s: float = DRAIN_S) -> None:
+async def close_after_clients(node: LogServer, *, drain_s: float = DRAIN_S) -> None:
     """Closes a node whose clients are gone. It hears of that within milliseconds; one with calls under way would refuse late ones first."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LATE_S):

@@ -11,8 +11,8 @@ from tests.node.test_produce import append, opened, outcomes, stored
 from wal import Message
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.frame import EncodedFrame
-from wal.local.appends import BULK_RECORDS, LocalAppends
 from wal.message import AppendResult, MessageID, Origin
+from wal.node.appends import BULK_RECORDS, LocalAppends
 from wal.rpc.connection import Connection
 from wal.rpc.results import range_of, results_of
 from wal.write.operations import Together

@@ -20,14 +20,14 @@ from wal.errors import (
     UnavailableError,
     UnmatchedChannelTermError,
 )
+from wal.local.access import Access
 from wal.network import Method, TlsFiles
-from wal.node.access import Access
-from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.auth import Token
 from wal.rpc.connection import Connection
+from wal.rpc.draining import Draining
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
 from wal.secret import Secret
 

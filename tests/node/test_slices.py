@@ -16,9 +16,8 @@ from actors.group import RUNS_A_TURN
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import opened, outcomes
 from wal.errors import InvalidArgumentError
-from wal.local.vchannels import VChannelRoutes
 from wal.message import AppendResult, Message, encode_properties
-from wal.node.slices import SLICE
+from wal.node.routes import VChannelRoutes
 from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, outcomes_from_proto
@@ -32,6 +31,7 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
 )
 from wal.rpc.serving import ENTRIES_MAX
+from wal.rpc.slices import SLICE
 from wal.write.vchannel import VChannel
 
 MANY = 4 * SLICE

@@ -10,6 +10,7 @@ import pytest
 
 from tests.node.servers import Serving, connected, serving
 from wal.channels.vchannels import OwnerDescription, place
+from wal.coordinator import log_service as vchannel_calls
 from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
@@ -19,8 +20,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.network import Method
-from wal.node import log_service as vchannel_calls
-from wal.node import slices
+from wal.rpc import slices
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
 from wal.rpc.api.pchannel_pb2 import VChannelState

@@ -11,8 +11,8 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
 from wal import WALAccesser, open_wal
+from wal.local import server as node
 from wal.network import PING_S
-from wal.node import server as node
 from wal.rpc.connection import Connection
 from wal.rpc.serving import server_options
 

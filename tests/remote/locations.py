@@ -31,10 +31,10 @@ from wal.api.factory import with_absolute_paths
 from wal.api.opening import LogOpening
 from wal.client.log import RemoteLog
 from wal.errors import InnerError, WALError
+from wal.local.access import Access
 from wal.local.log import LocalLog
+from wal.local.server import LogServer
 from wal.location import parse_location
-from wal.node.access import Access
-from wal.node.server import Node
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.write import pipeline
@@ -163,12 +163,12 @@ class NearServer:
     def __init__(self) -> None:
         self.log: LocalLog | None = None
         self.clock: Clock | None = None
-        self._node: Node | None = None
+        self._node: LogServer | None = None
 
     async def open(self, location: str, settings: Settings, *, create: bool) -> str:
         log = LocalLog(parse_location(location), with_absolute_paths(settings), clock=self.clock, create=create)
         await log.open()
-        self.log, self._node = log, await Node.start(log, Access(listen="127.0.0.1:0"))
+        self.log, self._node = log, await LogServer.start(log, Access(listen="127.0.0.1:0"))
         served[self._node.address] = log
         return self._node.address
 

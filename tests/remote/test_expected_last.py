@@ -10,9 +10,9 @@ import pytest
 from tests.node.servers import Child, Serving, connected, serving
 from tests.node.test_produce import assigned, opened, outcomes
 from wal import Message, MessageID, WALAccesser, open_wal
+from wal.coordinator.log_service import LogService
 from wal.errors import ConflictError, InvalidArgumentError, UnknownOutcomeError
 from wal.message import AppendResult
-from wal.node.log_service import LogService
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of

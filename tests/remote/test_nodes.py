@@ -24,12 +24,12 @@ from wal.errors import (
     UnavailableError,
     UnmatchedChannelTermError,
 )
-from wal.node.draining import Draining
+from wal.local.server import States, all_handlers
 from wal.node.hosted import Hosted
-from wal.node.server import States, all_handlers
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE
 from wal.rpc.serving import add_handlers, listen, server_options
 from wal.settings import ServerBounds

@@ -13,9 +13,9 @@ from wal import Message, WALAccesser, bridge, open_wal
 from wal.client import remote_log
 from wal.client.remote_log import RemoteReadableLog
 from wal.errors import TruncatedError
-from wal.node.access import Access
+from wal.local.access import Access
+from wal.local.server import LogServer
 from wal.node.frame_calls import FrameCalls
-from wal.node.server import Node
 
 MESSAGES = 160
 PAYLOAD = bytes(256 * 1024)
@@ -128,7 +128,7 @@ async def test_a_server_that_stops_while_pages_are_under_way(served: Serving, ca
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
             await served.node.close(drain_s=60.0)
-        again = await Node.start(served.log, Access(listen=served.address))
+        again = await LogServer.start(served.log, Access(listen=served.address))
         try:
             assert read + await numbers(scanner) == list(range(MESSAGES))
         finally:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from wal.errors import WALError
+from wal.local.access import Access
 from wal.local.log import LocalLog
+from wal.local.process import raise_limit
+from wal.local.server import LogServer
 from wal.location import Location
-from wal.node.access import Access
-from wal.node.process import raise_limit
-from wal.node.server import Node
 from wal.rpc.serving import check_free
 from wal.settings import Settings
 
@@ -53,7 +53,7 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
         await log.open()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(log.close)
-            node = await Node.start(log, access)
+            node = await LogServer.start(log, access)
             stack.push_async_callback(node.close)
             sys.stdout.write(f"listening on {node.address}\n")
             sys.stdout.flush()
@@ -73,7 +73,7 @@ async def serve(location: Location, settings: Settings, access_now: Callable[[],
     return 0 if failure is None else EXIT_FAILED
 
 
-async def _renew(node: Node, access_now: Callable[[], Access], requested: asyncio.Event) -> None:
+async def _renew(node: LogServer, access_now: Callable[[], Access], requested: asyncio.Event) -> None:
     """Reads the tokens and the files of TLS again, each time that this is requested."""
     while await requested.wait():
         requested.clear()
@@ -86,7 +86,7 @@ async def _renew(node: Node, access_now: Callable[[], Access], requested: asynci
             _log.info("the tokens and the files of TLS were read again")
 
 
-async def _end_of(node: Node, stopped: asyncio.Event) -> WALError | None:
+async def _end_of(node: LogServer, stopped: asyncio.Event) -> WALError | None:
     """Returns None after a signal, or the reason why the log cannot be written any more."""
     waiter = asyncio.ensure_future(stopped.wait())
     try:

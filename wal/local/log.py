@@ -31,20 +31,20 @@ from wal.channels.pchannels import (
 )
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.coordinator.vchannels import LocalChannels
 from wal.engine import LogStatistics
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError
 from wal.files import HeldDirectory
 from wal.kv import KVBase
 from wal.local.announcements import Announcements
-from wal.local.appends import LocalAppends
-from wal.local.channels import LocalChannels
-from wal.local.copies_operator import CopiesOperator
-from wal.local.hosting import INBOX_MAX, Hosting
-from wal.local.retention import RetentionKeeper
 from wal.local.storage import Undo, open_storage
-from wal.local.vchannels import VChannelRoutes, closed_log
 from wal.location import Location
 from wal.message import MessageID
+from wal.node.appends import LocalAppends
+from wal.node.copies_operator import CopiesOperator
+from wal.node.hosting import INBOX_MAX, Hosting
+from wal.node.retention import RetentionKeeper
+from wal.node.routes import VChannelRoutes, closed_log
 from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors
 from wal.read.cursors.service import CursorService

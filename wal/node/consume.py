@@ -23,12 +23,12 @@ from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, TimeTi
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
 from wal.message.wire_pb2 import Message
 from wal.network import Method
-from wal.node.draining import Draining
 from wal.node.frame_feed import FrameFeed, TickRounds
 from wal.node.hosted import Hosted
 from wal.read.options import EventFilter, ReadOptions, Selection, WholePChannel
 from wal.read.scanner import Scanner
 from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.draining import Draining
 from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
 from wal.rpc.selection import filters_from_proto, policy_from_proto

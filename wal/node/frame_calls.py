@@ -19,13 +19,12 @@ from wal.errors import InvalidArgumentError, TruncatedError
 from wal.frame import RunKind
 from wal.message import LogPosition
 from wal.network import Method
-from wal.node.draining import Draining
 from wal.node.hosted import Hosted, identity_of, tail_of
-from wal.node.slices import checked_names
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_calls_pb2 import FrameWeight
 from wal.rpc.api.pchannel_pb2 import EventPosition, Position
+from wal.rpc.draining import Draining
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
 from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.rpc.positions import (
@@ -35,6 +34,7 @@ from wal.rpc.positions import (
     position_to_proto,
 )
 from wal.rpc.serving import Handler
+from wal.rpc.slices import checked_names
 from wal.storage.base import PChannelLog, ReadableLog, StoredFrame
 from wal.write.pchannel import PChannel
 

@@ -21,15 +21,15 @@ import grpc.aio
 
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
 from wal.local.log import LocalLog
-from wal.node.draining import Draining
 from wal.node.hosted import identity_of, tail_of
-from wal.node.slices import NAMES_MAX, checked_names, sliced
 from wal.read.pchannel import ReadablePChannel
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
+from wal.rpc.draining import Draining
 from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
 from wal.rpc.positions import position_from_proto, vchannel_to_proto
+from wal.rpc.slices import NAMES_MAX, checked_names, sliced
 from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel
 

@@ -18,12 +18,11 @@ from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.local.log import LocalLog
 from wal.network import Method
-from wal.node.draining import Draining
 from wal.node.frame_calls import FrameCalls
 from wal.node.hosted import Hosted
-from wal.node.slices import checked_names
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.draining import Draining
 from wal.rpc.methods import (
     DELETE_CURSORS,
     FORGET_PRODUCER,
@@ -47,6 +46,7 @@ from wal.rpc.positions import (
 )
 from wal.rpc.reports import producers_to_proto, retention_to_proto, statistics_to_proto
 from wal.rpc.serving import Handler
+from wal.rpc.slices import checked_names
 from wal.write.pchannel import PChannel
 
 __all__ = [

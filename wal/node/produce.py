@@ -32,26 +32,26 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.local.appends import BULK_RECORDS
 from wal.local.log import LocalLog
-from wal.local.vchannels import VChannelRoutes
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.network import Method
-from wal.node.draining import Draining
+from wal.node.appends import BULK_RECORDS
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.node.produce_requests import Requests, Sessions, Withdrawals, replaced
 from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, names_in
-from wal.node.slices import sliced
+from wal.node.routes import VChannelRoutes
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import Outcome, appends_of, count_of, key_of, outcomes_to_proto, plain_of
 from wal.rpc.codes import error_to_proto
+from wal.rpc.draining import Draining
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.results import range_of, result_to_proto
 from wal.rpc.serving import Handler
+from wal.rpc.slices import sliced
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 from wal.settings import ServerBounds
 from wal.write.idempotency.keys import Key

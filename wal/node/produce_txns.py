@@ -26,13 +26,13 @@ from wal.errors import (
 )
 from wal.frame import FrameView, RunKind
 from wal.local.log import LocalLog
-from wal.local.txn import LocalTxn
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
-from wal.node.slices import sliced
+from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import count_of, key_of, messages_of
 from wal.rpc.positions import id_or_none, position_from_proto, position_to_proto
+from wal.rpc.slices import sliced
 from wal.rpc.txn_messages import TxnMessage
 from wal.write.checks import check_body
 from wal.write.idempotency.keys import Key

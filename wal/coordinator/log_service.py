@@ -23,14 +23,13 @@ from wal.channels.vchannels import VChannelInfo, common_place, place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.local.log import LocalLog
 from wal.network import Method
-from wal.node.draining import Draining
 from wal.node.hosted import identity_of
-from wal.node.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
 from wal.rpc.auth import Right, check_right
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
+from wal.rpc.draining import Draining
 from wal.rpc.methods import (
     ABORT_BROADCAST,
     ACK_BROADCAST,
@@ -53,6 +52,7 @@ from wal.rpc.methods import (
 from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_to_proto
 from wal.rpc.reports import broadcaster_to_proto, settings_to_proto
 from wal.rpc.serving import Handler
+from wal.rpc.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
 from wal.storage.metadata import IDS_KEY
 from wal.timestamp import IdAllocator
 from wal.write.checks import spans_pchannels

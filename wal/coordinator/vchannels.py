@@ -18,7 +18,7 @@ from actors import ActorError, InboxFullError
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import ChannelNotExistError, WALError
-from wal.local.vchannels import VChannelRoutes, settle
+from wal.node.routes import VChannelRoutes, settle
 from wal.read.cursors.service import CursorService
 from wal.write.operations import Drop
 from wal.write.pchannel import PChannel

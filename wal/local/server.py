@@ -2,7 +2,7 @@
 
 The state of a node as its component: both GetComponentStates, and gRPC's health for probes.
 
-Node: a log that this process serves to clients, from the start of its server to its end.
+LogServer: a log that this process serves to clients, from the start of its server to its end.
 
 The log stays its owner's: it is opened before the node starts, and closed after the node.
 """
@@ -17,19 +17,18 @@ from typing import Any, Final
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from wal.coordinator.discovery import Discovery
+from wal.coordinator.log_service import LogService
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
+from wal.local.access import Access
 from wal.local.log import LocalLog
+from wal.local.process import ProcessWatch, connections_within
 from wal.network import Method, ServerCertificate
-from wal.node.access import Access
 from wal.node.bounds import Bounded
 from wal.node.consume import ConsumeService
-from wal.node.discovery import Discovery
-from wal.node.draining import Draining
 from wal.node.fence import Fence, LogCheck
 from wal.node.hosted import Hosted
-from wal.node.log_service import LogService
 from wal.node.pchannel_service import PChannelService
-from wal.node.process import ProcessWatch, connections_within
 from wal.node.produce import ProduceService
 from wal.rpc.api.component_pb2 import (
     Abnormal,
@@ -42,12 +41,13 @@ from wal.rpc.api.component_pb2 import (
     Stopping,
 )
 from wal.rpc.auth import TokenCheck
+from wal.rpc.draining import Draining
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
 from wal.rpc.serving import MESSAGE_BYTES_MAX, Handler, add_handlers, listen, server_options
 from wal.settings import ServerBounds
 
 __all__ = [
-    "Node",
+    "LogServer",
     "States",
     "all_handlers",
 ]
@@ -132,7 +132,7 @@ _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
 """What a request has besides the messages in it: names, lengths, keys."""
 
 
-class Node:
+class LogServer:
     """A node that serves clients. `start` creates it; `address` is where it listens."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Node:
         self._certificate = certificate
 
     @classmethod
-    async def start(cls, log: LocalLog, access: Access) -> Node:
+    async def start(cls, log: LocalLog, access: Access) -> LogServer:
         """Serves an open log.
 
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.

@@ -33,8 +33,8 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import CopyNames, Record
-from wal.local.vchannels import VChannelRoutes
 from wal.message import BroadcastHeader, CopyOutcomes, MessageType
+from wal.node.routes import VChannelRoutes
 from wal.read.assembly import shared_copies
 from wal.settings import Settings
 from wal.write.copies import names_of

@@ -8,10 +8,10 @@ import grpc.aio
 
 from wal.errors import InvalidArgumentError
 from wal.network import Method
-from wal.node.draining import Draining
 from wal.node.hosted import Hosted
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
 from wal.rpc.serving import Handler
 

@@ -20,8 +20,6 @@ from wal.channels.vchannels import check_vchannel
 from wal.engine import NOT_EXPECTED
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.local.txn import LocalTxn
-from wal.local.vchannels import VChannelRoutes, refusal, tell
 from wal.message import (
     AppendResult,
     ForgottenResult,
@@ -32,6 +30,8 @@ from wal.message import (
     encode_properties,
     type_properties,
 )
+from wal.node.routes import VChannelRoutes, refusal, tell
+from wal.node.txn import LocalTxn
 from wal.settings import Settings
 from wal.ticks import check_tick
 from wal.write.bulk import Piece, bulk_results

@@ -8,8 +8,8 @@ from typing import Final
 
 from wal.errors import ChannelNotExistError, WALError
 from wal.frame import Record
-from wal.local.vchannels import VChannelRoutes, tell
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties
+from wal.node.routes import VChannelRoutes, tell
 from wal.ticks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.idempotency.keys import Key
