@@ -22,7 +22,7 @@ class SavingGate:
         self.open = asyncio.Event()
         self.failure: Exception | None = None
         self.waiting = 0
-        real = log.kv.compare_and_swap
+        real = log.coordinator.kv.compare_and_swap
 
         async def compare_and_swap(*arguments: Any) -> bool:
             self.waiting += 1
@@ -32,6 +32,6 @@ class SavingGate:
                 raise self.failure
             return await real(*arguments)
 
-        monkeypatch.setattr(log.kv, "compare_and_swap", compare_and_swap)
-        while log.oracle.take(262_144) is not None:
+        monkeypatch.setattr(log.coordinator.kv, "compare_and_swap", compare_and_swap)
+        while log.node.oracle.take(262_144) is not None:
             pass

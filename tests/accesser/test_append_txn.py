@@ -55,7 +55,7 @@ async def test_a_whole_transaction_in_one_call(log: WALAccesser) -> None:
         (b"1", MessageType.INSERT),
         (b"2", MessageType.DELETE),
     ]
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_without_bodies_it_is_delivered_as_a_committed_one_is(log: WALAccesser) -> None:
@@ -146,7 +146,7 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
             await txn.append_many([b"5"])
         assert grouped(await read_all(log, "orders")) == [[b"kept", b"1", b"2", b"3", b"4"]]
         assert [info.name for info in await log.vchannels()] == ["orders"], "a call that is refused creates no vchannel"
-        assert local(log).in_flight.size == 0
+        assert local(log).node.in_flight.size == 0
 
 
 async def test_wrong_arguments(log4: WALAccesser) -> None:
@@ -202,7 +202,7 @@ async def test_a_retry_writes_nothing(log: WALAccesser) -> None:
         assert not wide.duplicate, "the key of a wide transaction belongs to the set"
         assert (await log.append_txn(["b", "a"], [], idempotency_key=key)).time_tick == wide.time_tick
     assert await payloads(log, ["a", "b"]) == [b"1", b"2", b"3"] * 2
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_calls_in_flight_share_their_result_and_its_failure(
@@ -225,7 +225,7 @@ async def test_calls_in_flight_share_their_result_and_its_failure(
             one, two, *_ = await asyncio.gather(*calls[1:], *later)
             assert one.duplicate, "the first caller was cancelled, its transaction is written"
             assert one == two
-        assert local(log).in_flight.size == 0
+        assert local(log).node.in_flight.size == 0
     assert grouped(await read_all(log, "orders")) == [[b"0"], [b"p"], [b"p"]]
 
 
@@ -256,7 +256,7 @@ async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -
     await log.drop_vchannel("b")
     with pytest.raises(ChannelNotExistError, match="'b'"):
         await waiting
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -> None:
@@ -267,7 +267,7 @@ async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -
     outcome = (await asyncio.gather(wide, return_exceptions=True))[0]
     written = await payloads(log, "a")
     assert isinstance(outcome, ChannelNotExistError) == (written == []), outcome
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monk
     assert [type(outcome) for outcome in outcomes] == [StorageError] * 4
     assert not (await log.append_txn("orders", [b"again"], idempotency_key="k0")).duplicate
     assert await payloads(log, "orders") == [b"again"]
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_it_waits_for_room(location: str) -> None:

@@ -225,7 +225,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     """Returns the id of a broadcast to a and b, on two pchannels, whose b was dropped while its intent was being saved."""
     await log.create_vchannel("a", pchannel="p0")
     await log.create_vchannel("b", pchannel="p1")
-    kv = type(local(log).kv)
+    kv = type(local(log).coordinator.kv)
     began, dropped, commit = asyncio.Event(), asyncio.Event(), kv._commit
 
     async def slow(kv: KVBase, batch: Batch) -> bool:
@@ -358,7 +358,9 @@ async def test_a_drop_just_before_a_crash_is_an_ack_after_it(
 ) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
-        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears
+        monkeypatch.setattr(
+            local(log).coordinator.vchannels, "on_dropped", lambda name: None
+        )  # the broadcaster never hears
         await log.drop_vchannel(NAMES[1])
         await log.create_vchannel(NAMES[1])
     async with open_wal(data) as log:
@@ -523,7 +525,7 @@ async def test_the_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: s
         for name in names:
             await log.create_vchannel(name)
         written = 0
-        kv = local(log).kv
+        kv = local(log).coordinator.kv
         commit = kv._commit
 
         async def counted(batch: Batch) -> bool:

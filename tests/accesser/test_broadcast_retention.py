@@ -28,7 +28,7 @@ async def ack_all(log: WALAccesser, broadcast_id: int) -> None:
 
 
 def pchannel(log: WALAccesser) -> PChannel:
-    return local(log).pchannels["p0"]
+    return local(log).node.pchannels["p0"]
 
 
 async def checkpointed(log: WALAccesser) -> None:
@@ -78,12 +78,12 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
         first = await broadcast(log, bytes(1000))
         for _ in range(12):
             await log.append_bulk([Message("noise", bytes(1 << 16)) for _ in range(16)])
-        await local(log).retention.turn()
+        await local(log).node.retention.turn()
         assert (await read_all(log, "a"))[0].message_id == first.append_results["a"].message_id
         (report,) = await log.retention()
         assert report.bytes > 10 * SEGMENT
         await ack_all(log, first.broadcast_id)
-        await local(log).retention.turn()
+        await local(log).node.retention.turn()
         (report,) = await log.retention()
         assert report.bytes <= 5 * SEGMENT
         assert await payloads(log, "a") == []

@@ -169,7 +169,7 @@ async def test_append_messages(open_again: Open, drive: Drive) -> None:
 async def test_append_txn(open_again: Open, drive: Drive, crowded: bool) -> None:
     log = await open_again()
     await log.append_txn("orders", [])
-    room = local(log).in_flight
+    room = local(log).node.in_flight
     at, on = 0, True
     while on:
         taken = room.bytes_max if crowded and at % 2 else 0

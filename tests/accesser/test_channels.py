@@ -310,7 +310,7 @@ class Faults:
 
 async def test_metadata_that_fail_leave_nothing_half_done(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(data, pchannels=4) as log:
-        faults = Faults(local(log).kv, monkeypatch)
+        faults = Faults(local(log).coordinator.kv, monkeypatch)
         there = await log.create_channels(OWNER, 5)
         faults.errors = [UnavailableError("the metadata do not answer")]
         with pytest.raises(UnavailableError):
@@ -335,7 +335,7 @@ async def test_metadata_that_fail_leave_nothing_half_done(data: str, monkeypatch
 @pytest.mark.parametrize("lost", [True, False])
 async def test_an_unknown_outcome_leaves_all_or_none(data: str, monkeypatch: pytest.MonkeyPatch, *, lost: bool) -> None:
     async with open_wal(data, pchannels=4) as log:
-        faults = Faults(local(log).kv, monkeypatch)
+        faults = Faults(local(log).coordinator.kv, monkeypatch)
         faults.lost = lost
         faults.errors = [UnknownOutcomeError("the answer was lost")]
         with pytest.raises(UnknownOutcomeError):
@@ -402,7 +402,7 @@ async def test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it(
 ) -> None:
     """The record is being removed already: the actor has to end too."""
     names = await log.create_channels(OWNER, 3)
-    group = next(iter(local(log).pchannels.values())).actor_group
+    group = next(iter(local(log).node.pchannels.values())).actor_group
     monkeypatch.setattr(group, "_inbox_max", 2)
     appends = [log.append_nowait(Message(names[0], b"%d" % number)) for number in range(2)]
     with pytest.raises(WouldBlockError):

@@ -31,7 +31,7 @@ def names(data: str, pattern: str) -> list[str]:
 
 async def checkpointed(log: WALAccesser) -> int:
     """Waits until the checkpoint is at the end of the log, and returns its position."""
-    pchannel = local(log).pchannels["p0"]
+    pchannel = local(log).node.pchannels["p0"]
     assert pchannel.checkpointer is not None
     ledger = pchannel.checkpointer.ledger
     async with asyncio.timeout(60):
@@ -120,7 +120,7 @@ async def test_a_close_leaves_nothing_to_replay(data: str) -> None:
     assert record["position"] == record["state"]
     assert names(data, "checkpoint-*") == [f"checkpoint-{record['state']:016x}"]
     async with open_wal(data) as log:
-        assert local(log).pchannels["p0"].keyed.table.keyed_since_checkpoint == 0
+        assert local(log).node.pchannels["p0"].keyed.table.keyed_since_checkpoint == 0
         await keyed.check(log)
     assert await record_of(data) == record, "nothing keyed happened"
 
@@ -130,7 +130,7 @@ async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: 
     keyed = Keyed()
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
-        checkpointer = local(log).pchannels["p0"].checkpointer
+        checkpointer = local(log).node.pchannels["p0"].checkpointer
         assert checkpointer is not None
         checkpointer.ledger.state_bytes = 1 << 40  # no freed space is worth a checkpoint
         await keyed.append(log, 3)
@@ -192,7 +192,7 @@ async def test_later_state_has_the_keys_of_before(data: str) -> None:
 async def test_the_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(keyed_events=50))
     async with open_wal(data) as log:
-        ledger = local(log).pchannels["p0"].checkpointer
+        ledger = local(log).node.pchannels["p0"].checkpointer
         assert ledger is not None
         seen = set()
         for number in range(1_000):
@@ -270,7 +270,7 @@ async def test_no_room_at_close_loses_nothing(data: str, monkeypatch: pytest.Mon
     keyed = Keyed()
     async with open_wal(data) as log:
         await keyed.append(log, 3)
-        checkpoints = local(log).pchannels["p0"].log
+        checkpoints = local(log).node.pchannels["p0"].log
 
         async def full(*_: object) -> None:
             raise NoSpaceError("no room for the checkpoint")

@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
         self.inside: LocalLog = local(log)
-        self.operator: AppendOperator = CopiesOperator(self.inside)
+        self.operator: AppendOperator = CopiesOperator(self.inside.node)
 
     async def header(self, names: Sequence[str] = NAMES) -> BroadcastHeader:
         await self.operator.places(names)
@@ -100,7 +100,7 @@ async def test_log_and_memory_agree_after_a_cancelled_call(bench: Bench) -> None
             await call
         results(await bench.append(header))
         assert await bench.count("a") == before + 1, turns
-    assert bench.inside.in_flight.size == 0
+    assert bench.inside.node.in_flight.size == 0
 
 
 async def test_copies_keep_the_order_of_the_calls(bench: Bench) -> None:
@@ -166,7 +166,7 @@ async def test_forgotten_broadcasts_are_reported_when_a_checkpoint_is_durable(be
     headers = [await bench.header() for _ in range(3)]
     for header in headers:
         await bench.append(header)
-    checkpointer = bench.inside.pchannels["p0"].checkpointer
+    checkpointer = bench.inside.node.pchannels["p0"].checkpointer
     assert checkpointer is not None
 
     async def checkpoint() -> None:
@@ -209,11 +209,11 @@ async def test_no_copy_is_in_the_log_after_a_failed_write(data: str) -> None:
     async with open_wal(data) as log:
         bench = Bench(log)
         header = await bench.header()
-        bench.inside.pchannels["p0"].fail(StorageError("the disk failed"))
+        bench.inside.node.pchannels["p0"].fail(StorageError("the disk failed"))
         with pytest.raises(StorageError) as refused:
             await bench.append(header)
         assert not refused.value.outcome_unknown
-        assert bench.inside.in_flight.size == 0
+        assert bench.inside.node.in_flight.size == 0
 
 
 async def test_the_operator_takes_no_copies_after_the_close(location: str) -> None:
@@ -230,8 +230,8 @@ async def test_vchannels_are_durable_before_their_places_are_answered(data: str)
         bench = Bench(log)
         places = await bench.operator.places(["a", "b", "c", "d"])
         assert sorted(name for names in places.values() for name in names) == ["a", "b", "c", "d"]
-        assert set(bench.inside.vchannels.directory.saved) == {"a", "b", "c", "d"}
-        assert bench.inside.vchannels.saving == {}
+        assert set(bench.inside.coordinator.vchannels.directory.saved) == {"a", "b", "c", "d"}
+        assert bench.inside.coordinator.vchannels.saving == {}
 
 
 async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
@@ -240,7 +240,7 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
     async with open_wal(location, pchannels=2) as log:
         bench = Bench(log)
         await log.create_vchannel("moved", pchannel="p0")
-        kv = type(bench.inside.kv)
+        kv = type(bench.inside.coordinator.kv)
         saved, commit = asyncio.Event(), kv._commit
 
         async def slow(kv: KVBase, batch: Batch) -> bool:
@@ -250,13 +250,13 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
 
         monkeypatch.setattr(kv, "_commit", slow)
         places = start(bench.operator.places(["moved", "new"]))
-        while "new" not in bench.inside.vchannels.saving:
+        while "new" not in bench.inside.coordinator.vchannels.saving:
             await asyncio.sleep(0)
         dropped = start(log.drop_vchannel("moved"))
-        while "moved" in bench.inside.vchannels.records:
+        while "moved" in bench.inside.coordinator.vchannels.records:
             await asyncio.sleep(0)
         made = start(log.create_vchannel("moved", pchannel="p1"))
-        while "moved" not in bench.inside.vchannels.records:
+        while "moved" not in bench.inside.coordinator.vchannels.records:
             await asyncio.sleep(0)
         saved.set()
         await asyncio.gather(dropped, made)
@@ -266,11 +266,11 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
 
 async def test_a_full_inbox_is_a_retryable_error(bench: Bench) -> None:
     header = await bench.header()
-    group = bench.inside.pchannels["p0"].actor_group
+    group = bench.inside.node.pchannels["p0"].actor_group
     group._inbox_max = 0
     with pytest.raises(WouldBlockError):
         await bench.append(header)
-    assert bench.inside.in_flight.size == 0
+    assert bench.inside.node.in_flight.size == 0
     group._inbox_max = 1 << 20
     results(await bench.append(header))
 
@@ -284,7 +284,7 @@ async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
 ) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
-        copies, in_flight = bench.inside.pchannels["p0"].copies, bench.inside.in_flight
+        copies, in_flight = bench.inside.node.pchannels["p0"].copies, bench.inside.node.in_flight
         one, other = await bench.header(), await bench.header()
         judge = copies._judge
 
@@ -315,7 +315,7 @@ async def test_a_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting
 ) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
-        copies = bench.inside.pchannels["p0"].copies
+        copies = bench.inside.node.pchannels["p0"].copies
         header = await bench.header()
         first, second, third = start(bench.append(header)), start(bench.append(header)), start(bench.append(header))
         await asyncio.sleep(0)
@@ -329,13 +329,13 @@ async def test_a_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting
         for call in (second, third):
             with pytest.raises(UnknownError, match="Defect"):
                 await call
-        assert bench.inside.in_flight.size == 0
+        assert bench.inside.node.in_flight.size == 0
 
 
 async def test_a_defect_fails_calls_that_wait_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
-        pchannel = bench.inside.pchannels["p0"]
+        pchannel = bench.inside.node.pchannels["p0"]
         header, other = await bench.header(), await bench.header()
         await bench.append(header, ["a"])
         pchannel.ticks.held.append((pchannel.copies, None))  # an operation waits for ticks, so those after it do
@@ -357,4 +357,4 @@ async def test_a_defect_fails_calls_that_wait_for_ticks(location: str, monkeypat
             with pytest.raises(UnknownError, match="Defect"):
                 await call
         assert not pchannel.ticks.held
-        assert bench.inside.in_flight.size == 0
+        assert bench.inside.node.in_flight.size == 0

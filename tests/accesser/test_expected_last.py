@@ -81,7 +81,7 @@ async def test_event_in_flight_counts(log: WALAccesser, monkeypatch: pytest.Monk
     """The id of the last event is handed out only once the event is durable."""
     await log.raw_append(order())
     last = await log.last("orders")
-    gate = Gate(log, monkeypatch, next(iter(local(log).pchannels)))
+    gate = Gate(log, monkeypatch, next(iter(local(log).node.pchannels)))
     first = log.append_nowait(order(b"1"), expected_last=last)
     late = log.append_nowait(order(b"2"), expected_last=last, idempotency_key="late")
     transaction = start(log.append_txn("orders", [b"3"], expected_last=last))
@@ -103,7 +103,7 @@ async def test_refused_event_in_flight_never_was(log: WALAccesser, monkeypatch: 
     """The event that an append conflicts with is refused by a full disk: nobody gets its id, and the same append succeeds later."""
     await log.raw_append(order())
     last = await log.last("orders")
-    gate = Gate(log, monkeypatch, next(iter(local(log).pchannels)))
+    gate = Gate(log, monkeypatch, next(iter(local(log).node.pchannels)))
     first = log.append_nowait(order(b"1"))
     late = log.append_nowait(order(b"2"), expected_last=last)
     await turns()
@@ -268,7 +268,7 @@ async def test_last_event_outlives_truncation(data: str, monkeypatch: pytest.Mon
                 lasts["orders"] = result.message_id
             assert result.message_id is not None
             await log.truncate(up_to=result.message_id)
-            pchannel = local(log).pchannels["p0"]
+            pchannel = local(log).node.pchannels["p0"]
             assert pchannel.checkpointer is not None
             while checkpoints and pchannel.checkpointer.ledger.last.position < result.message_id.position:
                 await asyncio.sleep(0.001)

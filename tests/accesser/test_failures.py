@@ -72,7 +72,7 @@ async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcom
     """The backend has the frames and may write them: an error that said otherwise would invite a duplicate."""
     await log.raw_append(Message("orders", b"0"))
     opened = local(log)
-    pchannel = opened.pchannels["p0"]
+    pchannel = opened.node.pchannels["p0"]
     future = log.append_nowait(Message("orders", b"1"))
     while not pchannel.frames.frames_in_flight:
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
     async def begin() -> None:
         await log.txn("orders")
 
-    monkeypatch.setattr(local(log).oracle, "take", taken_over)
+    monkeypatch.setattr(local(log).node.oracle, "take", taken_over)
     async with asyncio.timeout(60):
         outcomes = await asyncio.gather(
             begin(), log.raw_append(Message("orders", b"1")), begin(), return_exceptions=True
@@ -128,7 +128,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
         await made_on(log, "p0", "broken")
         await made_on(log, "p1", "sound")
         opened = local(log)
-        broken, sound = opened.pchannels["p0"], opened.pchannels["p1"]
+        broken, sound = opened.node.pchannels["p0"], opened.node.pchannels["p1"]
         real = pipeline.encode_frame
 
         def defect(*arguments: Any, **options: Any) -> Any:
@@ -143,11 +143,11 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
             await asyncio.sleep(0.001)
         gate = SavingGate(opened, monkeypatch)
         waiting = log.append_nowait(Message("sound", b"1"))
-        opened._hosting._ticks.tell(broken)
+        opened.node.hosting._ticks.tell(broken)
         await turns(5)
         gate.open.set()
         await waiting
-        while opened.oracle.take(262_144) is not None:
+        while opened.node.oracle.take(262_144) is not None:
             pass
         await log.raw_append(Message("sound", b"2"))
         assert await payloads(log, "sound") == [b"1", b"2"]
@@ -160,7 +160,7 @@ async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> N
         ahead = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(5)]
     await asyncio.gather(*ahead)
     opened = local(log)
-    group = opened.pchannels["p0"].actor_group
+    group = opened.node.pchannels["p0"].actor_group
     group.pause()
     waiting = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(8)]
     group.cut_off()
@@ -174,7 +174,7 @@ async def test_dropping_a_vchannel_that_failed_raises_its_error(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
-    vchannel = local(log).vchannels.routes["orders"]
+    vchannel = local(log).node.routes.actors["orders"]
     for submit in ("submit", "submit_plain"):
         monkeypatch.setattr(vchannel.pchannel.frames, submit, lambda *_: 1 / 0)
     with pytest.raises(UnknownError):

@@ -33,7 +33,7 @@ class Gate:
     """Withholds the frames of a pchannel from its backend until the test releases them, or refuses them as a full disk does."""
 
     def __init__(self, log: WALAccesser, monkeypatch: pytest.MonkeyPatch, name: str = "p0") -> None:
-        self._log = local(log).pchannels[name].log
+        self._log = local(log).node.pchannels[name].log
         self._append = self._log.append
         self.held: list[tuple[EncodedFrame, Any]] = []
         self.shut = True
@@ -87,7 +87,7 @@ async def test_a_key_in_flight_shares_its_result_and_takes_room_until_then(
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
-    in_flight = local(log).in_flight
+    in_flight = local(log).node.in_flight
     await turns()
     size = in_flight.size
     sharers = [nowait(log, b"other", "k") for _ in range(5)]
@@ -114,7 +114,7 @@ async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
     with pytest.raises(NoSpaceError):
         await sharer
     assert not (await nowait(log, b"2", "k")).duplicate
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     assert await payloads(log, "orders") == [b"2"]
 
 
@@ -144,7 +144,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     assert not (await other).duplicate
     await plain
     assert written(log).pchannels[0].barriers == 0
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     results = [await nowait(log, b"%d" % sequence, key(sequence)) for sequence in (1, 2, 3)]
     assert not any(result.duplicate for result in results)
     assert await payloads(log, "orders") == [b"0", b"plain", b"other", b"1", b"2", b"3"]
@@ -169,7 +169,7 @@ async def test_a_sequence_that_waits_fails_with_the_second_of_two_refused_frames
     assert [type(error) for error in found] == [NoSpaceError, NoSpaceError, InvalidRequestSeqError]
     assert not (await nowait(log, b"1", key(1))).duplicate
     assert not (await nowait(log, b"2", key(2))).duplicate
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
@@ -200,9 +200,9 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     first = nowait(log, b"1", key(1))
     await turns()
     opened = local(log)
-    pchannel = opened.pchannels["p0"]
-    take = opened.oracle.take
-    monkeypatch.setattr(opened.oracle, "take", lambda count: None)
+    pchannel = opened.node.pchannels["p0"]
+    take = opened.node.oracle.take
+    monkeypatch.setattr(opened.node.oracle, "take", lambda count: None)
     asked = asyncio.Event()
     monkeypatch.setattr(pchannel.ticks, "_request", asked.set)
     second = nowait(log, b"2", key(2))
@@ -211,7 +211,7 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
         await asked.wait()  # so the frame is drafted
     gate.refuse()
     assert [type(error) for error in await outcomes([first, second])] == [NoSpaceError, InvalidRequestSeqError]
-    monkeypatch.setattr(opened.oracle, "take", take)
+    monkeypatch.setattr(opened.node.oracle, "take", take)
     pchannel.ticks_extended(None)
     await plain
     assert await payloads(log, "orders") == [b"0", b"plain"]
@@ -256,21 +256,21 @@ async def test_single_appends_are_withdrawn_out_of_what_waits_together(
     assert isinstance(again[1], AppendResult)
     assert again[1].duplicate, "its first caller was cancelled, the append goes on"
     assert await payloads(log, ["orders", "a", "b"]) == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
 
 
 async def test_a_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"0", "known")
-    vchannel = local(log).vchannels.routes["orders"]
+    vchannel = local(log).node.routes.actors["orders"]
     monkeypatch.setattr(vchannel.pchannel.frames, "submit_keyed", lambda *_: 1 / 0)
     futures = [nowait(log, b"1", "k"), nowait(log, b"0", "known"), nowait(log, b"1", "k"), nowait(log, b"2", key(1))]
     found = await outcomes(futures)
     assert [type(outcome) for outcome in found] == [UnknownError, AppendResult, UnknownError, UnknownError]
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     monkeypatch.undo()
     other = log.append_nowait(Message("other", b"1"), idempotency_key="k")
     assert not (await other).duplicate
-    scopes = local(log).pchannels["p0"].keyed.table.scopes.by_names.values()
+    scopes = local(log).node.pchannels["p0"].keyed.table.scopes.by_names.values()
     assert [entry.claims for scope in scopes for entry in scope.keys.values()] == [None, None], "nothing is pending"
 
 
@@ -348,13 +348,13 @@ async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
 async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders")
     await txn.append(b"body")
-    group = local(log).pchannels["p0"].actor_group
+    group = local(log).node.pchannels["p0"].actor_group
     monkeypatch.setattr(group, "_inbox_max", 0)
     with pytest.raises(WouldBlockError):
         await txn.commit()
     with pytest.raises(WouldBlockError):
         await nowait(log, b"refused", "k")
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     monkeypatch.undo()
     await txn.commit()
     assert not (await nowait(log, b"1", "k")).duplicate
@@ -455,7 +455,7 @@ async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAcce
     with pytest.raises(InvalidRequestSeqError):
         await after
     assert await log.producers() == []
-    assert local(log).in_flight.size == 0
+    assert local(log).node.in_flight.size == 0
     assert not (await nowait(log, b"1", key(1))).duplicate
 
 
@@ -628,7 +628,7 @@ async def test_no_room_in_flight(location: str) -> None:
         waiting = [start(log.raw_append(Message("orders", b"1"), idempotency_key="k")) for _ in range(3)]
         assert sorted([(await task).duplicate for task in waiting]) == [False, True, True]
         await large
-        assert local(log).in_flight.size == 0
+        assert local(log).node.in_flight.size == 0
 
 
 async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
@@ -649,7 +649,7 @@ async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
                 await nowait(log, b"", idempotency_key)
         await log.create_vchannel("orders")
         assert not (await nowait(log, b"", "k")).duplicate
-        assert local(log).in_flight.size == 0
+        assert local(log).node.in_flight.size == 0
 
 
 async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,7 +658,7 @@ async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, m
     async with open_wal(data) as log:
         first = await log.raw_append(Message("orders", b"1"), idempotency_key=plain)
         second = await log.raw_append(Message("orders", b"2"), idempotency_key=sequence)
-        kv = local(log).kv
+        kv = local(log).coordinator.kv
         save = kv.multi_save_and_remove
 
         async def keep(saves: Any, removals: Any) -> None:

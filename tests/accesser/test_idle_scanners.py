@@ -48,7 +48,7 @@ KINDS: Final[dict[str, Make]] = {
 
 
 def only_pchannel(log: WALAccesser) -> PChannel:
-    (pchannel,) = local(log).pchannels.values()
+    (pchannel,) = local(log).node.pchannels.values()
     return pchannel
 
 

@@ -65,13 +65,13 @@ async def test_close_while_a_vchannel_is_being_created(log: WALAccesser, monkeyp
     """An append that is accepted while the record is being saved is written before the log is closed."""
     opened = local(log)
     gate = asyncio.Event()
-    real = opened.kv.multi_save_and_remove
+    real = opened.coordinator.kv.multi_save_and_remove
 
     async def save(*arguments: Any) -> None:
         await gate.wait()
         await real(*arguments)
 
-    monkeypatch.setattr(opened.kv, "multi_save_and_remove", save)
+    monkeypatch.setattr(opened.coordinator.kv, "multi_save_and_remove", save)
     made = start(log.create_vchannel("explicit"))
     implied = log.append_nowait(Message("orders", b"1"))
     closing = start(log.close())

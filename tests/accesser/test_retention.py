@@ -69,14 +69,14 @@ async def until(condition: Callable[[], Any]) -> None:
 async def open_quiet(location: str, clock: VirtualClock, **settings: Any) -> WALAccesser:
     """Yields a log whose retention runs only when a test says so: time stands still, and nothing else wakes it."""
     log = await open_virtual(location, clock, **settings)
-    for pchannel in local(log).pchannels.values():
+    for pchannel in local(log).node.pchannels.values():
         pchannel.log.sealed = None
     return log
 
 
 async def turn(log: WALAccesser) -> None:
     """Runs retention once, without waiting for its interval."""
-    await local(log).retention.turn()
+    await local(log).node.retention.turn()
 
 
 def disk_bytes(data: str) -> int:
@@ -298,7 +298,7 @@ async def test_a_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
     try:
         with caplog.at_level(logging.WARNING, "wal.retention"):
             for _ in range(2):
-                await local(log).retention.turn(lock_timeout_s=0.01)
+                await local(log).node.retention.turn(lock_timeout_s=0.01)
         assert (await numbers(log))[0] == 0
         await fill(log, 1, first=128)
         assert caplog.text.count("retention waits") == 1
@@ -315,7 +315,7 @@ async def test_a_failed_retention_turn_is_tried_again(
 ) -> None:
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 8)
-    pchannel_log = local(log).pchannels["p0"].log
+    pchannel_log = local(log).node.pchannels["p0"].log
 
     async def full(position: int, index: int) -> None:
         raise NoSpaceError("the disk is full")
@@ -357,7 +357,7 @@ async def test_a_full_disk_can_be_cut_although_nothing_can_be_stored(
 async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB)
     results = await fill(log, 12)
-    pchannel = local(log).pchannels["p0"]
+    pchannel = local(log).node.pchannels["p0"]
     await pchannel.log.truncate(results[150].message_id.position, 0)
     one = await told(log)
     assert [holder.kind for holder in one.holders] == ["checkpoint"]

@@ -63,7 +63,7 @@ async def test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved(
 async def test_no_event_at_or_below_a_promised_tick(log: WALAccesser) -> None:
     """The promised tick rises at every turn of the loop while writers continue; every later event is above it."""
     opened = local(log)
-    pchannel = opened.pchannels["p0"]
+    pchannel = opened.node.pchannels["p0"]
     promised: list[int] = []
     over = False
 
@@ -94,4 +94,4 @@ async def test_no_event_at_or_below_a_promised_tick(log: WALAccesser) -> None:
             assert message.time_tick > last
             last = message.time_tick
     assert promised == sorted(promised)
-    assert isinstance(opened.oracle, TimestampOracle)
+    assert isinstance(opened.node.oracle, TimestampOracle)

@@ -134,7 +134,7 @@ def test_a_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data:
 
     async def was_clean() -> bool:
         async with open_wal(data) as again:
-            return all(pchannel.log.state.clean for pchannel in local(again).pchannels.values())
+            return all(pchannel.log.state.clean for pchannel in local(again).node.pchannels.values())
 
     assert not asyncio.run(was_clean())
     assert asyncio.run(was_clean())
@@ -227,7 +227,7 @@ async def test_a_log_that_is_collected_while_its_loop_runs_is_closed(data: str) 
         del log
         gc.collect()
     async with open_wal(data) as again:
-        assert all(pchannel.log.state.clean for pchannel in local(again).pchannels.values())
+        assert all(pchannel.log.state.clean for pchannel in local(again).node.pchannels.values())
     assert (await last).message_id is not None
     assert await count(data) == 2
 

@@ -17,8 +17,8 @@ from typing import Any
 from broadcaster import BroadcasterLimits
 from wal import Settings
 from wal.channels.pchannels import CHECKPOINT_PREFIX
+from wal.coordinator import coordinator
 from wal.kv import SqliteKV
-from wal.local import log as local_log
 from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
@@ -79,7 +79,7 @@ async def serve(
     points.watch()
     points.counting = counting
     # Done marks are removed as soon as no log lists their copies, so that a too early removal shows.
-    local_log.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[misc, assignment]
+    coordinator.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[misc, assignment]
     log = LocalLog(parse_location(directory), Settings(pchannels=3, segment_bytes=1 << 20))
     await log.open()
     node = await LogServer.start(log, Access(listen=listen))
@@ -90,13 +90,13 @@ async def serve(
                 points.counting = True
                 line.send(("counting",))
             case ("checkpoint", name):
-                checkpointer = log.pchannels[name].checkpointer
+                checkpointer = log.node.pchannels[name].checkpointer
                 assert checkpointer is not None
                 checkpointer.request()
                 await checkpointer.make_room()
                 line.send(("checkpointed", name))
             case ("records",):
-                line.send(("records", await log.kv.under(BROADCAST_ROOT).load_with_prefix("")))
+                line.send(("records", await log.coordinator.kv.under(BROADCAST_ROOT).load_with_prefix("")))
     await node.close()
     await log.close()
     line.send(("closed", points.count))

@@ -83,7 +83,7 @@ async def script(log: WALAccesser) -> None:
         if round_number > 1:
             await broadcast.abort(result.broadcast_id, "no more of it")
             say("aborted", result.broadcast_id)
-        for pchannel in local(log).pchannels.values():
+        for pchannel in local(log).node.pchannels.values():
             assert pchannel.checkpointer is not None
             pchannel.checkpointer.request()
             await pchannel.checkpointer.make_room()
@@ -138,7 +138,7 @@ async def run(mode: str, directory: str, number: int) -> None:
             group.create_task(caller(log, random.Random(chance.random())))
         while True:
             await asyncio.sleep(0.05)
-            for pchannel in local(log).pchannels.values():
+            for pchannel in local(log).node.pchannels.values():
                 assert pchannel.checkpointer is not None
                 pchannel.checkpointer.request()
 

@@ -142,7 +142,7 @@ async def finish(directory: Path) -> None:
     async with open_wal(directory, segment_bytes=1 << 20) as log:
         assert await log.broadcast().tasks() == []
         assert await in_log(log) == before
-        assert all(len(pchannel.copies.table) == 0 for pchannel in local(log).pchannels.values())
+        assert all(len(pchannel.copies.table) == 0 for pchannel in local(log).node.pchannels.values())
 
 
 @pytest.mark.usefixtures("write_path")

@@ -67,7 +67,7 @@ async def test_a_large_request_is_no_larger_frame(
     """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""
     await served.log.create_vchannel("orders", None)
     lengths: list[int] = []
-    for pchannel in served.log.pchannels.values():
+    for pchannel in served.log.node.pchannels.values():
         write = pchannel.log.append
 
         def counted(frame: EncodedFrame, settled: Any, write: Any = write) -> None:
@@ -75,7 +75,7 @@ async def test_a_large_request_is_no_larger_frame(
             write(frame, settled)
 
         monkeypatch.setattr(pchannel.log, "append", counted)
-    group_bytes = served.log.pchannels["p0"].log.group_bytes
+    group_bytes = served.log.node.pchannels["p0"].log.group_bytes
     stream = await opened(connection)
     await stream.write(append(1, *[Message("orders", bytes(1_000_000))] * 7))
     found = await outcomes(stream, 7)
@@ -92,17 +92,17 @@ async def test_more_than_has_room_waits_for_it() -> None:
         found = await outcomes(stream, 300)
         assert all(isinstance(outcome, AppendResult) for outcome in found.values())
         assert len(await stored(served, "orders")) == 300
-        assert served.log.in_flight.size == 0
+        assert served.log.node.in_flight.size == 0
 
 
 async def test_each_message_for_a_dropped_vchannel_is_an_error(served: Serving, connection: Connection) -> None:
     await served.log.create_vchannel("orders", None)
     await served.log.appends.append_waiting(Message("orders", b"first"), 0)
-    vchannel = served.log.vchannels.routes["orders"]
+    vchannel = served.log.node.routes.actors["orders"]
     stream = await opened(connection)
     vchannel.closed = lambda: ChannelNotExistError("vchannel 'orders' was dropped")
     await stream.write(append(5, *[Message("orders", b"late")] * 3))
     found = await outcomes(stream, 3)
     assert sorted(found) == [5, 6, 7]
     assert all(isinstance(outcome, ChannelNotExistError) for outcome in found.values())
-    assert served.log.in_flight.size == 0
+    assert served.log.node.in_flight.size == 0

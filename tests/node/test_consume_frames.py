@@ -105,7 +105,7 @@ async def test_pages_follow_each_other_without_a_gap(served: Serving, connection
         assert position_from_proto(page.start) == at
         at = position_from_proto(page.next_position)
     assert len(feed.pages) > 5
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     while position_from_proto(feed.tail.durable_end) < pchannel.tail.durable_end:
         await feed.update()
     assert feed.tail.promised_tick <= pchannel.tail.promised_tick
@@ -113,7 +113,7 @@ async def test_pages_follow_each_other_without_a_gap(served: Serving, connection
 
 async def test_old_frames_are_read_from_the_log(served: Serving, connection: Connection) -> None:
     await put(served, *[Message("orders", b"%d" % number) for number in range(50)])
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     pchannel.recent.restart(pchannel.tail.durable_end)
     feed = await Feed.open(connection, start=BEGINNING)
     assert await feed.payloads(50) == [b"%d" % number for number in range(50)]
@@ -231,7 +231,7 @@ async def test_a_truncated_start_names_the_earliest_event(served: Serving, conne
 
 async def test_the_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, connection: Connection) -> None:
     failed = await Feed.open(connection)
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(ClosedError("this log was closed in the middle"))
     with pytest.raises(ClosedError, match="in the middle"):
         while True:
@@ -244,5 +244,5 @@ async def test_a_stopping_node_ends_the_feed(served: Serving, connection: Connec
     with pytest.raises(WALError, match="is being stopped"):
         while True:
             await feed.update()
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     assert not pchannel.readers

@@ -212,7 +212,7 @@ async def test_a_dropped_vchannel_and_a_stopping_node_end_their_readers(served: 
 async def test_a_vchannel_of_another_pchannel_is_an_error(contract: Contract) -> None:
     async with serving(pchannels=2) as served, Foreign(served.address, contract) as foreign:
         info = await foreign.assigned()
-        other = next(name for name in served.log.pchannels if name != info.name)
+        other = next(name for name in served.log.node.pchannels if name != info.name)
         await served.log.create_vchannel("there", other)
         filters = [{"vchannel": foreign.kind("DeliverFilterVChannel")(vchannel="there")}]
         one = Reader(foreign, info, policy={"all": _own_empty(foreign)}, filters=filters)

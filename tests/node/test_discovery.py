@@ -16,7 +16,7 @@ async def test_all_pchannels_are_on_the_one_node(served: Serving, foreign: Forei
     full = (await call.read()).full_assignment
     (assignment,) = full.assignments
     assert (assignment.node.server_id, assignment.node.address) == (1, served.address)
-    here = {name: pchannel.log.term for name, pchannel in served.log.pchannels.items()}
+    here = {name: pchannel.log.term for name, pchannel in served.log.node.pchannels.items()}
     assert {info.name: info.term for info in assignment.channels} == here
     assert (full.version.local, getattr(full.version, "global")) == (1, max(here.values()))
 

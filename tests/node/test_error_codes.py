@@ -53,7 +53,7 @@ async def channel_not_exist(_served: Serving, foreign: Foreign) -> tuple[grpc.St
 
 async def channel_fenced(served: Serving, foreign: Foreign) -> tuple[None, int]:
     producer = await Producer.open(foreign)
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(ChannelFencedError("a writer of a higher term has the pchannel"))
     with pytest.raises(Refused) as refused:
         await producer.send("orders", b"x")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.node.foreign import keep_poller
 from tests.node.servers import Serving
+from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError, SessionLostError
-from wal.local.log import LocalLog
 from wal.network import Method
 from wal.node import fence
 from wal.rpc.api import cluster_pb2
@@ -36,7 +36,7 @@ async def call(served: Serving, method: Method[Any, Any], request: Any, *header:
 
 
 def names(served: Serving) -> list[str]:
-    return list(served.log.vchannels.records)
+    return list(served.log.coordinator.vchannels.records)
 
 
 async def test_a_change_with_an_older_number_is_refused(served: Serving) -> None:
@@ -60,14 +60,14 @@ async def test_sessions_do_not_concern_each_other(served: Serving) -> None:
 async def test_a_change_that_has_begun_is_waited_for(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the next call of its client sees what came of it."""
     begun, go_on = asyncio.Event(), asyncio.Event()
-    create = LocalLog.create_vchannel
+    create = VChannels.create
 
-    async def slow(log: LocalLog, *given: Any) -> Any:
+    async def slow(vchannels: VChannels, *given: Any) -> Any:
         begun.set()
         await go_on.wait()
-        return await create(log, *given)
+        return await create(vchannels, *given)
 
-    monkeypatch.setattr(LocalLog, "create_vchannel", slow)
+    monkeypatch.setattr(VChannels, "create", slow)
     creating = asyncio.ensure_future(call(served, CREATE_VCHANNEL, CREATE, session_header("a", 0)))
     await begun.wait()
     await call(served, LIST_VCHANNELS, LIST, session_header("a", 0))  # one of the same number does not wait

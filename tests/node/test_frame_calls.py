@@ -61,7 +61,7 @@ async def ask(served: Serving, method: Method[Any, Any], request: Any) -> Any:
 
 
 def only(served: Serving) -> PChannel:
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     return pchannel
 
 

@@ -62,8 +62,10 @@ async def test_a_log_describes_itself() -> None:
         log = served.log
         told = await ask(connection, DESCRIBE_LOG, proto.DescribeLogRequest())
         assert (told.wal_name, told.frame_bytes_max) == (log.name, log.frame_bytes_max)
-        assert [identity_from_proto(one) for one in told.pchannels] == [one.origin() for one in log.pchannels.values()]
-        assert [one.pchannel.term for one in told.pchannels] == [one.log.term for one in log.pchannels.values()]
+        assert [identity_from_proto(one) for one in told.pchannels] == [
+            one.origin() for one in log.node.pchannels.values()
+        ]
+        assert [one.pchannel.term for one in told.pchannels] == [one.log.term for one in log.node.pchannels.values()]
         assert len(told.pchannels) == 3
         settings = reports.settings_from_proto(told.settings)
         assert (settings.retention_bytes, settings.message_bytes_max, settings.retention_s) == (1 << 20, 5_000, None)
@@ -147,7 +149,7 @@ async def test_a_call_that_its_client_cancels_leaves_nothing_behind(served: Serv
             call.cancel()
         while served.log.broadcasts.statistics().waiting:
             await asyncio.sleep(0.01)
-    assert "b" not in served.log.vchannels.records
+    assert "b" not in served.log.coordinator.vchannels.records
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ async def test_a_bad_broadcast_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         await ask(connection, APPEND_BROADCAST, request_)
-    assert not served.log.vchannels.records
+    assert not served.log.coordinator.vchannels.records
     assert not await tasks(connection)
 
 

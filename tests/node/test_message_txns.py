@@ -143,7 +143,7 @@ async def test_a_body_renews_the_lease_and_without_any_it_expires(contract: Cont
         Foreign(served.address, contract) as foreign,
     ):
         producer = await Producer.open(foreign)
-        (pchannel,) = served.log.pchannels.values()
+        (pchannel,) = served.log.node.pchannels.values()
         txn = await producer.begin("a", keepalive_ms=200)
         begun, bodies = pchannel.lease_now(), 0
         while pchannel.lease_now() < begun + 0.5:  # more than twice the keepalive

@@ -46,9 +46,9 @@ async def test_both_states_and_the_health_are_well(connection: Connection) -> No
 
 
 async def test_a_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -> None:
-    hosted = Hosted(served.log.pchannels)
+    hosted = Hosted(served.log.node.pchannels)
     (info,) = hosted.infos()
-    assert hosted.find(info) is hosted.find(PChannelInfo(name=info.name)) is served.log.pchannels[info.name]
+    assert hosted.find(info) is hosted.find(PChannelInfo(name=info.name)) is served.log.node.pchannels[info.name]
     with pytest.raises(ChannelNotExistError, match="'other' is not on this node, which has"):
         hosted.find(PChannelInfo(name="other", term=info.term))
     with pytest.raises(UnmatchedChannelTermError, match=rf"in term {info.term}, not {info.term + 1}: ask"):

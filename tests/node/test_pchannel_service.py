@@ -75,7 +75,7 @@ async def append(served: Serving, name: str = "a", payload: bytes = b"x" * 1_000
 
 def only(served: Serving) -> PChannel:
     """Returns the only pchannel of a log."""
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     return pchannel
 
 
@@ -100,7 +100,7 @@ async def test_a_pchannel_that_is_not_here_is_refused(
 
 async def test_the_latest_tick_covers_what_was_written() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
-        pchannels = list(served.log.pchannels)
+        pchannels = list(served.log.node.pchannels)
         here = place("a", pchannels)
         other = next(name for name in pchannels if name != here)
 
@@ -108,9 +108,9 @@ async def test_the_latest_tick_covers_what_was_written() -> None:
             request = proto.VChannelRequest(pchannel=PChannelInfo(name=pchannel), vchannel=name)
             return int((await ask(connection, GET_LATEST_TICK, request)).time_tick)
 
-        assert await tick("a", here) == served.log.pchannels[here].promised.tick
+        assert await tick("a", here) == served.log.node.pchannels[here].promised.tick
         written = await append(served, "a")
-        assert written.time_tick <= await tick("a", here) == served.log.pchannels[here].promised.tick
+        assert written.time_tick <= await tick("a", here) == served.log.node.pchannels[here].promised.tick
         with pytest.raises(InvalidArgumentError, match=f"'a' is on pchannel {here}, not on {other}"):
             await tick("a", other)
         with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
@@ -160,7 +160,7 @@ async def test_a_pchannel_reports_what_it_did() -> None:
     async with serving(pchannels=2, retention_s=500.0) as served, connected(served.address) as connection:
         await append(served, "a")
         await append(served, "b")
-        for name, pchannel in served.log.pchannels.items():
+        for name, pchannel in served.log.node.pchannels.items():
             request = proto.PChannelRequest(pchannel=PChannelInfo(name=name))
             counts = reports.statistics_from_proto(await ask(connection, GET_STATISTICS, request))
             now = pchannel.statistics()
@@ -184,7 +184,7 @@ async def test_producers_are_listed_and_forgotten(served: Serving, connection: C
 
 async def test_a_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
-        one, other = served.log.pchannels
+        one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", other)):
             await served.log.create_vchannel(name, pchannel)
             await served.log.appends.append_keyed_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
@@ -198,7 +198,7 @@ async def test_a_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
 
 def cursor(served: Serving, at: AppendResult, **changes: Any) -> Cursor:
     """Returns the cursor of a reader that has read up to here."""
-    incarnation = served.log.vchannels.incarnation("a")
+    incarnation = served.log.node.routes.incarnation("a")
     position, index = at.message_id.position, at.message_id.index
     made = Cursor(
         KEY,
@@ -259,10 +259,10 @@ async def test_a_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any
 
 async def test_a_cursor_belongs_to_the_list_of_its_pchannel() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
-        one, other = served.log.pchannels.values()
+        one, other = served.log.node.pchannels.values()
         await served.log.create_vchannel("a", one.channel)
         at = await append(served)
-        incarnation = served.log.vchannels.incarnation("a")
+        incarnation = served.log.node.routes.incarnation("a")
         position = (at.message_id.position, at.message_id.index)
         made = Cursor(KEY, (incarnation,), one.channel, one.log.incarnation, position, None, 0, 0.0)
         here = PChannelInfo(name=one.channel)

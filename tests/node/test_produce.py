@@ -227,7 +227,7 @@ async def test_a_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, co
 
 async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    message, oracle = Message("orders", b"x"), served.log.oracle
+    message, oracle = Message("orders", b"x"), served.log.node.oracle
     for number in range(70):
         seen = oracle.last + (59_000 << 18)
         await stream.write(proto.ProduceRequest(append=request_of(number, [(message, 0, None)], seen_time_tick=seen)))
@@ -283,14 +283,14 @@ async def test_a_vchannel_of_another_pchannel_is_refused() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         for number in (0, 1):
             info = await assigned(connection, number)
-            other = next(name for name in served.log.pchannels if name != info.name)
+            other = next(name for name in served.log.node.pchannels if name != info.name)
             await served.log.create_vchannel(f"on-{other}", other)
             stream = await opened(connection, info)
             await stream.write(append(1, Message(f"on-{other}", b"x")))
             refused = (await outcomes(stream, 1))[1]
             assert isinstance(refused, ChannelNotExistError)
             assert f"is on pchannel {other}, and this stream writes {info.name}" in str(refused)
-        assert not any(pchannel.statistics().events for pchannel in served.log.pchannels.values())
+        assert not any(pchannel.statistics().events for pchannel in served.log.node.pchannels.values())
 
 
 async def test_a_client_that_goes_away_leaves_what_was_accepted(served: Serving, connection: Connection) -> None:
@@ -366,7 +366,7 @@ async def test_a_pchannel_whose_storage_has_failed_refuses_every_later_request(
     served: Serving, connection: Connection
 ) -> None:
     stream = await opened(connection)
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(StorageError("the disk is gone", outcome_unknown=True))
     for number in (1, 2):
         await stream.write(append(number, Message("orders", b"y")))
@@ -379,7 +379,7 @@ async def test_a_failed_pchannel_refuses_every_later_request(served: Serving, co
     stream = await opened(connection)
     await stream.write(append(0, Message("orders", b"x")))
     await outcomes(stream, 1)
-    (pchannel,) = served.log.pchannels.values()
+    (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(ClosedError("this log was closed in the middle"))
     for number in (1, 2):
         await stream.write(append(number, Message("orders", b"y")))
@@ -396,7 +396,7 @@ async def test_a_wrong_pchannel_or_term_is_an_error(
     served: Serving, connection: Connection, info: PChannelInfo, error: type[WALError]
 ) -> None:
     if info.term:
-        info = PChannelInfo(name=next(iter(served.log.pchannels)), term=99)
+        info = PChannelInfo(name=next(iter(served.log.node.pchannels)), term=99)
     with pytest.raises(error):
         await opened(connection, info)
 

@@ -88,7 +88,7 @@ async def client(connection: Connection) -> AsyncIterator[Client]:
 async def test_the_commit_sends_all_bodies(served: Serving, client: Client) -> None:
     txn = await client.begin("a", "b", keepalive_s=30.0)
     assert txn.context.keepalive_milliseconds == 30_000
-    assert txn.term == next(iter(served.log.pchannels.values())).log.term
+    assert txn.term == next(iter(served.log.node.pchannels.values())).log.term
     await client.keep(txn, bodies=2, size=100)
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0, "they are with the client"
     result = await client.commit(txn, ["a", "b"], Message("a", b"1"), Message("b", b"2"), Message("a", b"3"))
@@ -218,8 +218,8 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
 
 async def test_a_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
     """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
-    (pchannel,) = served.log.pchannels.values()
-    txns, futures = ProduceTxns(served.log, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
+    (pchannel,) = served.log.node.pchannels.values()
+    txns, futures = ProduceTxns(served.log.node, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
     bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
     for key in (key_ext("once"), b""):
         begun = await client.begin("a", key_bytes=len(key))

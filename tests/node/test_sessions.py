@@ -64,7 +64,7 @@ async def test_nothing_of_the_older_stream_is_executed_once_the_newer_one_is_ans
 
 async def test_other_sessions_and_pchannels_are_left_alone() -> None:
     async with serving(pchannels=2, create_vchannels=False) as served, connected(served.address) as connection:
-        for number, pchannel in enumerate(served.log.pchannels):
+        for number, pchannel in enumerate(served.log.node.pchannels):
             await served.log.create_vchannel(f"v{number}", pchannel)
         streams = [
             (await begun(connection, b"", 0), "v0"),

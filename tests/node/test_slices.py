@@ -15,9 +15,9 @@ from google.protobuf.message import Message as Proto
 from actors.group import RUNS_A_TURN
 from tests.node.servers import Serving, connected, serving
 from tests.node.test_produce import opened, outcomes
+from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, Message, encode_properties
-from wal.node.routes import VChannelRoutes
 from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, outcomes_from_proto
@@ -88,7 +88,7 @@ async def answer(stream: Any, **request: Any) -> BaseException | None:
 
 async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served, connected(served.address) as connection:
-        with turns.counted(monkeypatch, VChannelRoutes, "_create"):
+        with turns.counted(monkeypatch, VChannels, "create_nowait"):
             names = [f"located-{number}" for number in range(MANY)]
             answered = await ask(
                 connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True)
@@ -136,7 +136,7 @@ async def test_a_transaction_that_is_refused_creates_nothing(served: Serving, co
         assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
     with pytest.raises(InvalidArgumentError, match="which bounds its vchannels"):
         await served.log.appends.begin_txn(tuple(many), 10.0, None)
-    assert not served.log.vchannels.records
+    assert not served.log.coordinator.vchannels.records
 
 
 async def test_a_transaction_without_room_creates_nothing() -> None:
@@ -146,11 +146,11 @@ async def test_a_transaction_without_room_creates_nothing() -> None:
         refused = await answer(stream, begin_txn=begin)
         assert isinstance(refused, InvalidArgumentError)
         assert "'v0' and 10 others would be 1 more than vchannels_max=10" in str(refused)
-        assert not served.log.vchannels.records
+        assert not served.log.coordinator.vchannels.records
         request = cluster_pb2.LocateVChannelsRequest(names=begin.vchannels, create=True)
         with pytest.raises(InvalidArgumentError, match="1 more than vchannels_max=10"):
             await ask(connection, LOCATE_VCHANNELS, request)
-        assert not served.log.vchannels.records
+        assert not served.log.coordinator.vchannels.records
 
 
 async def test_a_transaction_over_pchannels_creates_nothing() -> None:
@@ -162,7 +162,7 @@ async def test_a_transaction_over_pchannels_creates_nothing() -> None:
         ):
             with pytest.raises(InvalidArgumentError, match="and 6 others"):
                 await call()
-        assert not served.log.vchannels.records
+        assert not served.log.coordinator.vchannels.records
 
 
 async def test_too_many_entries_are_counted_before_they_are_read(
@@ -236,7 +236,7 @@ async def test_waiting_appends_are_taken_in_turns(turns: Turns, monkeypatch: pyt
         log = served.log
         for number in range(2):
             await log.create_vchannel(f"v{number}", None)
-        group = next(iter(log.pchannels.values())).actor_group
+        group = next(iter(log.node.pchannels.values())).actor_group
         group.pause()
         count = 2 * RUNS_A_TURN + 1
         futures = [log.appends.append(Message(f"v{number % 2}", b""), 0) for number in range(count)]

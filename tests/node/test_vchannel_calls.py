@@ -64,7 +64,7 @@ async def listed(connection: Connection) -> dict[str, VChannelState]:
 async def test_a_vchannel_from_its_creation_to_its_end(served: Serving, connection: Connection) -> None:
     state = await create(connection, "orders")
     assert (state.name, state.state, state.HasField("owner")) == ("orders", EXISTS, False)
-    assert vchannel_from_proto(state) == served.log.vchannels.records["orders"]
+    assert vchannel_from_proto(state) == served.log.coordinator.vchannels.records["orders"]
     assert await listed(connection) == {"orders": state}
     assert await locate(connection, "orders") == [state]
     with pytest.raises(ChannelExistError, match="'orders' exists already"):
@@ -97,7 +97,7 @@ async def test_a_bad_request_changes_nothing(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         await ask(connection, method, request_)
-    assert not served.log.vchannels.records
+    assert not served.log.coordinator.vchannels.records
 
 
 async def test_a_request_names_a_bounded_number_of_vchannels(
@@ -111,7 +111,7 @@ async def test_a_request_names_a_bounded_number_of_vchannels(
 
 async def test_locating_tells_where_a_vchannel_is_or_would_be() -> None:
     async with serving(pchannels=4) as served, connected(served.address) as connection:
-        pchannels = list(served.log.pchannels)
+        pchannels = list(served.log.node.pchannels)
         away = next(name for name in pchannels if name != place("a", pchannels))
         await create(connection, "a", away)
         states = await locate(connection, "a", "b", "a")
@@ -119,15 +119,15 @@ async def test_locating_tells_where_a_vchannel_is_or_would_be() -> None:
             ("a", away, EXISTS),
             ("b", place("b", pchannels), UNKNOWN),
         ]
-        assert states[1].incarnation == served.log.vchannels.directory.next_incarnation
+        assert states[1].incarnation == served.log.coordinator.vchannels.directory.next_incarnation
         (made,) = await locate(connection, "b", create=True)
         assert (made.state, made.pchannel) == (EXISTS, place("b", pchannels))
-        assert "b" in served.log.vchannels.directory.saved
+        assert "b" in served.log.coordinator.vchannels.directory.saved
 
 
 async def test_vchannels_that_must_be_together_are_on_one_pchannel() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
-        one, other = served.log.pchannels
+        one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", one), ("c", other)):
             await create(connection, name, pchannel)
         assert len(await locate(connection, "a", "b", together=True)) == 2
@@ -139,7 +139,7 @@ async def test_vchannels_that_must_be_together_are_on_one_pchannel() -> None:
         new = next(name for name in map(str, range(99)) if place(name, [one, other]) == other)
         with pytest.raises(InvalidArgumentError, match="cannot span pchannels"):
             await locate(connection, "a", new, together=True, create=True)
-        assert new not in served.log.vchannels.records
+        assert new not in served.log.coordinator.vchannels.records
 
 
 async def test_where_appends_create_no_vchannels_an_unknown_one_is_an_error() -> None:
@@ -162,7 +162,7 @@ async def test_a_vchannel_that_could_not_be_saved_is_not_shown(
         await release.wait()
         raise NoSpaceError("the disk is full")
 
-    monkeypatch.setattr(served.log.kv, "multi_save_and_remove", full)
+    monkeypatch.setattr(served.log.coordinator.kv, "multi_save_and_remove", full)
     creating = asyncio.create_task(locate(connection, "a", create=True))
     await asyncio.wait_for(saving.wait(), WAIT_S)
     locating = asyncio.create_task(locate(connection, "a"))
@@ -200,7 +200,9 @@ async def test_a_watcher_hears_of_every_change(served: Serving, connection: Conn
     async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         first = await anext(told)
         assert [(one.name, one.state) for one in first.vchannels] == [("before", EXISTS)]
-        assert dict(first.floors) == dict.fromkeys(served.log.pchannels, served.log.vchannels.directory.saved_next)
+        assert dict(first.floors) == dict.fromkeys(
+            served.log.node.pchannels, served.log.coordinator.vchannels.directory.saved_next
+        )
         known: dict[str, VChannelState] = {}
 
         async def until(name: str, state: VChannelState.State, incarnation: int) -> None:
@@ -218,9 +220,9 @@ async def test_a_watcher_hears_of_every_change(served: Serving, connection: Conn
         await until("a", EXISTS, again.incarnation)
         await ask(connection, DROP_VCHANNEL, proto.DropVChannelRequest(name="before"))
         await until("before", DROPPED, first.vchannels[0].incarnation)
-        assert len(served.log.vchannels.directory.watchers) == 1
+        assert len(served.log.coordinator.vchannels.directory.watchers) == 1
     async with asyncio.timeout(WAIT_S):
-        while served.log.vchannels.directory.watchers:
+        while served.log.coordinator.vchannels.directory.watchers:
             await asyncio.sleep(0.01)
 
 

@@ -121,7 +121,7 @@ async def test_a_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -
             await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"%d" % number))
         shutil.copytree(made, place)
     async with open_wal(str(place)) as log:
-        for pchannel in local(log).pchannels.values():
+        for pchannel in local(log).node.pchannels.values():
             table = pchannel.copies.table
             assert len(table) == 10
             assert distinct(table) == (1, 1, 32, 64), "all vchannels, and those that lie here"

@@ -115,6 +115,6 @@ def test_a_process_can_exit_with_its_logs_open(pulsar_server: PulsarAddress, tmp
 def test_the_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     [(status, said, errors)] = run_together(LOGGING, pulsar_server, tmp_path, processes=1)
     assert (status, errors) == (STATUS, "")
-    lines = [line for line in said.splitlines() if line.startswith("wal.storage.pulsar ")]
+    lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]
     assert any("Connected to broker" in line for line in lines), said
     assert {line.split()[1:3] == ["INFO", "wal-pulsar-log"] for line in lines} == {True}, said

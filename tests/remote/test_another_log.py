@@ -27,7 +27,7 @@ class Replaced:
 
     def __init__(self, first: Serving) -> None:
         self.address = first.address
-        self.before = first.log.log_id
+        self.before = first.log.coordinator.log_id
         self.now: Serving
 
     @asynccontextmanager
@@ -39,11 +39,11 @@ class Replaced:
         assert isinstance(error, FormatError)
         assert not error.retryable
         assert f"{self.before:x}" in str(error)
-        assert f"{self.now.log.log_id:x}" in str(error)
+        assert f"{self.now.log.coordinator.log_id:x}" in str(error)
 
 
 async def events_of(served: Serving) -> int:
-    return sum(pchannel.statistics().events for pchannel in served.log.pchannels.values())
+    return sum(pchannel.statistics().events for pchannel in served.log.node.pchannels.values())
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_keyed_append_stays_out() -> None:
                 await log.raw_append(Message("orders", b"1"), idempotency_key="k")
             replaced.check(raised.value)
         assert await events_of(replaced.now) == 0
-        assert replaced.now.log.vchannels.records == {}
+        assert replaced.now.log.coordinator.vchannels.records == {}
 
 
 async def test_transaction_stays_out() -> None:
@@ -131,7 +131,7 @@ async def test_first_call_is_refused() -> None:
             assert isinstance(error, BaseException)
             replaced.check(error)
         assert await events_of(replaced.now) == 0
-        assert replaced.now.log.vchannels.records == {}
+        assert replaced.now.log.coordinator.vchannels.records == {}
         for log in logs.values():
             await log.close()
 
@@ -163,7 +163,7 @@ async def test_two_addresses_name_two_logs() -> None:
         await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         chosen, other = (a, b) if await events_of(a) else (b, a)  # the client takes the one that is connected first
         await chosen.node.close()
-        with pytest.raises(FormatError, match=f"{other.log.log_id:x}"):
+        with pytest.raises(FormatError, match=f"{other.log.coordinator.log_id:x}"):
             await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         assert await events_of(other) == 0
 
@@ -171,7 +171,7 @@ async def test_two_addresses_name_two_logs() -> None:
 async def test_older_client_is_not_judged(served: Serving) -> None:
     async with connected(served.address) as connection:
         await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
-        connection.belong_to(served.log.log_id + 1, lambda error: None)
+        connection.belong_to(served.log.coordinator.log_id + 1, lambda error: None)
         with pytest.raises(FormatError):
             await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
 
@@ -199,7 +199,7 @@ async def test_older_server_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None
         assert await events_of(replaced.now) == 0
         with pytest.raises(FormatError, match=f"{replaced.before:x}"):
             await log.create_vchannel("new")
-        assert replaced.now.log.vchannels.records == {}
+        assert replaced.now.log.coordinator.vchannels.records == {}
 
 
 async def test_blocking_clients_are_refused() -> None:

@@ -117,7 +117,7 @@ async def test_an_append_after_the_call_waits_for_its_answer(
     await turns()
     assert earlier.done(), "it was taken before the drop was sent"
     assert not later.done()
-    assert name not in served.log.vchannels.records, "nothing of the client has created it again"
+    assert name not in served.log.coordinator.vchannels.records, "nothing of the client has created it again"
     held.answer.set()
     await dropped
     assert (await later).time_tick > (await earlier).time_tick

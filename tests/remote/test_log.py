@@ -95,8 +95,8 @@ async def test_a_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Ser
 
 async def test_a_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(served: Serving) -> None:
     """The appends are right, and an append after them creates the vchannel again, where it is placed by its name."""
-    here = place("orders", list(served.log.pchannels))
-    there = next(name for name in served.log.pchannels if name != here)
+    here = place("orders", list(served.log.node.pchannels))
+    there = next(name for name in served.log.node.pchannels if name != here)
     async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{proxy.address}") as log:
         await log.create_vchannel("orders", pchannel=there)
         await log.raw_append(Message("orders", b"1"))

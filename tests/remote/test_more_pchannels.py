@@ -131,7 +131,7 @@ async def test_hold_ends_with_failed_search(
     step: str, kind: type[BaseException], served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends that wait for it get the defect; those behind them on the pchannel, and later ones, go on."""
-    names = list(served.log.pchannels)
+    names = list(served.log.node.pchannels)
     here = place("orders", names)
     there = next(name for name in names if name != here)
     behind = next(name for name in NAMES if place(name, names) == here)

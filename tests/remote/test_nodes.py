@@ -164,11 +164,11 @@ async def test_appends_and_readers_report_a_server_that_does_not_have_their_pcha
     monkeypatch.setattr(producer, "QUIET_S", 0.3)
     async with serving(pchannels=2) as node:
         coordinator = Coordinator()
-        coordinator.tell(1, dict.fromkeys(node.log.pchannels, node.address))
+        coordinator.tell(1, dict.fromkeys(node.log.node.pchannels, node.address))
         handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             await log.create_vchannel("v", pchannel="p0")
-            p0 = node.log.pchannels["p0"]
+            p0 = node.log.node.pchannels["p0"]
             waiting: Any
             async with log.read("v") as scanner:
                 if reading:
@@ -206,7 +206,7 @@ async def test_a_server_that_says_nothing_is_an_error() -> None:
 async def test_a_log_whose_pchannels_are_on_another_server() -> None:
     async with serving(pchannels=2) as node:
         coordinator = Coordinator()
-        coordinator.tell(1, dict.fromkeys(node.log.pchannels, node.address))
+        coordinator.tell(1, dict.fromkeys(node.log.node.pchannels, node.address))
         handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             for number in range(10):

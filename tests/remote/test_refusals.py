@@ -14,11 +14,11 @@ from wal.errors import ChannelFencedError, StorageError, UnavailableError, WALEr
 
 
 def pchannel_of(served: Serving, name: str) -> str:
-    return served.log.vchannels.records[name].pchannel
+    return served.log.coordinator.vchannels.records[name].pchannel
 
 
 def fail(served: Serving, name: str, error: WALError) -> None:
-    served.log.pchannels[pchannel_of(served, name)].fail(error)
+    served.log.node.pchannels[pchannel_of(served, name)].fail(error)
 
 
 @pytest.mark.parametrize("key", [None, "key"])

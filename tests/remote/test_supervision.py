@@ -291,7 +291,7 @@ async def test_blocking_client_ends(task: str, proxy: Proxy, served: Serving, mo
     await served.log.appends.append_bulk([Message("orders", b"1")])
     async with Iteration(f"wal://{proxy.address}") as messages:
         assert await messages.next() == b"1"
-        with failing(monkeypatch, task, Defect, len(served.log.pchannels) * DEFECTS_MAX):
+        with failing(monkeypatch, task, Defect, len(served.log.node.pchannels) * DEFECTS_MAX):
             proxy.cut()
             with pytest.raises(UnknownError, match="please report it"):
                 await messages.next()

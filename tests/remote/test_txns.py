@@ -107,7 +107,7 @@ async def test_bodies_renew_the_lease(log: WALAccesser, served: Serving, monkeyp
     monkeypatch.setattr("wal.client.txn.RENEWALS", 1000)
     txn = await log.txn("orders", keepalive=30)
     txn_id = txn.context.txn_id
-    (table,) = [one.table for one in served.log.pchannels.values() if txn_id in one.table]
+    (table,) = [one.table for one in served.log.node.pchannels.values() if txn_id in one.table]
 
     def deadline() -> float:
         return table.get(txn_id, now=0.0).deadline

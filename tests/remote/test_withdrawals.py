@@ -47,7 +47,7 @@ async def test_a_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_
         call.cancel()
     await until(lambda: log.statistics().bytes_in_flight == 0)
     assert waiting_at(served) == 0
-    assert served.log.in_flight.size == 0
+    assert served.log.node.in_flight.size == 0
     await log.raw_append(Message("orders", b"3"))
     assert await payloads(log, "orders") == [b"3"]
 
@@ -74,7 +74,7 @@ async def test_a_key_that_was_withdrawn_can_be_appended_again(log: WALAccesser, 
     again = await log.raw_append(Message("orders", b"again"), idempotency_key="k")
     assert not again.duplicate
     assert await payloads(log, "orders") == [b"again"]
-    assert served.log.in_flight.size == 0
+    assert served.log.node.in_flight.size == 0
 
 
 async def test_an_append_whose_result_others_share_goes_on_until_the_last_of_them_is_cancelled(
@@ -86,7 +86,7 @@ async def test_an_append_whose_result_others_share_goes_on_until_the_last_of_the
         owner = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key="k")
         await until(lambda: waiting_at(served) == 1)
         sharing = [one.append_nowait(Message("orders", b"1"), idempotency_key="k") for one in (log, other)]
-        await until(lambda: served.log.in_flight.size == 3 * log.statistics().bytes_in_flight // 2)
+        await until(lambda: served.log.node.in_flight.size == 3 * log.statistics().bytes_in_flight // 2)
         owner.cancel()
         sharing[0].cancel()
         await until(lambda: log.statistics().bytes_in_flight == 0)

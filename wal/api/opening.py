@@ -51,7 +51,7 @@ class LogOpening(AsyncOnly):
     """The result of `open_wal`: use it in `async with`, or await it to get the accesser, and `close()` that yourself."""
 
     __slots__ = ("_log", "_make")
-    _with_form = "'async with open_wal(…) as log', or use wal.api.blocking(…) in code that has no event loop"
+    _with_form = "'async with open_wal(…) as log', or use wal.bridge.blocking(…) in code that has no event loop"
 
     def __init__(self, make: Callable[[], WALAccesser]) -> None:
         self._make = make

@@ -20,10 +20,11 @@ from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.vchannels import VChannelInfo, common_place, place
+from wal.coordinator.coordinator import Coordinator
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
-from wal.local.log import LocalLog
 from wal.network import Method
 from wal.node.hosted import identity_of
+from wal.node.node import StreamingNode
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
@@ -54,7 +55,7 @@ from wal.rpc.reports import broadcaster_to_proto, settings_to_proto
 from wal.rpc.serving import Handler
 from wal.rpc.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
 from wal.storage.metadata import IDS_KEY
-from wal.timestamp import IdAllocator
+from wal.timestamp import IdAllocator, TimestampOracle
 from wal.write.checks import spans_pchannels
 
 __all__ = [
@@ -68,10 +69,12 @@ BEHIND_MAX: Final = 65_536
 
 
 class VChannelCalls:
-    """Serves the vchannels of an open log. Its streams end when `draining` begins."""
+    """Serves the vchannels of a log. Its streams end when `draining` begins."""
 
-    def __init__(self, log: LocalLog, draining: Draining) -> None:
-        self._log = log
+    def __init__(self, coordinator: Coordinator, draining: Draining) -> None:
+        self._vchannels = coordinator.vchannels
+        self._pchannels = coordinator.pchannels
+        self._settings = coordinator.settings
         self._draining = draining
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
@@ -91,12 +94,12 @@ class VChannelCalls:
         if request.create:
             check_right(Right.WRITE, "create vchannels")
         names = await checked_names(request.names)
-        vchannels, pchannels = self._log.vchannels, list(self._log.pchannels)
+        vchannels, pchannels = self._vchannels, list(self._pchannels)
         if request.together and names:
             if request.create:
                 await self._check_together(names)
             else:
-                create = self._log.settings.create_vchannels
+                create = self._settings.create_vchannels
                 for first in range(0, len(names), SLICE):  # each with the first one, so that no two slices differ
                     some = (names[0], *names[first : first + SLICE])
                     common_place(some, vchannels.records, pchannels, create_vchannels=create)
@@ -115,8 +118,10 @@ class VChannelCalls:
 
     async def _create_all(self, names: Sequence[str]) -> None:
         """Creates those of these vchannels that do not exist, durably."""
+        records = self._vchannels.records
         for name in names:
-            self._log.vchannels.route(name)
+            if name not in records:
+                self._vchannels.create_nowait(name)
         # Each is waited for, so that no failure is left unseen; the first one is raised.
         saving = map(asyncio.shield, self._saving(names))
         for outcome in await asyncio.gather(*saving, return_exceptions=True):
@@ -124,21 +129,21 @@ class VChannelCalls:
                 raise outcome
 
     def _saving(self, names: Sequence[str]) -> list[asyncio.Future[None]]:
-        saving = self._log.vchannels.saving
+        saving = self._vchannels.saving
         return [saving[name] for name in names if name in saving]
 
     async def _create(self, request: proto.CreateVChannelRequest, _context: object) -> VChannelState:
-        return vchannel_to_proto(await self._log.create_vchannel(request.name, request.pchannel or None))
+        return vchannel_to_proto(await self._vchannels.create(request.name, request.pchannel or None))
 
     async def _drop(self, request: proto.DropVChannelRequest, _context: object) -> Empty:
-        await self._log.drop_vchannel(request.name)
+        await self._vchannels.drop(request.name)
         return Empty()
 
     async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> bytes:
         return await self._states()
 
     async def _watch(self, _request: proto.WatchVChannelsRequest, _context: object) -> AsyncIterator[bytes]:
-        directory = self._log.vchannels.directory
+        directory = self._vchannels.directory
         changed: dict[str, VChannelState] = {}
         woken = asyncio.Event()
 
@@ -171,19 +176,21 @@ class VChannelCalls:
 
     async def _create_channels(self, request: proto.CreateChannelsRequest, _context: object) -> proto.ChannelNames:
         owner = owner_from_proto(request.owner)
-        return proto.ChannelNames(names=await self._log.create_channels(owner, check_channel_count(request.count)))
+        return proto.ChannelNames(
+            names=await self._vchannels.create_channels(owner, check_channel_count(request.count))
+        )
 
     async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
-        await self._log.destroy_channels(_names(request, CHANNELS_MAX))
+        await self._vchannels.destroy_channels(_names(request, CHANNELS_MAX))
         return Empty()
 
     async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> bytes:
         names = _names(request, NAMES_MAX) or None
-        return await encoded(await self._log.describe_channels(names), _descriptions)
+        return await encoded(self._vchannels.describe_channels(names), _descriptions)
 
     async def _check_together(self, names: Iterable[str]) -> None:
         """Raises InvalidArgumentError if these vchannels are on several pchannels, or would be when they are created."""
-        records, pchannels = self._log.vchannels.records, list(self._log.pchannels)
+        records, pchannels = self._vchannels.records, list(self._pchannels)
         places = {
             name: records[name].pchannel if name in records else place(name, pchannels) async for name in sliced(names)
         }
@@ -192,25 +199,23 @@ class VChannelCalls:
 
     def _state(self, name: str, pchannels: list[str]) -> VChannelState:
         """Returns a vchannel as it is now. Raises ChannelNotExistError for one that neither exists nor may be created by an append."""
-        vchannels = self._log.vchannels
+        vchannels = self._vchannels
         info = vchannels.records.get(name)
         if info is not None:
             return vchannel_to_proto(info)
-        if not self._log.settings.create_vchannels:
+        if not self._settings.create_vchannels:
             raise ChannelNotExistError(
                 f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
             )
-        return VChannelState(
-            name=name, pchannel=place(name, pchannels), incarnation=vchannels.directory.next_incarnation
-        )
+        return VChannelState(name=name, pchannel=place(name, pchannels), incarnation=vchannels.next_incarnation)
 
     async def _states(self) -> bytes:
         # The floors first: a vchannel that is created meanwhile is not below them.
-        floors, saved = self._floors(), list(self._log.vchannels.directory.saved.values())
+        floors, saved = self._floors(), list(self._vchannels.durable())
         return await encoded(saved, _told_of, proto.VChannelStates(floors=floors))
 
     def _floors(self) -> dict[str, int]:
-        return dict.fromkeys(self._log.pchannels, self._log.vchannels.directory.saved_next)
+        return dict.fromkeys(self._pchannels, self._vchannels.directory.saved_next)
 
 
 def _told(info: VChannelInfo, *, exists: bool) -> VChannelState:
@@ -243,12 +248,17 @@ def _names(request: proto.ChannelNames, names_max: int) -> tuple[str, ...]:
 
 
 class BroadcastCalls:
-    """Serves the broadcaster of an open log, until `draining` begins."""
+    """Serves the broadcaster of a log, until `draining` begins. A client's ticks are below those that `oracle` gives from then on."""
 
-    def __init__(self, log: LocalLog, draining: Draining) -> None:
-        self._log = log
+    def __init__(
+        self, coordinator: Coordinator, oracle: TimestampOracle, draining: Draining, *, frame_bytes_max: int
+    ) -> None:
+        self._broadcasts = coordinator.broadcasts
+        self._settings = coordinator.settings
+        self._oracle = oracle
         self._draining = draining
-        draining.on_begin(lambda: log.broadcasts.end_waiting(draining.error))
+        self._frame_bytes_max = frame_bytes_max
+        draining.on_begin(lambda: coordinator.broadcasts.end_waiting(draining.error))
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of these calls."""
@@ -262,22 +272,20 @@ class BroadcastCalls:
         }
 
     async def _append(self, request: proto.AppendBroadcastRequest, _context: object) -> proto.AppendBroadcastResponse:
-        log = self._log
-        _check_count(
-            "vchannels", len(request.vchannels), "broadcast_vchannels_max", log.settings.broadcast_vchannels_max
-        )
+        settings = self._settings
+        _check_count("vchannels", len(request.vchannels), "broadcast_vchannels_max", settings.broadcast_vchannels_max)
         _check_count("properties", len(request.properties), "PROPERTIES_MAX", PROPERTIES_MAX)
         message = broadcast_from_proto(request)
-        message.check_size(message_bytes_max=log.appends.message_bytes_max, frame_bytes_max=log.frame_bytes_max)
-        log.oracle.observe(request.seen_time_tick)
-        return result_to_proto(await log.broadcasts.append(message, wait=request.wait))
+        message.check_size(message_bytes_max=settings.message_bytes_max, frame_bytes_max=self._frame_bytes_max)
+        self._oracle.observe(request.seen_time_tick)
+        return result_to_proto(await self._broadcasts.append(message, wait=request.wait))
 
     async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> Empty:
-        await self._log.broadcasts.ack(request.broadcast_id, request.vchannel)
+        await self._broadcasts.ack(request.broadcast_id, request.vchannel)
         return Empty()
 
     async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> Empty:
-        key, broadcasts = key_from_proto(request.key), self._log.broadcasts
+        key, broadcasts = key_from_proto(request.key), self._broadcasts
         with self._draining.ending():
             if request.all:
                 await broadcasts.block_until_resource_key_ack_all(key)
@@ -286,14 +294,14 @@ class BroadcastCalls:
         return Empty()
 
     async def _list(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastTasks:
-        return proto.BroadcastTasks(tasks=map(task_to_proto, await self._log.broadcasts.tasks()))
+        return proto.BroadcastTasks(tasks=map(task_to_proto, await self._broadcasts.tasks()))
 
     async def _abort(self, request: proto.AbortBroadcastRequest, _context: object) -> Empty:
-        await self._log.broadcasts.abort(request.broadcast_id, request.reason)
+        await self._broadcasts.abort(request.broadcast_id, request.reason)
         return Empty()
 
     async def _statistics(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastStatistics:
-        return broadcaster_to_proto(self._log.broadcasts.statistics())
+        return broadcaster_to_proto(self._broadcasts.statistics())
 
 
 def _check_count(what: str, count: int, bound: str, most: int) -> None:
@@ -309,14 +317,20 @@ _ONE: Final = 1
 
 
 class LogService:
-    """Serves an open log. Its streams end when `draining` begins."""
+    """Serves a log whose pchannels are all on `node`. Its streams end when `draining` begins."""
 
-    def __init__(self, log: LocalLog, draining: Draining) -> None:
-        self._log = log
-        self._vchannels = VChannelCalls(log, draining)
-        self._broadcasts = BroadcastCalls(log, draining)
+    def __init__(
+        self, coordinator: Coordinator, node: StreamingNode, draining: Draining, *, name: str, frame_bytes_max: int
+    ) -> None:
+        """`name` is the backend's, and `frame_bytes_max` the largest frame that it takes."""
+        self._coordinator = coordinator
+        self._node = node
+        self._name = name
+        self._frame_bytes_max = frame_bytes_max
+        self._vchannels = VChannelCalls(coordinator, draining)
+        self._broadcasts = BroadcastCalls(coordinator, node.oracle, draining, frame_bytes_max=frame_bytes_max)
         # It is never closed: a fetch that is under way when the log closes ends with the log's metadata.
-        self._ids = IdAllocator(log.kv, key=IDS_KEY)
+        self._ids = IdAllocator(coordinator.kv, key=IDS_KEY)
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of all methods of the service."""
@@ -329,18 +343,17 @@ class LogService:
         }
 
     async def _describe(self, _request: proto.DescribeLogRequest, _context: object) -> proto.LogDescription:
-        log = self._log
         return proto.LogDescription(
-            wal_name=log.name,
-            pchannels=map(identity_of, log.pchannels.values()),
-            frame_bytes_max=log.frame_bytes_max,
-            settings=settings_to_proto(log.settings),
-            log_id=log.log_id,
+            wal_name=self._name,
+            pchannels=map(identity_of, self._node.pchannels.values()),
+            frame_bytes_max=self._frame_bytes_max,
+            settings=settings_to_proto(self._coordinator.settings),
+            log_id=self._coordinator.log_id,
             judges_expected_last=True,
         )
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:
-        oracle = self._log.oracle
+        oracle = self._node.oracle
         oracle.observe(request.seen_time_tick)
         ticks = await oracle.get_timestamp(request.count or _ONE, bounded=True)
         return proto.AllocatedRange(first=ticks.start, count=len(ticks))

@@ -1,71 +1,254 @@
-"""LocalChannels: the channel service of a local log.
+"""VChannels: which vchannels and channels exist; the coordinator alone gives a name its incarnation.
 
-Owns which channels are being destroyed, and the order of that: they end in memory at once, so that a later append belongs to a new
-vchannel; then all their records are removed in one operation of the metadata, before a vchannel that takes one of the names is saved; then
-what is remembered of them, and the maps that readers in other processes use, and last their cursors. What a record means is in
-`wal/channels/channels.py`.
+Owns the order in which a vchannel is created and ended: in memory at once, so that calls keep their order, then in the metadata, then in
+the maps that readers in other processes use. The actors of vchannels are on nodes; a `VChannelHost` is what is called there. It writes no
+frame for a vchannel whose record is being saved, since a crash would lose the vchannel, and it lets a vchannel that ends finish what it
+was told before. A caller gets its answer when all of that is durable.
+
+A channel is a vchannel with a generated name and an owner. Several are created or destroyed in one operation of the metadata, all or
+none. What a record means is in `wal/channels/channels.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from actors import ActorError, InboxFullError
+from actors import ActorError, ActorRef
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.errors import ChannelNotExistError, WALError
-from wal.node.routes import VChannelRoutes, settle
-from wal.read.cursors.service import CursorService
-from wal.write.operations import Drop
-from wal.write.pchannel import PChannel
-from wal.write.vchannel import VChannel
+from wal.channels.directory import Change, VChannelDirectory, unsaved_records
+from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
+from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
+from wal.settings import Settings
 
-__all__ = ["LocalChannels"]
+__all__ = ["VChannelHost", "VChannels"]
 
 _log: Final = logging.getLogger("wal")
 
 
-class LocalChannels:
-    """The channels among the vchannels of `vchannels`, on these pchannels. A channel exists as long as its record is saved."""
+class VChannelHost(Protocol):
+    """Where the actors of vchannels are: the nodes, as the coordinator calls them."""
 
-    def __init__(self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], cursors: CursorService) -> None:
-        self._vchannels = vchannels
+    def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
+        """Starts vchannels that were just admitted; writes nothing on their pchannels until the returned function is called.
+
+        It is called with None once their records are durable and readers can find them, or with the error why they do not exist.
+        """
+
+    def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+        """Has vchannels finish what they were told before, and ends them; their names lead nowhere from now on.
+
+        Calls `ended` when all have ended, perhaps at once: with None, or with the first error of a pchannel that has failed or is being
+        closed, which ends its vchannels as well.
+        """
+
+    def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
+        """Forgets the keys and the last events of vchannels that have ended, and whose records are gone."""
+
+    async def delete_cursors(self, info: VChannelInfo) -> None:
+        """Deletes the cursors of a vchannel that was dropped."""
+
+
+class VChannels:
+    """The vchannels of a log. `host` is set before the first call; `pchannels` are those of the log, in their order."""
+
+    host: VChannelHost
+
+    def __init__(
+        self,
+        directory: VChannelDirectory,
+        saver: ActorRef,
+        pchannels: Mapping[str, object],
+        settings: Settings,
+    ) -> None:
+        """`directory` has the records, and `saver` is its actor."""
+        self.directory: VChannelDirectory = directory
+        self.saving: dict[str, asyncio.Future[None]] = {}
+        """The vchannels whose records are being saved, and when that is done."""
+        self.on_dropped: Callable[[str], object] = lambda name: None
+        """Called with the name of each vchannel that was dropped, when its record is gone."""
+        self.maps: VChannelMapKeeper | None = None
+        """Keeps the maps for other processes; None if no other process can read the log."""
+        self._saver = saver
         self._pchannels = pchannels
-        self._cursors = cursors
+        self._settings = settings
         self._ending: set[str] = set()
-        """The names of the channels that calls of `destroy` are ending."""
+        """The names of the channels that calls of `destroy_channels` are ending."""
 
-    def describe(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+    # -- what there is
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]:
+        """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
+        return self.directory.records
+
+    @property
+    def next_incarnation(self) -> int:
+        """The incarnation that the next vchannel gets; all that exist are below it."""
+        return self.directory.next_incarnation
+
+    def durable(self) -> Iterable[VChannelInfo]:
+        """Returns the vchannels whose records are saved."""
+        return self.directory.saved.values()
+
+    def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
+        info = self.directory.records.get(check_vchannel(name))
+        return place(name, list(self._pchannels)) if info is None else info.pchannel
+
+    async def look_up(self, name: str) -> VChannelInfo | None:
+        """Returns the vchannel of this name, durable, or None if there is none."""
+        while (saving := self.saving.get(name)) is not None:
+            await asyncio.wait((saving,))
+        return self.directory.saved.get(name)
+
+    def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, or (None) all; see `ReadableEngine.describe_channels`."""
-        return describe_channels(self._vchannels.directory.saved, names)
+        return describe_channels(self.directory.saved, names)
 
-    async def create(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
-        vchannels = self._vchannels
-        vchannels.check_room(f"{count} channels", count)
-        infos = tuple(admit_channels(vchannels.directory, owner, count, list(self._pchannels)))
+    # -- creating
+
+    def check_room(self, what: str, count: int) -> None:
+        """Raises InvalidArgumentError if as many vchannels more, called `what` in the error, are past `vchannels_max`."""
+        there, most = len(self.directory.records), self._settings.vchannels_max
+        if there + count > most:
+            raise InvalidArgumentError(
+                f"{what} would be {there + count - most} more than vchannels_max={most}: drop some, or raise the setting"
+            )
+
+    def check_new(self, names: Iterable[str]) -> None:
+        """Raises what `create_nowait` would raise for the first of these vchannels that may not be created. It creates none."""
+        missing = [name for name in names if check_vchannel(name) not in self.directory.records]
+        if missing:
+            self._check_allowed(missing[0])
+            others = f" and {len(missing) - 1} others" if missing[1:] else ""
+            self.check_room(f"vchannel {missing[0]!r}{others}", len(missing))
+
+    def create_nowait(self, name: str) -> None:
+        """Creates a vchannel that an append or a read names; it is durable when its future in `saving` is done.
+
+        Raises ChannelNotExistError where the settings forbid that, InvalidArgumentError past `vchannels_max`.
+        """
+        self._check_allowed(name)
+        self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        vchannels.start(infos, saved)
+        saved.add_done_callback(_ignore_failure)
+        self._start((self.directory.admit(name, place(name, list(self._pchannels))),), saved)
+
+    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
+        check_vchannel(name)
+        if name in self.directory.records:
+            raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
+        if pchannel is not None and not isinstance(pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+        if pchannel is not None and pchannel not in self._pchannels:
+            raise InvalidArgumentError(
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
+            )
+        self.check_room(f"vchannel {name!r}", 1)
+        info = self.directory.admit(name, pchannel or place(name, list(self._pchannels)))
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._start((info,), saved)
+        await asyncio.shield(saved)
+        return info
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
+        self.check_room(f"{count} channels", count)
+        infos = tuple(admit_channels(self.directory, owner, count, list(self._pchannels)))
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._start(infos, saved)
         await asyncio.shield(saved)
         return [info.name for info in infos]
 
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel, which may be a channel, and its cursors; see `WritableEngine.drop_vchannel`."""
-        info = await self._vchannels.drop(name)
-        if info is not None:
-            await self._delete_cursors(info)
+    def _check_allowed(self, name: str) -> None:
+        if not self._settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
 
-    async def destroy(self, names: tuple[str, ...]) -> None:
+    def _start(self, infos: tuple[VChannelInfo, ...], saved: asyncio.Future[None]) -> None:
+        """Starts vchannels that were just admitted, and saves their records, all or none; settles `saved`."""
+        began = self.host.begin(infos)
+        self.saving.update(dict.fromkeys((info.name for info in infos), saved))
+
+        def recorded(error: WALError | None) -> None:
+            if error is None:
+                # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
+                # The names of channels are given away, so readers elsewhere know these when the caller does.
+                pchannels = list(self._pchannels)
+                wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
+                self._when_shown(infos[0].name, shown, wanted=wanted)
+            else:
+                if isinstance(error, UnknownOutcomeError):
+                    self._save(infos, remove=True, done=lambda _: None)
+                done(error)
+
+        def shown(error: WALError | None) -> None:
+            done(error)
+            if error is not None:
+                self._save(infos, remove=True, done=lambda _: None)
+
+        def done(error: WALError | None) -> None:
+            for info in infos:
+                if self.saving.get(info.name) is saved:
+                    del self.saving[info.name]
+                if error is not None:
+                    self.directory.forget(info)
+            began(error)
+            _settle(saved, error)
+
+        self._save(infos, remove=False, done=recorded)
+
+    # -- ending
+
+    async def drop(self, name: str) -> None:
+        """Drops a vchannel, which may be a channel, in the order of the calls, and its cursors; see `WritableEngine.drop_vchannel`."""
+        info = self.directory.records.get(check_vchannel(name))
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if info is None:
+            if self.maps is None or not self.maps.is_overdue(name):
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            # An earlier call dropped it, but could not tell readers in other processes.
+            self._when_shown(name, partial(_settle, saved))
+            await asyncio.shield(saved)
+            return
+
+        def removed(error: WALError | None) -> None:
+            # Only now: while its record exists, an opening may find the vchannel alive, and then its keys have to be known.
+            if error is None:
+                self.host.forget((info,))
+                self.on_dropped(name)
+                self._when_shown(name, partial(_settle, saved))
+            else:
+                _settle(saved, error)
+
+        def ended(error: WALError | None) -> None:
+            # A callback runs whether or not the caller still waits.
+            if error is None:
+                self._save((info,), remove=True, done=removed)
+            else:
+                _settle(saved, error)
+
+        self.host.end((info,), ended)
+        if (
+            not saved.done()
+        ):  # otherwise its pchannel takes nothing any more, and the vchannel is there when the log is opened again
+            self.directory.forget(info)
+        await asyncio.shield(saved)
+        await self._delete_cursors(info)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
         """Destroys channels durably, all or none, and their cursors; see `WritableEngine.destroy_channels`."""
-        vchannels = self._vchannels
         for name in names:
             if name in self._ending:
                 raise ChannelNotExistError(f"channel {name!r} is being destroyed by another call: leave it out")
-        records, maps = vchannels.directory.saved, vchannels.maps
+        records, maps = self.directory.saved, self.maps
         untold = {name for name in names if name not in records and maps is not None and maps.is_overdue(name)}
         infos = tuple(channels_named(records, [name for name in names if name not in untold]))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,7 +265,7 @@ class LocalChannels:
     async def _delete_cursors(self, info: VChannelInfo) -> None:
         """Deletes the cursors of a vchannel that was dropped (best effort)."""
         try:
-            await self._cursors.drop(info.name, info.incarnation)
+            await self.host.delete_cursors(info)
         except WALError as error:  # they are useless now, and are deleted at the next opportunity
             _log.warning(
                 "the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error
@@ -91,63 +274,68 @@ class LocalChannels:
     def _tell_readers(self, names: tuple[str, ...], saved: asyncio.Future[None], error: WALError | None) -> None:
         """Settles `saved` when readers in other processes know that these channels have ended, or at once with the error."""
         if error is None and names:
-            self._vchannels.when_shown(names[0], partial(settle, saved), wanted=True)
+            self._when_shown(names[0], partial(_settle, saved), wanted=True)
         else:
-            settle(saved, error)
+            _settle(saved, error)
 
     def _end(self, infos: tuple[VChannelInfo, ...], then: Callable[[WALError | None], None]) -> None:
-        """Ends these vchannels and removes their records; calls `then` when both is done, or has failed.
+        """Ends these channels and removes their records; calls `then` when both is done, or has failed.
 
         A channel whose record an earlier call could not remove has ended in memory already.
         """
-        vchannels = self._vchannels
-        actors = [vchannels.route(info.name) for info in infos if vchannels.records.get(info.name) == info]
-        for actor in actors:
-            if actor.closed is not None:
-                raise actor.closed()
+        live = tuple(info for info in infos if self.directory.records.get(info.name) == info)
         names = {info.name for info in infos}
-        unfinished, failure = len(actors) + 1, None
+        unfinished, failure = 2, None
 
-        def finished(error: WALError | None = None) -> None:
+        def finished(error: WALError | None) -> None:
             nonlocal unfinished, failure
             unfinished, failure = unfinished - 1, failure or error
             if unfinished:
                 return
             self._ending -= names
             if failure is None:
+                self.host.forget(infos)
                 for info in infos:
-                    self._pchannels[info.pchannel].forget((info.name, info.incarnation))
-                    vchannels.on_dropped(info.name)
+                    self.on_dropped(info.name)
             then(failure)
 
         self._ending |= names
-        for actor in actors:
-            del vchannels.routes[actor.channel]
-            vchannels.directory.forget(vchannels.records[actor.channel])
-            actor.pchannel.endings += 1
-            _drop(actor, finished)
-        vchannels.save(infos, remove=True, done=finished)
-
-
-def _drop(actor: VChannel, then: Callable[[], None]) -> None:
-    """Lets the actor of a vchannel finish what it was told before, and ends it; calls `then` when it has ended."""
-    group = actor.pchannel.actor_group
-    loop = asyncio.get_running_loop()
-    dropped: asyncio.Future[None] = loop.create_future()
-
-    def ended(_: asyncio.Future[None]) -> None:
-        if dropped.exception() is None:
-            assert actor.closed is not None
-            actor.refuse(group.leave(actor), actor.closed())
-        then()  # otherwise the pchannel has failed, and nothing is left to end
-
-    def tell() -> None:
         try:
-            group.tell(actor, Drop(dropped))
-        except InboxFullError:
-            loop.call_soon(tell)  # after the turn that makes room
-        except ActorError:  # its pchannel failed or is being closed, which ends it
-            then()
+            # A pchannel that has failed leaves nothing to end: the records are removed all the same.
+            self.host.end(live, lambda _: finished(None))
+        except BaseException:
+            self._ending -= names
+            raise
+        for info in live:
+            self.directory.forget(info)
+        self._save(infos, remove=True, done=finished)
 
-    dropped.add_done_callback(ended)
-    tell()
+    # -- the metadata, and the maps
+
+    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+        """See `VChannelMapKeeper.when_shown`; calls `then` at once if no other process can read the log."""
+        if self.maps is None:
+            then(None)
+        else:
+            self.maps.when_shown(name, then, wanted=wanted)
+
+    def _save(self, infos: tuple[VChannelInfo, ...], *, remove: bool, done: Callable[[WALError | None], None]) -> None:
+        """Saves or removes these records, all or none; calls `done` with None or the error."""
+        try:
+            self._saver.tell(Change(infos, remove, done))
+        except ActorError as error:  # it failed before, or the log is being closed
+            cause = error.__cause__ or error
+            asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
+
+
+def _ignore_failure(future: asyncio.Future[None]) -> None:
+    """Marks the failure as retrieved: the callers of the vchannel get it, and perhaps no task awaits this future."""
+    future.exception()
+
+
+def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

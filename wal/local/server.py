@@ -70,10 +70,12 @@ def all_handlers(
     return {
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
-        **ProduceService(log, hosted, draining, bounds).handlers(),
-        **ConsumeService(log, hosted, draining).handlers(),
-        **LogService(log, draining).handlers(),
-        **PChannelService(log, hosted, draining).handlers(),
+        **LogService(
+            log.coordinator, log.node, draining, name=log.name, frame_bytes_max=log.frame_bytes_max
+        ).handlers(),
+        **ProduceService(log.node, hosted, draining, bounds).handlers(),
+        **ConsumeService(log.node, hosted, draining).handlers(),
+        **PChannelService(log.node, hosted, draining).handlers(),
     }
 
 
@@ -167,8 +169,8 @@ class LogServer:
 
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """
-        draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.pchannels)
-        interceptors: Sequence[Any] = (LogCheck(log), Fence(), draining)
+        draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.node.pchannels)
+        interceptors: Sequence[Any] = (LogCheck(log.coordinator.log_id, log.node.pchannels), Fence(), draining)
         check = TokenCheck(access.tokens, monotonic=time.monotonic) if access.tokens else None
         if check is not None:
             interceptors = (check, *interceptors)
@@ -176,7 +178,7 @@ class LogServer:
         settings = log.settings
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
         request_bytes, bounds = max(request_bytes, MESSAGE_BYTES_MAX), access.bounds
-        bounded = Bounded(bounds, request_bytes=request_bytes, pchannels=len(log.pchannels))
+        bounded = Bounded(bounds, request_bytes=request_bytes, pchannels=len(log.coordinator.pchannels))
         connections = await asyncio.to_thread(connections_within, bounds.connections_max)
         watch = ProcessWatch(connections, monotonic=time.monotonic)
         options = server_options(
@@ -198,7 +200,7 @@ class LogServer:
             await server.stop(None)
             raise
         node = cls(server, access.address(port), draining, states, watch, bounded, check, certificate)
-        for pchannel in log.pchannels.values():
+        for pchannel in log.node.pchannels.values():
             pchannel.tail.on_failure = node._look_at
             if pchannel.tail.failure is not None:
                 node._look_at(pchannel.tail.failure)

@@ -30,7 +30,7 @@ from wal.message import (
     encode_properties,
     type_properties,
 )
-from wal.node.routes import VChannelRoutes, refusal, tell
+from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn
 from wal.settings import Settings
 from wal.ticks import check_tick
@@ -77,14 +77,14 @@ class TxnAppends:
     """The part of `LocalAppends` that concerns transactions."""
 
     def __init__(
-        self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
+        self, vchannels: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
     ) -> None:
         loop = asyncio.get_running_loop()
         # Bound once: `get_running_loop` costs a system call in Python 3.11.
         self._create_future = loop.create_future
         self._loop = loop
         self._vchannels = vchannels
-        self._routes = vchannels.routes
+        self._routes = vchannels.actors
         self._pchannels = pchannels
         self._in_flight = in_flight
         self._settings = settings
@@ -227,13 +227,13 @@ class TxnAppends:
                 "as well: write to fewer of them at a time, or use the broadcaster, log.broadcast()"
             )
         check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
-        routes, pchannel_of = self._routes, self._vchannels.pchannel_of
+        routes, pchannel_of = self._routes, self._vchannels.known.pchannel_of
         places = {
             name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names
         }
         if len(set(places.values())) > 1:
             raise spans_pchannels(places)
-        self._vchannels.check_new(names)
+        self._vchannels.known.check_new(names)
 
     async def _create_in_slices(self, names: tuple[str, ...], key_bytes: int) -> None:
         """Creates those of many vchannels of a transaction that do not exist, with turns for other tasks in between.
@@ -262,7 +262,7 @@ class LocalAppends(TxnAppends):
     """The writing calls of a local log; see `wal.engine.Appends`."""
 
     def __init__(
-        self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
+        self, vchannels: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
     ) -> None:
         super().__init__(vchannels, pchannels, in_flight, settings)
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0

@@ -18,13 +18,13 @@ import grpc.aio
 
 from actors import Actor, ActorRef
 from wal.errors import InvalidArgumentError
-from wal.local.log import LocalLog
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, TimeTickMessage
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
 from wal.message.wire_pb2 import Message
 from wal.network import Method
 from wal.node.frame_feed import FrameFeed, TickRounds
 from wal.node.hosted import Hosted
+from wal.node.node import StreamingNode
 from wal.read.options import EventFilter, ReadOptions, Selection, WholePChannel
 from wal.read.scanner import Scanner
 from wal.rpc.api import streaming_pb2 as proto
@@ -52,14 +52,14 @@ class MessageFeed:
     def __init__(
         self,
         context: Any,
-        log: LocalLog,
+        node: StreamingNode,
         draining: Draining,
         rounds: TickRounds,
         created: proto.CreateConsumerRequest,
     ) -> None:
         """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
         self._context = context
-        self._log = log
+        self._node = node
         self._draining = draining
         self._rounds = rounds
         self._pchannel = pchannel = rounds.pchannel
@@ -67,13 +67,13 @@ class MessageFeed:
         policy = policy_from_proto(created.deliver_policy)
         vchannels, filters = filters_from_proto(created.deliver_filters)
         for name in vchannels:
-            if (place := log.vchannels.pchannel_of(name)) != pchannel.channel:
+            if (place := node.routes.known.pchannel_of(name)) != pchannel.channel:
                 raise InvalidArgumentError(
                     f"vchannel {name!r} is on pchannel {place}, and this consumer reads {pchannel.channel}: create one for {place}"
                 )
         options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
         self._writing = asyncio.Lock()
-        self._scanner = Scanner(options, attach=log.attach if vchannels else self._attach_whole)
+        self._scanner = Scanner(options, attach=node.attach if vchannels else self._attach_whole)
 
     async def run(self) -> None:
         """Serves the stream until the client closes it. Raises the error with which it ends."""
@@ -147,14 +147,14 @@ class MessageFeed:
         return self._pchannel, WholePChannel(), self._spawn
 
     def _spawn(self, actor: Actor, name: str) -> ActorRef:
-        return self._log.spawn(actor, name)
+        return self._node.spawn(actor, name)
 
 
 class ConsumeService:
     """Serves the streams that read the pchannels that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining) -> None:
+        self._node = node
         self._hosted = hosted
         self._draining = draining
         self._rounds: dict[str, TickRounds] = {}
@@ -170,7 +170,7 @@ class ConsumeService:
         if rounds is None or rounds.pchannel is not pchannel:
             rounds = self._rounds[pchannel.channel] = TickRounds(pchannel)
         if created.HasField("frames"):
-            await FrameFeed(context, self._log, self._draining, rounds, created.frames).run()
+            await FrameFeed(context, self._node, self._draining, rounds, created.frames).run()
         else:
-            await MessageFeed(context, self._log, self._draining, rounds, created).run()
+            await MessageFeed(context, self._node, self._draining, rounds, created).run()
         await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))

@@ -7,7 +7,7 @@ vchannel is created, and created vchannels are durable before their pchannels ar
 CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
 
 Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
-what the broadcaster asks for. It decides nothing about a broadcast, and knows of the log only what `OperatedLog` has.
+what the broadcaster asks for. It decides nothing about a broadcast, and has no state of its own but the routes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -28,29 +28,26 @@ from wal.errors import (
     ClosedError,
     CorruptionError,
     InvalidArgumentError,
+    UnavailableError,
     UnknownError,
     WALError,
     WouldBlockError,
 )
 from wal.frame import CopyNames, Record
 from wal.message import BroadcastHeader, CopyOutcomes, MessageType
-from wal.node.routes import VChannelRoutes
+from wal.node.node import StreamingNode
+from wal.node.routes import Routes
 from wal.read.assembly import shared_copies
 from wal.settings import Settings
 from wal.write.copies import names_of
 from wal.write.copy_writes import AppendCopies, CopyTargets, MixedCopies
-from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD
 from wal.write.vchannel import VChannel
 
-if TYPE_CHECKING:
-    from wal.timestamp import TimestampOracle
-
 __all__ = [
     "CopiesOperator",
     "CopyRoutes",
-    "OperatedLog",
 ]
 
 NAMES_MAX: Final = 65_536
@@ -71,7 +68,7 @@ class _Route(msgspec.Struct):
 class CopyRoutes:
     """The routes of one log."""
 
-    def __init__(self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], settings: Settings) -> None:
+    def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel], settings: Settings) -> None:
         self._vchannels = vchannels
         self._pchannels = pchannels
         self._settings = settings
@@ -87,14 +84,14 @@ class CopyRoutes:
     def places_nowait(self, names: tuple[str, ...]) -> Places | None:
         """Returns the pchannels of these vchannels if all of them exist, are durable, and have an actor, else None."""
         there, known = self._vchannels, self._known(names)
-        if known is None and not there.saving and all(map(there.routes.__contains__, names)):
+        if known is None and not there.known.saving and all(map(there.actors.__contains__, names)):
             known = self._find(names)
             self._remember(names, known)
         return known
 
     async def places(self, names: tuple[str, ...]) -> Places:
         """Returns the pchannels of these vchannels, after creating those that are missing."""
-        saving = self._vchannels.saving
+        saving = self._vchannels.known.saving
         places = self._find(names)
         while saving and (created := [saving[name] for name in names if name in saving]):
             # A broadcast over several pchannels is recorded before its copies: a crash must not lose the vchannels that it names.
@@ -113,8 +110,8 @@ class CopyRoutes:
         targets: list[VChannel] = []
         missing: dict[int, WALError] = {}
         for at, name in enumerate(names):
-            vchannel = there.routes.get(name)
-            if vchannel is None and name in there.records:
+            vchannel = there.actors.get(name)
+            if vchannel is None and name in there.known.records:
                 vchannel = there.route(name)
             if vchannel is None or vchannel.pchannel is not actor:
                 missing[at] = _gone(name, actor.channel, vchannel)
@@ -167,13 +164,13 @@ class CopyRoutes:
         self._check(names)
         lists: dict[str, list[str]] = {}
         for name in names:
-            vchannel = self._vchannels.routes.get(name) or self._vchannels.route(name)
+            vchannel = self._vchannels.actors.get(name) or self._vchannels.route(name)
             lists.setdefault(vchannel.pchannel.channel, []).append(name)
         return {pchannel: tuple(there) for pchannel, there in lists.items()}
 
     def _check(self, names: tuple[str, ...]) -> None:
         """Raises unless every vchannel exists or can be created."""
-        routes, records, settings = self._vchannels.routes, self._vchannels.records, self._settings
+        routes, records, settings = self._vchannels.actors, self._vchannels.known.records, self._settings
         new = [check_vchannel(name) for name in names if name not in routes and name not in records]
         if new and not settings.create_vchannels:
             raise ChannelNotExistError(
@@ -195,28 +192,18 @@ def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExis
     )
 
 
-class OperatedLog(Protocol):
-    """The parts of the log that the operator needs."""
-
-    settings: Settings
-    in_flight: InFlight
-    pchannels: dict[str, PChannel]
-    vchannels: VChannelRoutes
-    oracle: TimestampOracle
-
-
 class CopiesOperator:
     """An `AppendOperator` over the log in this process."""
 
-    def __init__(self, log: OperatedLog) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode) -> None:
+        self._node = node
         self._create_future: Callable[[], asyncio.Future[CopyOutcomes]]
         self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
-        self._routes = CopyRoutes(log.vchannels, log.pchannels, log.settings)
+        self._routes = CopyRoutes(node.routes, node.pchannels, node.settings)
 
     def allocate_id(self) -> int:
         """Returns a fresh time tick. Raises WouldBlockError if none is available without waiting."""
-        tick = self._log.oracle.take(1)
+        tick = self._node.oracle.take(1)
         if tick is None:
             raise WouldBlockError(
                 "no time tick is saved ahead at the moment, the metadata answers slowly: try again soon"
@@ -225,7 +212,7 @@ class CopiesOperator:
 
     async def wait_for_ids(self) -> None:
         """Returns when ticks are saved ahead."""
-        await self._log.oracle.extend()
+        await self._node.oracle.extend()
 
     def check(self, vchannels: Sequence[str]) -> None:
         """Raises what an append to one of these vchannels would raise."""
@@ -248,7 +235,9 @@ class CopiesOperator:
         answer: CopiesAnswer,
     ) -> bool:
         """Appends like `append_copies`, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
-        actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
+        actor, in_flight = self._node.pchannels.get(pchannel), self._node.in_flight
+        if actor is None:
+            return False  # `append_copies` raises the reason
         targets, missing = self._routes.aim(actor, tuple(vchannels))
         if targets is None or missing:
             return False
@@ -286,13 +275,13 @@ class CopiesOperator:
                 tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=False)),
                 tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=True)),
             )
-            for name, pchannel in self._log.pchannels.items()
+            for name, pchannel in self._node.pchannels.items()
             for listed in pchannel.copies.table.listed()
         ]
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
         """Reads the content of a copy from this log."""
-        actor = self._log.pchannels[pchannel]
+        actor = self._pchannel(pchannel)
         listed = actor.copies.table.get(broadcast_id)
         part = None if listed is None else next((part for part in listed.parts if not part.aborts), None)
         if part is None:
@@ -309,13 +298,13 @@ class CopiesOperator:
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         """Drops a finished broadcast: retention no longer keeps its copies, and the next checkpoint does not list them."""
         for name in pchannels:
-            self._log.pchannels[name].copies.table.forget(broadcast_id)
+            self._pchannel(name).copies.table.forget(broadcast_id)
 
     def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
         """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any. Only durable drops count."""
-        existing = {(info.name, info.incarnation) for info in self._log.vchannels.directory.saved.values()}
+        existing = {(info.name, info.incarnation) for info in self._node.routes.known.durable()}
         gone: dict[int, list[str]] = {}
-        for pchannel in self._log.pchannels.values():
+        for pchannel in self._node.pchannels.values():
             for broadcast_id in broadcast_ids:
                 if (listed := pchannel.copies.table.get(broadcast_id)) is None:
                     continue
@@ -327,35 +316,41 @@ class CopiesOperator:
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
         """Calls `callback(vchannel)` each time a vchannel was durably dropped."""
-        self._log.vchannels.on_dropped = callback
+        self._node.routes.known.on_dropped = callback
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         """Calls `callback(pchannel, broadcast_ids)` once a checkpoint that was taken after their `forget` is durable."""
-        for name, pchannel in self._log.pchannels.items():
+        for name, pchannel in self._node.pchannels.items():
             if pchannel.checkpointer is not None:
                 pchannel.checkpointer.on_forgotten = partial(callback, name)
 
     def request_checkpoint(self) -> None:
         """Requests a checkpoint of each pchannel where it would make room."""
-        for pchannel in self._log.pchannels.values():
+        for pchannel in self._node.pchannels.values():
             if pchannel.checkpointer is not None and pchannel.copies.table.forgotten:
                 pchannel.checkpointer.request()
+
+    def _pchannel(self, name: str) -> PChannel:
+        """Returns a pchannel. Raises UnavailableError if it is not here now: another node has it, or will have it."""
+        if (pchannel := self._node.pchannels.get(name)) is None:
+            raise UnavailableError(f"pchannel {name!r} is not on this node: nothing was done; try again where it is")
+        return pchannel
 
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, record: Record, *, aborts: bool
     ) -> CopyOutcomes:
-        actor = self._log.pchannels[pchannel]
+        actor = self._pchannel(pchannel)
         names = tuple(vchannels)
         targets, missing = self._routes.aim(actor, names)
         outcomes: CopyOutcomes = MixedCopies()
         if targets is not None:
             size, future = _size(record, targets), self._create_future()
-            await self._log.in_flight.take(size)
+            await self._node.in_flight.take(size)
             operation = AppendCopies(header, targets, record, aborts=aborts, size=size, future=future)
             try:
                 actor.actor_group.tell(actor.copies, operation)
             except ActorError as error:
-                self._log.in_flight.release(size)
+                self._node.in_flight.release(size)
                 raise _refusal(actor, error) from error
             outcomes = await future
         if not missing:

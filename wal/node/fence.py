@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, SessionLostError, WALError
-from wal.local.log import LocalLog
 from wal.rpc.codes import abort
 from wal.rpc.headers import CHANGES, log_header, log_in, session_in
 from wal.rpc.methods import APPEND_BROADCAST
+from wal.write.pchannel import PChannel
 
 __all__ = [
     "Fence",
@@ -126,8 +126,10 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
     The trailer `log-id` ends the client that gets it.
     """
 
-    def __init__(self, log: LocalLog) -> None:
-        self._log = log
+    def __init__(self, log_id: int, pchannels: Mapping[str, PChannel]) -> None:
+        """`log_id` identifies the log, and `pchannels` are those of it that are here."""
+        self._log_id = log_id
+        self._pchannels = pchannels
 
     async def intercept_service(
         self,
@@ -135,12 +137,12 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
         try:
-            opened, own = log_in(handler_call_details.invocation_metadata or ()), self._log.log_id
+            opened, own = log_in(handler_call_details.invocation_metadata or ()), self._log_id
         except InvalidArgumentError as error:
             return _refusing_other_log(error)
         if opened in (None, own):
             return await continuation(handler_call_details)
-        if (restored := _restored(self._log, opened)) is not None:
+        if (restored := _restored(self._pchannels, opened)) is not None:
             return _refusing_other_log(restored, log_header(own))
         another = FormatError(
             f"this client opened log {opened:x}, and the server at this address has log {own:x} now: nothing was done. Look whether the "
@@ -149,9 +151,9 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         return _refusing_other_log(another, log_header(own))
 
 
-def _restored(log: LocalLog, opened: int) -> LogWentBackError | None:
+def _restored(pchannels: Mapping[str, PChannel], opened: int) -> LogWentBackError | None:
     """Returns the error for a client that opened the log before it was restored from a copy; None if it never was this log."""
-    lineages = {name: pchannel.log.lineage for name, pchannel in log.pchannels.items()}
+    lineages = {name: pchannel.log.lineage for name, pchannel in pchannels.items()}
     first = next(iter(lineages.values()))
     parents = [restore.parent for restore in first.restores]
     if opened not in parents:

@@ -20,8 +20,8 @@ from typing import Any, Final
 import grpc.aio
 
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
-from wal.local.log import LocalLog
 from wal.node.hosted import identity_of, tail_of
+from wal.node.node import StreamingNode
 from wal.read.pchannel import ReadablePChannel
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -92,13 +92,13 @@ class FrameFeed:
     def __init__(
         self,
         context: Any,
-        log: LocalLog,
+        node: StreamingNode,
         draining: Draining,
         rounds: TickRounds,
         selection: frames_pb2.FrameSelection,
     ) -> None:
         self._context = context
-        self._log = log
+        self._node = node
         self._draining = draining
         self._rounds = rounds
         self._pchannel = rounds.pchannel
@@ -132,7 +132,7 @@ class FrameFeed:
         asyncio.get_running_loop().call_soon(self._note_when_saved, vchannel)
 
     def _note_when_saved(self, vchannel: str) -> None:
-        saving = self._log.vchannels.saving.get(vchannel)
+        saving = self._node.routes.known.saving.get(vchannel)
         if saving is None:
             self._note(vchannel)
         else:
@@ -284,13 +284,11 @@ class FrameFeed:
         return [self._state(name) async for name in sliced(sorted(names))]
 
     def _state(self, name: str) -> VChannelState:
-        vchannels = self._log.vchannels
-        info = vchannels.records.get(name)
-        if info is not None and name not in vchannels.saving:
+        known = self._node.routes.known
+        info = known.records.get(name)
+        if info is not None and name not in known.saving:
             return vchannel_to_proto(info)
-        return VChannelState(
-            name=name, pchannel=vchannels.pchannel_of(name), incarnation=vchannels.directory.next_incarnation
-        )
+        return VChannelState(name=name, pchannel=known.pchannel_of(name), incarnation=known.next_incarnation)
 
 
 async def _checked(names: Any) -> set[str]:

@@ -1,8 +1,10 @@
 """Hosting: the pchannels that this process writes, each in a term of its own.
 
-Owns how one pchannel is opened in a given term (its log, its recovered state, its actors, its checkpointer), the timer that
-drives all of them, the actor that waits for ticks on their behalf, and the order in which they are closed: drained first, then all of them
-end with one closing tick. It never raises a term, and all it knows of vchannels is whether a name in a log still exists.
+Owns the pchannels that are here; how one is opened in a given term (its log, its recovered state, its actors, its checkpointer) and
+closed by itself (drained, ended with a closing tick of its own, its log closed); the timer that drives all of them; the actor that waits
+for ticks on their behalf; and the end of all together: drained first, then ended with one closing tick. The calls for one pchannel are
+carried out in the order of (term, available): one that comes too late is refused. It never raises a term, and all it knows of vchannels
+is whether a name in a log still exists.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from actors import Actor, ActorError, ActorSystem, Clock, Timer
+from actors import Actor, ActorError, ActorSystem, Clock, Group, Timer
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
-from wal.errors import StorageError, WALError
+from wal.errors import ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import RunName
 from wal.kv import KVBase
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
@@ -24,6 +26,7 @@ from wal.timestamp import TimestampOracle
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.in_flight import InFlight
+from wal.write.lease import OWN, Lease
 from wal.write.pchannel import PChannel
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
 from wal.write.txn_table import TxnLimits
@@ -34,11 +37,19 @@ INBOX_MAX: Final = 1 << 20
 """Operations in a pchannel's inbox; the bound on bytes in flight is reached first."""
 
 
-class Hosting:
-    """`pchannels` are the open pchannels, which are driven and closed together; the caller of `open` adds the pchannel to them.
+class _Place:
+    """A pchannel in the order of its calls, and what of it is open here."""
 
-    `is_live` says whether a vchannel, in this incarnation, still exists.
-    """
+    def __init__(self) -> None:
+        self.newest: tuple[int, bool] = (-1, False)
+        """(term, whether it closes) of the newest call."""
+        self.turn: asyncio.Lock = asyncio.Lock()
+        self.log: PChannelLog | None = None
+        self.group: Group | None = None
+
+
+class Hosting:
+    """`pchannels` are the open pchannels, by name. `is_live` says whether a vchannel, in this incarnation, still exists."""
 
     def __init__(
         self,
@@ -53,6 +64,7 @@ class Hosting:
         limits: TxnLimits,
         checkpoint_rule: CheckpointRule,
         is_live: Callable[[RunName], bool],
+        lease: Lease = OWN,
     ) -> None:
         self._pchannels = pchannels
         self._backend = backend
@@ -65,7 +77,12 @@ class Hosting:
         self._limits = limits
         self._rule = checkpoint_rule
         self._is_live = is_live
-        self._logs: list[PChannelLog] = []
+        self._lease = lease
+        self._places: dict[str, _Place] = {}
+        self.on_opened: Callable[[PChannel], object] = lambda pchannel: None
+        """Called with each pchannel that was opened, before it is among `pchannels`."""
+        self.on_closing: Callable[[PChannel, Callable[[], WALError]], object] = lambda pchannel, closed: None
+        """Called with each pchannel that is closed by itself, once it is not in `pchannels` any more, and with the reason for callers."""
         self._ticks = system.spawn(_TickKeeper(oracle), name="ticks")
         self._timer: Timer | None = None
 
@@ -73,20 +90,90 @@ class Hosting:
         """Opens a pchannel in the term of its record, which must be saved.
 
         Returns the pchannel, and how many events after the last checkpoint were replayed. Raises ChannelFencedError if another writer has a
-        higher term; CorruptionError for damage. After a failure `close` closes what was opened.
+        higher term; CorruptionError for damage; UnmatchedChannelTermError if a later call for the pchannel was made already. A failure
+        releases what was opened.
         """
+        place = self._admit(meta.name, meta.term, available=True)
+        async with place.turn:
+            self._check_newest(place, meta.name, meta.term, available=True)
+            if meta.name in self._pchannels:  # in an earlier term
+                await self._close_one(meta.name, place)
+            try:
+                pchannel, replayed = await self._open(meta, place)
+            except BaseException:
+                await self._release(place)
+                raise
+            self.on_opened(pchannel)
+            self._pchannels[meta.name] = pchannel
+            return pchannel, replayed
+
+    async def close_one(self, name: str, term: int) -> int:
+        """Closes a pchannel that is here in this term: it refuses at once, what it accepted is written, and it ends with a closing tick.
+
+        Returns the closing tick: whoever opens the pchannel next gives no tick up to it; 0 if the pchannel is not here. Raises
+        UnmatchedChannelTermError if a later call for the pchannel was made already, and the failure of a pchannel that could not be closed
+        in order, after it is closed.
+        """
+        place = self._admit(name, term, available=False)
+        async with place.turn:
+            self._check_newest(place, name, term, available=False)
+            return await self._close_one(name, place)
+
+    def _admit(self, name: str, term: int, *, available: bool) -> _Place:
+        """Notes a call for a pchannel; raises UnmatchedChannelTermError if it comes after a later one, or a second time."""
+        place = self._places.setdefault(name, _Place())
+        order = (term, not available)
+        if order < place.newest or (order == place.newest and available):
+            raise _too_late(name, term, place.newest)
+        place.newest = order
+        return place
+
+    def _check_newest(self, place: _Place, name: str, term: int, *, available: bool) -> None:
+        """Raises UnmatchedChannelTermError if a later call was made while this one waited for its turn."""
+        if (term, not available) < place.newest:
+            raise _too_late(name, term, place.newest)
+
+    async def _close_one(self, name: str, place: _Place) -> int:
+        pchannel = self._pchannels.pop(name, None)
+        tick = 0
+        try:
+            if pchannel is not None:
+                self.on_closing(pchannel, partial(_moved, name))
+                await pchannel.drain()
+                fault = pchannel.fault
+                if pchannel.checkpointer is not None:
+                    await pchannel.checkpointer.close()
+                tick = await self._closing_tick([pchannel])
+                await pchannel.finish(tick, _moved(name))
+                if fault is not None:
+                    raise fault
+        finally:
+            await self._release(place)
+        return tick
+
+    async def _release(self, place: _Place) -> None:
+        """Stops the actors of a pchannel and closes its log, if they are there."""
+        group, log, place.group, place.log = place.group, place.log, None, None
+        try:
+            if group is not None:
+                await group.stop()
+        finally:
+            if log is not None:
+                await log.close()
+
+    async def _open(self, meta: PChannelMeta, place: _Place) -> tuple[PChannel, int]:
         record = await load_checkpoint(self._kv, meta.name)
-        log = await self._backend.open(
+        log = place.log = await self._backend.open(
             meta.name,
             incarnation=meta.incarnation,
             term=meta.term,
             checkpoint=None if record is None else record.position,
         )
-        self._logs.append(log)
         state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record)
         if log.state.promised_tick >= self._oracle.last:
             self._oracle.observe(log.state.promised_tick)
         group = self._system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
+        place.group = group
         pchannel = PChannel(
             log,
             form=self._backend.form,
@@ -99,6 +186,7 @@ class Hosting:
             interval_s=self._settings.time_tick_interval_s,
             monotonic=self._clock.monotonic,
             state=state,
+            lease=self._lease,
         )
         group.join(pchannel, name=meta.name)
         group.join(pchannel.copies, name=f"{meta.name} copies")
@@ -134,22 +222,28 @@ class Hosting:
 
     async def finish(self, cause: Callable[[], WALError]) -> list[BaseException]:
         """Ends all pchannels with one closing tick, and their readers with `cause`. Returns the failures."""
-        live, tick = list(self._pchannels.values()), 0
-        try:
-            tick = await self._oracle.allocate()
-        except Exception as error:
-            unsaved = error if isinstance(error, WALError) else _no_ticks(error)
-            for pchannel in live:
-                pchannel.fail(unsaved)
+        live = list(self._pchannels.values())
+        tick = await self._closing_tick(live)
         ended = await asyncio.gather(*(pchannel.finish(tick, cause()) for pchannel in live), return_exceptions=True)
         return [error for error in ended if error is not None]
 
     async def close(self) -> None:
         """Closes the logs. Raises the first failure after all of them are closed."""
-        outcomes = await asyncio.gather(*(log.close() for log in self._logs), return_exceptions=True)
+        logs = [place.log for place in self._places.values() if place.log is not None]
+        outcomes = await asyncio.gather(*(log.close() for log in logs), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+
+    async def _closing_tick(self, pchannels: list[PChannel]) -> int:
+        """Returns a tick above all that these pchannels gave; if there is none, they fail."""
+        try:
+            return await self._oracle.allocate()
+        except Exception as error:
+            unsaved = error if isinstance(error, WALError) else _no_ticks(error)
+            for pchannel in pchannels:
+                pchannel.fail(unsaved)
+            return 0
 
     async def _recover(
         self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
@@ -210,6 +304,18 @@ class _TickKeeper(Actor):
         """Fails the pchannels that wait: after a defect in this actor no pchannel gets ticks any more."""
         for pchannel in unhandled:
             pchannel.poisoned(cause, [])
+
+
+def _too_late(name: str, term: int, newest: tuple[int, bool]) -> UnmatchedChannelTermError:
+    what = "closed" if newest[1] else "opened"
+    return UnmatchedChannelTermError(
+        f"pchannel {name!r} was to be {what} here in term {newest[0]} already, which a call for term {term} must not undo: ask the "
+        "coordinator for the current term"
+    )
+
+
+def _moved(name: str) -> ClosedError:
+    return ClosedError(f"pchannel {name} is not on this node any more: ask AssignmentDiscover where it is")
 
 
 def _no_ticks(cause: Exception) -> StorageError:

@@ -16,10 +16,10 @@ from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
-from wal.local.log import LocalLog
 from wal.network import Method
 from wal.node.frame_calls import FrameCalls
 from wal.node.hosted import Hosted
+from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.draining import Draining
@@ -58,8 +58,8 @@ __all__ = [
 class CursorCalls:
     """Serves the cursors of an open log, for the pchannels that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, hosted: Hosted) -> None:
+        self._node = node
         self._hosted = hosted
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
@@ -74,11 +74,11 @@ class CursorCalls:
     async def _load(self, request: proto.LoadCursorRequest, _context: object) -> proto.LoadCursorResponse:
         pchannel = self._hosted.find(request.pchannel)
         await checked_names(request.key.vchannels)
-        found = await self._log.cursors.load(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
+        found = await self._node.cursors.load(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
         return proto.LoadCursorResponse(cursor=None if found is None else cursor_to_proto(found))
 
     async def _save(self, request: proto.SaveCursorRequest, _context: object) -> proto.SaveCursorResponse:
-        pchannel, cursors = self._hosted.find(request.pchannel), self._log.cursors
+        pchannel, cursors = self._hosted.find(request.pchannel), self._node.cursors
         await checked_names(request.cursor.key.vchannels)
         given = cursor_from_proto(request.cursor)
         _checked(given.key)
@@ -99,7 +99,7 @@ class CursorCalls:
 
     async def _list(self, request: proto.PChannelRequest, _context: object) -> proto.Cursors:
         pchannel = self._hosted.find(request.pchannel)
-        infos = await self._log.cursors.infos(pchannel=pchannel.channel)
+        infos = await self._node.cursors.infos(pchannel=pchannel.channel)
         return proto.Cursors(cursors=map(info_to_proto, infos))
 
     async def _delete(self, request: proto.DeleteCursorsRequest, _context: object) -> Empty:
@@ -108,7 +108,7 @@ class CursorCalls:
         names = None
         if request.HasField("vchannels"):
             names = _checked(CursorKey.of(name, await checked_names(request.vchannels.names))).vchannels
-        await self._log.cursors.delete(name, names)
+        await self._node.cursors.delete(name, names)
         return Empty()
 
     def _check_position(self, cursor: Cursor, pchannel: PChannel) -> None:
@@ -125,7 +125,7 @@ class CursorCalls:
             raise InvalidArgumentError(
                 f"{cursor.key} is at {newest} of pchannel {pchannel.channel}, above its durable end {end}: save a position that was read"
             )
-        following = self._log.vchannels.directory.next_incarnation
+        following = self._node.routes.known.next_incarnation
         if any(incarnation is not None and incarnation >= following for incarnation in cursor.incarnations):
             raise InvalidArgumentError(
                 f"{cursor.key} has an incarnation of a vchannel that does not exist yet (the next one is {following}): give those that "
@@ -144,10 +144,10 @@ def _checked(key: CursorKey) -> CursorKey:
 class PChannelService:
     """Serves the pchannels of an open log that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining) -> None:
+        self._node = node
         self._hosted = hosted
-        self._cursors = CursorCalls(log, hosted)
+        self._cursors = CursorCalls(node, hosted)
         self._frames = FrameCalls(hosted, draining)
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
@@ -177,8 +177,8 @@ class PChannelService:
         """Returns the pchannel of a request and its vchannel, or None if that would only be created by an append."""
         pchannel = self._hosted.find(request.pchannel)
         name = check_vchannel(request.vchannel)
-        info = self._log.vchannels.records.get(name)
-        if info is None and not self._log.settings.create_vchannels:
+        info = self._node.routes.known.records.get(name)
+        if info is None and not self._node.settings.create_vchannels:
             raise ChannelNotExistError(f"vchannel {name!r} does not exist: make it with create_vchannel()")
         if info is not None and info.pchannel != pchannel.channel:
             raise InvalidArgumentError(
@@ -193,12 +193,12 @@ class PChannelService:
             raise InvalidArgumentError(
                 f"up_to {up_to} is of pchannel {up_to.pchannel}, and the request is for {pchannel.channel}: name the pchannel of the id"
             )
-        await self._log.truncate(up_to)
+        await self._node.truncate(up_to)
         return Empty()
 
     async def _retention(self, request: proto.PChannelRequest, _context: object) -> proto.Retention:
         pchannel = self._hosted.find(request.pchannel)
-        (report,) = await self._log.retention.report((pchannel,))
+        (report,) = await self._node.retention.report((pchannel,))
         return retention_to_proto(report)
 
     async def _statistics(self, request: proto.PChannelRequest, _context: object) -> proto.Statistics:
@@ -208,5 +208,5 @@ class PChannelService:
         return producers_to_proto(self._hosted.find(request.pchannel).keyed.table.producers.listed())
 
     async def _forget_producer(self, request: proto.ForgetProducerRequest, _context: object) -> Empty:
-        await self._log.appends.forget_producer(request.name, (self._hosted.find(request.pchannel),))
+        await self._node.appends.forget_producer(request.name, (self._hosted.find(request.pchannel),))
         return Empty()

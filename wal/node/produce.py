@@ -32,16 +32,16 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.local.log import LocalLog
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.network import Method
 from wal.node.appends import BULK_RECORDS
 from wal.node.hosted import Hosted, identity_of, tail_of
+from wal.node.node import StreamingNode
 from wal.node.produce_requests import Requests, Sessions, Withdrawals, replaced
 from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, names_in
-from wal.node.routes import VChannelRoutes
+from wal.node.routes import Routes
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import Outcome, appends_of, count_of, key_of, outcomes_to_proto, plain_of
@@ -125,7 +125,7 @@ def _number(numbered: tuple[int, Outcome]) -> int:
 class Places:
     """The vchannels of a log, for the streams that write its pchannel `pchannel`."""
 
-    def __init__(self, vchannels: VChannelRoutes, pchannel: str) -> None:
+    def __init__(self, vchannels: Routes, pchannel: str) -> None:
         self._vchannels = vchannels
         self._pchannel = pchannel
 
@@ -134,7 +134,7 @@ class Places:
 
         A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way.
         """
-        place = self._vchannels.pchannel_of(vchannel)
+        place = self._vchannels.known.pchannel_of(vchannel)
         if place != self._pchannel:
             raise ChannelNotExistError(
                 f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel}: nothing was written; "
@@ -164,7 +164,7 @@ class ProduceStream:
     def __init__(
         self,
         context: Any,
-        log: LocalLog,
+        node: StreamingNode,
         hosted: Hosted,
         draining: Draining,
         pchannel: PChannel,
@@ -173,15 +173,15 @@ class ProduceStream:
         bounds: ServerBounds,
     ) -> None:
         self._context = context
-        self._log = log
-        self._appends = log.appends
+        self._node = node
+        self._appends = node.appends
         owner = TxnOwner(session, bounds.client_open_txns_max, bounds.client_open_txn_bytes_max)
-        self._txns = ProduceTxns(log, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
-        self._message_txns = MessageTxns(log, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
+        self._txns = ProduceTxns(node, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
+        self._message_txns = MessageTxns(node, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
         self._hosted = hosted
         self._draining = draining
         self._pchannel = pchannel
-        self._places = Places(log.vchannels, pchannel.channel)
+        self._places = Places(node.routes, pchannel.channel)
         self._withdrawals = Withdrawals(pchannel)
         self._info = identity_of(pchannel).pchannel
         self._answers = Answers()
@@ -338,7 +338,7 @@ class ProduceStream:
             message, barrier, key = append
             try:
                 if barrier:
-                    self._log.oracle.check_ahead(barrier)
+                    self._node.oracle.check_ahead(barrier)
                 future: asyncio.Future[Any] | None
                 if expecting:
                     future = await self._send_expecting(message, barrier, key, request)
@@ -366,7 +366,7 @@ class ProduceStream:
         if (plain := plain_of(request)) is None or self._begin(request.seen_time_tick) is not None:
             return False
         name, payloads = plain
-        route = self._log.vchannels.routes.get(name)
+        route = self._node.routes.actors.get(name)
         if route is None or route.pchannel is not self._pchannel:
             return False
         first = request.first_request_id
@@ -405,11 +405,11 @@ class ProduceStream:
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1
         try:
-            bodies_max = self._log.settings.txn_bodies_max
+            bodies_max = self._node.settings.txn_bodies_max
             names, key = names_in(request.vchannels, names_max=bodies_max), key_of(request.key)
             bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
             expected = await expected_in(request.expected_last, names)
-            self._log.oracle.check_ahead(request.barrier_time_tick)
+            self._node.oracle.check_ahead(request.barrier_time_tick)
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             async for name in sliced(names):
@@ -427,7 +427,7 @@ class ProduceStream:
             if (refusal := self._begin(getattr(request, "seen_time_tick", 0))) is not None:
                 raise refusal
             if name == "commit_txn":
-                self._log.oracle.check_ahead(request.barrier_time_tick)
+                self._node.oracle.check_ahead(request.barrier_time_tick)
             match name:
                 case "begin_txn":
                     async for vchannel in sliced(self._names_in(request)):
@@ -454,15 +454,15 @@ class ProduceStream:
     # -- what all of them have in common
 
     def _names_in(self, request: append_pb2.BeginTxnRequest | append_pb2.CommitTxnRequest) -> tuple[str, ...]:
-        return names_in(request.vchannels, names_max=self._log.settings.txn_bodies_max)
+        return names_in(request.vchannels, names_max=self._node.settings.txn_bodies_max)
 
     def _begin(self, seen_time_tick: int) -> WALError | None:
         """Returns why a request is refused as a whole, else None. From now on ticks are larger than the one that the client has seen."""
         try:
             if self._refusal is None and self._hosted.find(self._info) is not self._pchannel:
                 raise ChannelFencedError(f"pchannel {self._pchannel.channel!r} was opened anew: open another stream")
-            if seen_time_tick > self._log.oracle.last:
-                self._log.oracle.observe(seen_time_tick)
+            if seen_time_tick > self._node.oracle.last:
+                self._node.oracle.observe(seen_time_tick)
         except InvalidArgumentError as error:
             return error
         except WALError as error:
@@ -470,7 +470,7 @@ class ProduceStream:
         return self._refusal
 
     def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
-        route = self._log.vchannels.routes.get(message.vchannel)
+        route = self._node.routes.actors.get(message.vchannel)
         if route is None or route.pchannel is not self._pchannel:
             self._places.check(message.vchannel)
         if key is None:
@@ -487,8 +487,8 @@ class ProduceStream:
 class ProduceService:
     """Serves the streams that write the pchannels that are `hosted` here."""
 
-    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
+        self._node = node
         self._hosted = hosted
         self._draining = draining
         self._bounds = bounds
@@ -503,7 +503,7 @@ class ProduceService:
         created = producer_in(context.invocation_metadata() or ())
         pchannel = self._hosted.find(created.pchannel)
         stream = ProduceStream(
-            context, self._log, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds
+            context, self._node, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds
         )
         async with self._sessions.newest(pchannel.channel, created.session, stream):
             await context.write(

@@ -25,9 +25,9 @@ from wal.errors import (
     UnmatchedChannelTermError,
 )
 from wal.frame import FrameView, RunKind
-from wal.local.log import LocalLog
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
+from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import count_of, key_of, messages_of
@@ -56,10 +56,10 @@ _PAGE_BYTES: Final = 2 << 20
 class ProduceTxns:
     """The transactions on `pchannel`."""
 
-    def __init__(self, log: LocalLog, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
+        self._node = node
         self._pchannel = pchannel
-        self._bodies_max = log.settings.txn_bodies_max
+        self._bodies_max = node.settings.txn_bodies_max
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
 
@@ -68,7 +68,7 @@ class ProduceTxns:
         names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
         check_keepalive(keepalive_s, self._keepalive_s_max)
         begun_at = self._pchannel.tail.durable_end
-        txn = await self._log.appends.begin_txn(
+        txn = await self._node.appends.begin_txn(
             names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner
         )
         return proto.BegunTxn(
@@ -123,13 +123,13 @@ class ProduceTxns:
 
     def _incarnations(self, names: tuple[str, ...]) -> list[int]:
         """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""
-        return [self._log.vchannels.existing(name).run_name[1] for name in names]
+        return [self._node.routes.existing(name).run_name[1] for name in names]
 
     def _first_result(self, names: tuple[str, ...], key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Returns the future of the first result of this key, or None if the key is not known."""
         keyed = self._pchannel.keyed
         try:
-            scope = tuple(sorted(self._log.vchannels.existing(name).run_name for name in names))
+            scope = tuple(sorted(self._node.routes.existing(name).run_name for name in names))
         except ChannelNotExistError:
             return None
         found = keyed.table.find(scope, key, now_ms=keyed.now_ms())
@@ -143,14 +143,14 @@ class ProduceTxns:
         self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED
     ) -> LocalTxn:
         """Returns an open transaction; raises TransactionExpiredError if it is over, InvalidTransactionStateError if it is another's."""
-        pchannel, log = self._pchannel, self._log
+        pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
-            log.vchannels.expect(name, last)
+            node.routes.expect(name, last)
         found = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
         names = tuple([name for name, _ in found.names])
         loop = asyncio.get_running_loop()
         return LocalTxn(
-            log.vchannels, loop, found.context, names, key, expected, bytes_max=log.settings.message_bytes_max
+            node.routes, loop, found.context, names, key, expected, bytes_max=node.settings.message_bytes_max
         )
 
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
@@ -162,7 +162,7 @@ class ProduceTxns:
         context = request.txn.context
         keepalive_s = min(max(context.keepalive_milliseconds, 0) / 1000, self._keepalive_s_max)
         self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
-        txn = await self._log.appends.begin_txn(names, keepalive_s, key, owner=self._owner)
+        txn = await self._node.appends.begin_txn(names, keepalive_s, key, owner=self._owner)
         try:
             if set(self._incarnations(names)) != set(request.txn.incarnations):
                 raise ChannelNotExistError(
@@ -290,8 +290,8 @@ Result = AppendResult | ForgottenResult
 class MessageTxns:
     """The transactions on `pchannel`."""
 
-    def __init__(self, log: LocalLog, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
-        self._log = log
+    def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
+        self._node = node
         self._pchannel = pchannel
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
@@ -319,17 +319,17 @@ class MessageTxns:
 
     async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
         check_keepalive(keepalive_s, self._keepalive_s_max)
-        return await self._log.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
+        return await self._node.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
 
     def _opened(self, given: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""
-        log, pchannel = self._log, self._pchannel
+        node, pchannel = self._node, self._pchannel
         found = pchannel.table.owned(given.txn_id, self._owner, now=pchannel.lease_now())
         names = tuple([name for name, _ in found.names])
         check_body(given.message, names)
         loop = asyncio.get_running_loop()
         return LocalTxn(
-            log.vchannels, loop, found.context, names, None, NOT_EXPECTED, bytes_max=log.settings.message_bytes_max
+            node.routes, loop, found.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max
         )
 
     @staticmethod

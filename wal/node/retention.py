@@ -77,8 +77,13 @@ class RetentionKeeper:
             self._service.judge = self.judge
         if self.bounds.of_cursors or self.bounds.of_logs:
             for pchannel in self._pchannels.values():
-                pchannel.log.sealed = self._extent_sealed
+                self.watch(pchannel)
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
+
+    def watch(self, pchannel: PChannel) -> None:
+        """Looks at a pchannel that was opened whenever one of its extents is sealed."""
+        if self.bounds.of_cursors or self.bounds.of_logs:
+            pchannel.log.sealed = self._extent_sealed
 
     async def close(self) -> None:
         """Ends its turns, and waits for the work in progress. Idempotent."""
@@ -205,7 +210,7 @@ class RetentionKeeper:
         async with self._service.held(lock_timeout_s) as cursors:
             view = self._service.view()
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
-            for name, pchannel in self._pchannels.items():
+            for name, pchannel in list(self._pchannels.items()):
                 found = plan(
                     self._extents(pchannel),
                     self.bounds,

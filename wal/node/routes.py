@@ -1,8 +1,8 @@
-"""VChannelRoutes: the vchannels of a local log, and the actor of each.
+"""Routes: the way from a name to the actor of its vchannel on this node, and the beginning and the end of these actors.
 
-Owns the way from a name to its actor, and the order in which a vchannel is created and dropped: in memory at once, so that calls keep their
-order, then in the metadata, then in the maps that readers in other processes use. While the record of a new vchannel is being saved, its
-group of actors is paused: no frame is written for a vchannel that a crash would lose. A caller gets its answer when all of that is durable.
+A node knows the vchannels that exist, and never gives a name its incarnation: it asks the coordinator's half, `KnownVChannels`, to create
+one that an append names. While the record of a new vchannel is being saved, its group of actors is paused: no frame is written for a
+vchannel that a crash would lose. Routes are the `VChannelHost` of the coordinator's half.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Protocol
 
-from actors import ActorError, ActorRef, Clock, InboxFullError, Timer
-from wal.channels.directory import Change, VChannelDirectory, unsaved_records
-from wal.channels.map_keeper import VChannelMapKeeper
-from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo, check_vchannel, common_place, place
+from actors import ActorError, Clock, InboxFullError, Timer
+from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo, check_vchannel, common_place
 from wal.errors import (
-    ChannelExistError,
     ChannelNotExistError,
     ClosedError,
-    InvalidArgumentError,
     NoSpaceError,
     StorageError,
     UnavailableError,
@@ -28,6 +25,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.message import MessageID
+from wal.read.cursors.service import CursorService
 from wal.read.options import Selection
 from wal.settings import Settings
 from wal.write.checks import check_expected
@@ -35,75 +33,91 @@ from wal.write.operations import Drop
 from wal.write.pchannel import PChannel
 from wal.write.vchannel import VChannel
 
-__all__ = ["VChannelRoutes", "closed_log", "refusal", "settle", "tell"]
+__all__ = ["KnownVChannels", "Routes", "closed_log", "refusal", "tell"]
 
 
-class VChannelRoutes:
-    """`directory` has the records, and `saver` is its actor; `location` names the log in warnings."""
+class KnownVChannels(Protocol):
+    """The vchannels as a node knows them, and the coordinator's half behind it."""
+
+    on_dropped: Callable[[str], object]
+    """Called with the name of each vchannel that was durably dropped."""
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]:
+        """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
+
+    @property
+    def saving(self) -> Mapping[str, asyncio.Future[None]]:
+        """The vchannels whose records are being saved, and when that is done."""
+
+    @property
+    def next_incarnation(self) -> int:
+        """Every vchannel that is known has a smaller incarnation."""
+
+    def durable(self) -> Iterable[VChannelInfo]:
+        """Returns the vchannels whose records are saved."""
+
+    def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
+
+    async def look_up(self, name: str) -> VChannelInfo | None:
+        """Asks the coordinator's half for a vchannel before its name is refused; returns None if there is none."""
+
+    def check_new(self, names: Iterable[str]) -> None:
+        """Raises what `create_nowait` would raise for the first of these vchannels that may not be created. It creates none."""
+
+    def create_nowait(self, name: str) -> None:
+        """Has a vchannel created, or raises ChannelNotExistError or InvalidArgumentError; it is in `records` on return."""
+
+
+class Routes:
+    """The vchannels whose pchannels are here. `location` names the log in warnings."""
 
     def __init__(
         self,
-        directory: VChannelDirectory,
-        saver: ActorRef,
+        known: KnownVChannels,
         pchannels: Mapping[str, PChannel],
         settings: Settings,
         *,
         location: str,
         clock: Clock,
     ) -> None:
-        self.directory: VChannelDirectory = directory
-        self.routes: dict[str, VChannel] = {}
-        """The actors of the vchannels that were used since the log was opened."""
-        self.saving: dict[str, asyncio.Future[None]] = {}
-        """The vchannels whose records are being saved, and when that is done."""
-        self.on_dropped: Callable[[str], object] = lambda name: None
-        """Called with the name of each vchannel that was dropped, when its record is gone."""
-        self.maps: VChannelMapKeeper | None = None
-        """Keeps the maps for other processes; None if no other process can read the log."""
-        self._saver = saver
+        self.known: KnownVChannels = known
+        self.actors: dict[str, VChannel] = {}
+        """The actors of the vchannels that were used since their pchannels were opened."""
+        self.cursors: CursorService | None = None
+        """The cursors of the log, once they are open."""
         self._pchannels = pchannels
         self._settings = settings
         self._unknown = UnknownVChannels(location, monotonic=clock.monotonic)
         self._clock = clock
         self._warning: Timer | None = None
 
-    @property
-    def records(self) -> Mapping[str, VChannelInfo]:
-        """The existing vchannels, by name."""
-        return self.directory.records
-
-    def pchannel_of(self, name: str) -> str:
-        """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
-        info = self.directory.records.get(check_vchannel(name))
-        return place(name, list(self._pchannels)) if info is None else info.pchannel
+    # -- from a name to an actor
 
     def incarnation(self, name: str) -> int | None:
         """Returns the incarnation of a vchannel, or None if it does not exist."""
-        info = self.directory.records.get(name)
+        info = self.known.records.get(name)
         return None if info is None else info.incarnation
 
     def route(self, name: str) -> VChannel:
-        """Returns the actor of this vchannel, creating the vchannel if that is allowed.
+        """Returns the actor of this vchannel, having it created if that is allowed.
 
         Raises ChannelNotExistError if it is not, InvalidArgumentError for a bad name or past `vchannels_max`.
         """
-        vchannel = self.routes.get(name)
+        vchannel = self.actors.get(name)
         if vchannel is not None:
             return vchannel
-        info = self.directory.records.get(check_vchannel(name))
-        if info is not None:
-            return self._join(info)
-        if not self._settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
-            )
-        return self._create(name, place(name, list(self._pchannels)), None)
+        if (info := self.known.records.get(check_vchannel(name))) is None:
+            self.known.create_nowait(name)
+            info = self.known.records[name]
+        return self.actors.get(name) or self._join(info)
 
     def existing(self, name: str) -> VChannel:
         """Returns the actor of a vchannel that a transaction or a producer used before; raises ChannelNotExistError if it was dropped."""
-        vchannel = self.routes.get(name)
+        vchannel = self.actors.get(name)
         if vchannel is None:
-            if name not in self.directory.records:
+            if name not in self.known.records:
                 raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions are over")
             vchannel = self.route(name)
         return vchannel
@@ -114,182 +128,95 @@ class VChannelRoutes:
         Raises LogWentBackError if it is of an event that a restore has lost.
         """
         if expected is not None:
-            pchannel = self._pchannels[self.pchannel_of(name)]
+            pchannel = self._pchannels[self.known.pchannel_of(name)]
             check_expected(name, pchannel.current(expected), pchannel.log_id)
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
-        records = self.directory.records
+        records = self.known.records
         channel = common_place(names, records, list(self._pchannels), create_vchannels=self._settings.create_vchannels)
         if self._unknown.note(names, records):
-            self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.records))
+            self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records))
         bound = {name: records[name].incarnation if name in records else None for name in names}
-        return self._pchannels[channel], Selection(bound, floor=self.directory.next_incarnation)
+        return self._pchannels[channel], Selection(bound, floor=self.known.next_incarnation)
 
     def end_warnings(self) -> None:
         """Warns now of names that were read and do not exist: the log closes."""
         if self._warning is not None:
             self._warning.cancel()
-        self._unknown.warn(self.records, at_close=True)
+        self._unknown.warn(self.known.records, at_close=True)
 
-    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
-        check_vchannel(name)
-        if name in self.directory.records:
-            raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
-        if pchannel is not None and not isinstance(pchannel, str):
-            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
-        if pchannel is not None and pchannel not in self._pchannels:
-            raise InvalidArgumentError(
-                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
-            )
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        vchannel = self._create(name, pchannel or place(name, list(self._pchannels)), saved)
-        await asyncio.shield(saved)
-        return VChannelInfo(name, vchannel.pchannel.channel, vchannel.run_name[1])
+    def close(self, pchannel: PChannel, closed: Callable[[], WALError]) -> None:
+        """Refuses every later operation on the vchannels of a pchannel that is being closed here, with what `closed` returns."""
+        for name, vchannel in [each for each in self.actors.items() if each[1].pchannel is pchannel]:
+            vchannel.closed = vchannel.closed or closed
+            del self.actors[name]
+        pchannel.endings += 1
 
-    def check_room(self, what: str, count: int) -> None:
-        """Raises InvalidArgumentError if as many vchannels more, called `what` in the error, are past `vchannels_max`."""
-        there, most = len(self.directory.records), self._settings.vchannels_max
-        if there + count > most:
-            raise InvalidArgumentError(
-                f"{what} would be {there + count - most} more than vchannels_max={most}: drop some, or raise the setting"
-            )
+    # -- calls of the coordinator's half
 
-    def check_new(self, names: Iterable[str]) -> None:
-        """Raises what `route` would raise for the first of these vchannels that may not be created. It creates none."""
-        missing = [
-            name for name in names if name not in self.routes and check_vchannel(name) not in self.directory.records
-        ]
-        if missing and not self._settings.create_vchannels:
-            self.route(missing[0])
-        if missing:
-            others = f" and {len(missing) - 1} others" if missing[1:] else ""
-            self.check_room(f"vchannel {missing[0]!r}{others}", len(missing))
-
-    async def drop(self, name: str) -> VChannelInfo | None:
-        """Drops a vchannel, in the order of the calls; raises ChannelNotExistError if there is none.
-
-        Returns its record, or None if an earlier call dropped it and this one only told the readers in other processes.
-        """
-        info = self.directory.records.get(check_vchannel(name))
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if info is None:
-            if self.maps is None or not self.maps.is_overdue(name):
-                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
-            # An earlier call dropped it, but could not tell readers in other processes.
-            self.when_shown(name, partial(settle, saved))
-            await asyncio.shield(saved)
-            return None
-        vchannel = self.route(name)
-        group = vchannel.pchannel.actor_group
-        dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            group.tell(vchannel, Drop(dropped))
-        except ActorError as error:
-            raise (vchannel.closed or closed_log)() from error
-        del self.routes[name]
-        vchannel.pchannel.endings += 1
-        self.directory.forget(info)
-
-        def removed(error: WALError | None) -> None:
-            # Only now: while its record exists, an opening may find the vchannel alive, and then its keys have to be known.
-            if error is None:
-                vchannel.pchannel.forget(vchannel.run_name)
-                self.on_dropped(name)
-                self.when_shown(name, partial(settle, saved))
-            else:
-                settle(saved, error)
-
-        def ended(_: asyncio.Future[None]) -> None:
-            # A callback runs whether or not the caller still waits. Operations told meanwhile are not lost either.
-            if (error := dropped.exception()) is not None:
-                saved.set_exception(error)
-                return
-            assert vchannel.closed is not None
-            vchannel.refuse(group.leave(vchannel), vchannel.closed())
-            self.save((info,), remove=True, done=removed)
-
-        dropped.add_done_callback(ended)
-        await asyncio.shield(saved)
-        return info
-
-    def _create(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:
-        """Returns the actor of a new vchannel; `saved` is settled when the vchannel is durable and readers can find it."""
-        self.check_room(f"vchannel {name!r}", 1)
-        if saved is None:
-            saved = asyncio.get_running_loop().create_future()
-            saved.add_done_callback(_ignore_failure)
-        return self.start((self.directory.admit(name, pchannel),), saved)[0]
-
-    def start(self, infos: tuple[VChannelInfo, ...], saved: asyncio.Future[None]) -> list[VChannel]:
-        """Starts the actors of vchannels that were just admitted, and saves their records, all or none.
-
-        `saved` is settled when they are durable and readers can find them.
-        """
+    def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
+        """Starts the actors of new vchannels, paused; see `VChannelHost.begin`."""
         vchannels = [self._join(info) for info in infos]
         for vchannel in vchannels:
             for other in self._pchannels.values():
                 for reader in list(other.readers):
                     reader.created(vchannel.channel, vchannel.pchannel)
             vchannel.pchannel.actor_group.pause()
-            self.saving[vchannel.channel] = saved
 
-        def recorded(error: WALError | None) -> None:
-            if error is None:
-                # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
-                # The names of channels are given away, so readers elsewhere know these when the caller does.
-                pchannels = list(self._pchannels)
-                wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
-                self.when_shown(infos[0].name, shown, wanted=wanted)
-            else:
-                if isinstance(error, UnknownOutcomeError):
-                    self.save(infos, remove=True, done=lambda _: None)
-                done(error)
-
-        def shown(error: WALError | None) -> None:
-            done(error)
-            if error is not None:
-                self.save(infos, remove=True, done=lambda _: None)
-
-        def done(error: WALError | None) -> None:
-            for info, vchannel in zip(infos, vchannels, strict=True):
-                if self.saving.get(info.name) is saved:
-                    del self.saving[info.name]
+        def began(error: WALError | None) -> None:
+            for vchannel in vchannels:
                 if error is not None:
-                    self.directory.forget(info)
-                    if self.routes.get(info.name) is vchannel:
-                        del self.routes[info.name]
-                    vchannel.closed = partial(_unsaved, info.name, error)
+                    if self.actors.get(vchannel.channel) is vchannel:
+                        del self.actors[vchannel.channel]
+                    vchannel.closed = partial(_unsaved, vchannel.channel, error)
                     vchannel.pchannel.endings += 1
                 vchannel.pchannel.actor_group.resume()
-            settle(saved, error)
 
-        self.save(infos, remove=False, done=recorded)
-        return vchannels
+        return began
+
+    def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+        """Ends the actors of vchannels; see `VChannelHost.end`. Raises the reason of one that has failed."""
+        vchannels = [self.route(info.name) for info in infos]
+        for vchannel in vchannels:
+            if vchannel.closed is not None:
+                raise vchannel.closed()
+        unfinished, failure = len(vchannels) + 1, None
+
+        def finished(error: WALError | None = None) -> None:
+            nonlocal unfinished, failure
+            unfinished, failure = unfinished - 1, failure or error
+            if not unfinished:
+                ended(failure)
+
+        for vchannel in vchannels:
+            _end(vchannel, finished)
+            if self.actors.get(vchannel.channel) is vchannel:
+                del self.actors[vchannel.channel]
+            vchannel.pchannel.endings += 1
+        finished()
+
+    def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
+        """Forgets the keys and the last events of vchannels that have ended; see `VChannelHost.forget`."""
+        for info in infos:
+            if (pchannel := self._pchannels.get(info.pchannel)) is not None:
+                pchannel.forget((info.name, info.incarnation))
+
+    async def delete_cursors(self, info: VChannelInfo) -> None:
+        """Deletes the cursors of a vchannel that was dropped."""
+        assert self.cursors is not None, "no vchannel is dropped before the log is open"
+        await self.cursors.drop(info.name, info.incarnation)
 
     def _join(self, info: VChannelInfo) -> VChannel:
         """Starts the actor of a vchannel."""
-        pchannel = self._pchannels[info.pchannel]
+        if (pchannel := self._pchannels.get(info.pchannel)) is None:
+            raise ChannelNotExistError(
+                f"vchannel {info.name!r} is on pchannel {info.pchannel}, which is not on this node: ask AssignmentDiscover where it is"
+            )
         vchannel = VChannel(pchannel, info.name, info.incarnation)
         pchannel.actor_group.join(vchannel, name=f"{info.name}#{info.incarnation}")
-        pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
+        pchannel.vchannels[info.name] = self.actors[info.name] = vchannel
         return vchannel
-
-    def when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
-        """See `VChannelMapKeeper.when_shown`; calls `then` at once if no other process can read the log."""
-        if self.maps is None:
-            then(None)
-        else:
-            self.maps.when_shown(name, then, wanted=wanted)
-
-    def save(self, infos: tuple[VChannelInfo, ...], *, remove: bool, done: Callable[[WALError | None], None]) -> None:
-        """Saves or removes these records, all or none; calls `done` with None or the error."""
-        try:
-            self._saver.tell(Change(infos, remove, done))
-        except ActorError as error:  # it failed before, or the log is being closed
-            cause = error.__cause__ or error
-            asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
 
 
 def tell(vchannel: VChannel, operation: object) -> None:
@@ -314,17 +241,30 @@ def closed_log() -> ClosedError:
     return ClosedError("the log was closed: open it again to go on")
 
 
-def _ignore_failure(future: asyncio.Future[None]) -> None:
-    """Marks the failure as retrieved: the callers of the vchannel get it, and perhaps no task awaits this future."""
-    future.exception()
+def _end(vchannel: VChannel, then: Callable[[WALError | None], None]) -> None:
+    """Lets the actor of a vchannel finish what it was told before, and ends it; calls `then` when it has ended."""
+    group = vchannel.pchannel.actor_group
+    loop = asyncio.get_running_loop()
+    dropped: asyncio.Future[None] = loop.create_future()
 
-
-def settle(future: asyncio.Future[None], error: WALError | None) -> None:
-    if not future.done():
+    def ended(_: asyncio.Future[None]) -> None:
+        # A callback runs whether or not the caller still waits. Operations told meanwhile are not lost either.
+        error = dropped.exception()
         if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+            assert vchannel.closed is not None
+            vchannel.refuse(group.leave(vchannel), vchannel.closed())
+        then(error if error is None or isinstance(error, WALError) else closed_log())
+
+    def tell_it() -> None:
+        try:
+            group.tell(vchannel, Drop(dropped))
+        except InboxFullError:
+            loop.call_soon(tell_it)  # after the turn that makes room
+        except ActorError as error:  # its pchannel failed or is being closed, which ends it
+            then(refusal(vchannel, error))
+
+    dropped.add_done_callback(ended)
+    tell_it()
 
 
 def _unsaved(name: str, error: WALError) -> WALError:

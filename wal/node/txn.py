@@ -9,7 +9,7 @@ from typing import Final
 from wal.errors import ChannelNotExistError, WALError
 from wal.frame import Record
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties
-from wal.node.routes import VChannelRoutes, tell
+from wal.node.routes import Routes, tell
 from wal.ticks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.idempotency.keys import Key
@@ -26,7 +26,7 @@ class LocalTxn:
 
     def __init__(
         self,
-        vchannels: VChannelRoutes,
+        vchannels: Routes,
         loop: asyncio.AbstractEventLoop,
         context: TxnContext,
         names: tuple[str, ...],
@@ -55,7 +55,7 @@ class LocalTxn:
             check_body_type(message)
         properties = encode_properties(message.properties) if message.properties else b""
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
-        vchannel = self._vchannels.routes.get(message.vchannel) or self._vchannels.existing(message.vchannel)
+        vchannel = self._vchannels.actors.get(message.vchannel) or self._vchannels.existing(message.vchannel)
         stored = len(message.payload) + len(properties) + BODY_OVERHEAD
         return vchannel.add_bodies(
             self.context.txn_id,
@@ -112,7 +112,7 @@ class LocalTxn:
 
     def abandon(self) -> bool:
         """Rolls back without waiting; returns False if the transaction has ended. The garbage collector calls this, in any thread."""
-        route = self._vchannels.routes.get(self._vchannel)
+        route = self._vchannels.actors.get(self._vchannel)
         if route is None or self.context.txn_id not in route.pchannel.table:
             return False
         try:

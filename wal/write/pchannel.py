@@ -24,6 +24,7 @@ from wal.write.copy_writes import CopyWrites
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites, is_abandoned, withdrawn
+from wal.write.lease import OWN, Lease, lost_lease
 from wal.write.operations import (
     Answers,
     Atomic,
@@ -69,6 +70,7 @@ class PChannel(ReadablePChannel, Member):
         interval_s: float,
         monotonic: Callable[[], float],
         state: RecoveryState,
+        lease: Lease = OWN,
     ) -> None:
         """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane."""
         self.promised: PromisedTick = PromisedTick(log.state.promised_tick)
@@ -78,6 +80,7 @@ class PChannel(ReadablePChannel, Member):
             return Origin(log.pchannel, log.incarnation, position, form)
 
         self.actor_group = group
+        self.lease: Lease = lease
         self.keepalive: float = whole_ms(keepalive)
         self.in_flight = in_flight
         self.ticks: TickSupply = TickSupply(oracle, request=lambda: request_ticks(self), fenced=self.fail)
@@ -90,6 +93,7 @@ class PChannel(ReadablePChannel, Member):
             lasts=state.lasts,
             origin=origin,
             monotonic=monotonic,
+            lease=lease,
         )
         self.lasts: LastEvents = state.lasts
         self.table: TxnTable = TxnTable(limits)
@@ -118,7 +122,7 @@ class PChannel(ReadablePChannel, Member):
         log.failed = self._log_failed
         self._monotonic = monotonic
         self._interval_s = interval_s
-        self._lease = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
+        self._txn_clock = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
         self._barriers: BarrierHeap[tuple[VChannelMember, Any]] = BarrierHeap()
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -127,6 +131,18 @@ class PChannel(ReadablePChannel, Member):
     def fault(self) -> WALError | None:
         """The reason why nothing is written any more, or None; final."""
         return self.frames.fault
+
+    def holds_lease(self) -> bool:
+        """Returns whether this process may still answer for the pchannel; if not, the pchannel has failed, now at the latest."""
+        if self.lease.alive:
+            return True
+        self.fail(lost_lease(self.channel))
+        return False
+
+    def check_lease(self) -> None:
+        """Raises SessionLostError unless this process may answer for the pchannel. Call it right before an answer leaves."""
+        if not self.holds_lease():
+            raise lost_lease(self.channel)
 
     # -- calls of the vchannels in their turn
 
@@ -146,7 +162,7 @@ class PChannel(ReadablePChannel, Member):
 
     def lease_now(self) -> float:
         """Returns the lease time."""
-        return self._lease.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+        return self._txn_clock.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
 
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
         """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier.
@@ -244,7 +260,7 @@ class PChannel(ReadablePChannel, Member):
 
     def timer_turn(self) -> None:
         """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
-        now = self._lease.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+        now = self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
         self.table.expire(now)
         self.keyed.warn_of_cut(now)
         if not self._closing:
@@ -260,7 +276,7 @@ class PChannel(ReadablePChannel, Member):
 
     def advance_promised(self) -> int:
         """Advances the promised tick as far as possible and returns it; readers, the control page and barriers see it."""
-        if self.fault is None and not self._closing:
+        if self.fault is None and not self._closing and self.holds_lease():
             before = self.promised.tick
             if self.promised.advance(self.ticks.take) != before:
                 self.log.promise(self.promised.tick, self.ticks.oracle.limit)
@@ -334,7 +350,7 @@ class PChannel(ReadablePChannel, Member):
     async def finish(self, tick: int, cause: WALError) -> None:
         """After `drain`: writes the closing TimeTick frame, ends the readers with `cause`, and closes the log."""
         try:
-            if self.fault is None:
+            if self.fault is None and self.holds_lease():
                 if not self.frames.owes_start:
                     # If there is no room for the frame, only the control page holds the promised tick.
                     with contextlib.suppress(*REFUSALS):

@@ -31,6 +31,7 @@ from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
+from wal.write.lease import Lease, lost_lease
 from wal.write.operations import Append, KeyedAppend
 from wal.write.submissions import KeyedSubmission, OwnSubmission, PlainSubmission, Submission, cut
 from wal.write.ticks import PromisedTick, TickFrames, TickSupply
@@ -94,6 +95,7 @@ class FramePipeline:
         lasts: LastEvents,
         origin: Callable[[int], Origin],
         monotonic: Callable[[], float],
+        lease: Lease,
     ) -> None:
         self.fault: WALError | None = None
         """The reason why nothing is written any more, or None; final."""
@@ -110,6 +112,7 @@ class FramePipeline:
         self._lasts = lasts
         self._origin = origin
         self._monotonic = monotonic
+        self._lease = lease
         self._waiting: deque[Submission] = deque()
         self._plain: PlainSubmission | None = None  # the last one in `_waiting`, while more appends may join it
         self._keyed: KeyedSubmission | None = None  # the same; at most one of the two is open
@@ -388,7 +391,10 @@ class FramePipeline:
             return
         try:
             if error is None:
-                self._durable(position)
+                if self._lease.alive:
+                    self._durable(position)
+                else:
+                    self._owner.fail(lost_lease(self._log.pchannel))
             elif isinstance(error, REFUSALS):
                 self._refused(error)
             elif isinstance(error, WALError):

@@ -1,0 +1,114 @@
+"""Coordinator: the coordinator's half of a log: what exists, in which terms, and the broadcasts over all of it.
+
+Owns the records of pchannels and their terms, the directory of vchannels and channels with their owners, the maps that show them to
+readers in other processes, the broadcaster, and the ids that clients allocate. It writes no frame: the nodes have the pchannels. It calls
+them as a `VChannelHost`, where the actors of vchannels begin and end, and as an `AppendOperator`, which appends the copies of broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from actors import ActorSystem
+from broadcaster.admission import BroadcasterLimits
+from broadcaster.broadcast import Broadcast
+from broadcaster.operator import AppendOperator
+from wal.channels.directory import VChannelDirectory
+from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.pchannels import (
+    PChannelMeta,
+    check_count,
+    create_pchannel,
+    load_pchannels,
+    new_incarnation,
+    pchannel_names,
+    raise_term,
+)
+from wal.channels.vchannel_map import MapPlace
+from wal.channels.vchannels import VChannelInfo
+from wal.coordinator.vchannels import VChannels
+from wal.errors import CorruptionError
+from wal.files import HeldDirectory
+from wal.kv import KVBase
+from wal.settings import Settings
+from wal.storage.metadata import BROADCAST_ROOT
+
+__all__ = ["Coordinator"]
+
+DIRECTORY_INBOX_MAX = 1 << 20
+"""Changes of vchannels that wait to be saved; the bound on bytes in flight is reached first."""
+
+
+class Coordinator:
+    """The coordinator of the log whose metadata are in `kv`. `load` comes first, `start_broadcasts` last."""
+
+    broadcasts: Broadcast
+
+    def __init__(self, kv: KVBase, settings: Settings, system: ActorSystem) -> None:
+        self.kv = kv
+        self.settings = settings
+        self.pchannels: dict[str, PChannelMeta] = {}
+        """The records of all pchannels of the log, in their order, each in its newest term."""
+        self.is_new: bool = False
+        """Whether this opening creates the log."""
+        self._system = system
+        directory = VChannelDirectory(kv)
+        saver = system.spawn(directory, name="directory", inbox_max=DIRECTORY_INBOX_MAX)
+        self.vchannels: VChannels = VChannels(directory, saver, self.pchannels, settings)
+
+    async def load(self, create: Callable[[PChannelMeta], Awaitable[None]]) -> None:
+        """Loads all records, and creates the pchannels that the settings add: `create` makes room for the log of one, before its record.
+
+        Raises CorruptionError for records that cannot be read, or that do not belong together.
+        """
+        directory = self.vchannels.directory
+        await directory.load()
+        metas = await load_pchannels(self.kv)
+        self.is_new = not metas
+        for name in pchannel_names(check_count(self.settings.pchannels, len(metas))):
+            if name not in metas:
+                meta = PChannelMeta(name, new_incarnation(), 0)
+                await create(meta)
+                await create_pchannel(self.kv, meta)
+                metas[name] = meta
+        if lost := {info.pchannel for info in directory.records.values()} - metas.keys():
+            raise CorruptionError(
+                f"vchannel records in the KV name the pchannels {', '.join(sorted(lost))}, of which there is no record",
+                expected=f"pchannels {', '.join(metas)}",
+            )
+        self.pchannels.update(metas)
+
+    @property
+    def log_id(self) -> int:
+        """What identifies this log wherever it is served: the incarnation of its first pchannel, which is drawn when the log is created."""
+        return next(iter(self.pchannels.values())).incarnation
+
+    async def raise_term(self, name: str) -> PChannelMeta:
+        """Raises the term of a pchannel durably and returns its record: a node may open it in this term.
+
+        Raises ChannelFencedError if another process raised it meanwhile.
+        """
+        meta = self.pchannels[name] = await raise_term(self.kv, self.pchannels[name])
+        return meta
+
+    def make_maps(self, places: dict[str, MapPlace], *, held: HeldDirectory | None) -> VChannelMapKeeper:
+        """Returns the keeper that shows the vchannels to other processes once it is started."""
+        maps = VChannelMapKeeper(self.vchannels.directory, places, monotonic=self._system.clock.monotonic, held=held)
+        self.vchannels.maps = maps
+        return maps
+
+    async def start_broadcasts(self, operator: AppendOperator) -> None:
+        """Starts the broadcaster, which completes what earlier openings of the log left unfinished; `broadcasts.close` ends it."""
+        settings = self.settings
+        self.broadcasts = await Broadcast.start(
+            self._system,
+            kv=self.kv.under(BROADCAST_ROOT),
+            operator=operator,
+            limits=BroadcasterLimits(
+                tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max
+            ),
+        )
+
+    def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels."""
+        return list(self.vchannels.records.values())

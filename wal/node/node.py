@@ -1,0 +1,199 @@
+"""StreamingNode: the node's half of a log: the pchannels that are here, each in its term, and all that is asked of them.
+
+Owns the oracle, the hosting of pchannels, the routes of vchannels, appends, cursors and retention, and the order in which they are opened
+and closed. It knows vchannels that exist; what exists, and in which terms pchannels are opened, the coordinator's half says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from actors import Actor, ActorRef, ActorSystem
+from wal.channels.pchannels import PChannelMeta
+from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
+from wal.kv import KVBase
+from wal.message import MessageID
+from wal.node.appends import LocalAppends
+from wal.node.hosting import Hosting
+from wal.node.retention import RetentionKeeper
+from wal.node.routes import KnownVChannels, Routes
+from wal.read.cursors.service import CursorService
+from wal.read.cursors.status import LogRange, LogView
+from wal.read.cursors.store import CursorStore
+from wal.read.options import Selection
+from wal.retention.policy import RetentionBounds
+from wal.settings import Settings
+from wal.storage.base import LogBackend
+from wal.timestamp import TimestampOracle
+from wal.write.in_flight import InFlight
+from wal.write.lease import OWN, Lease
+from wal.write.pchannel import PChannel
+from wal.write.recovery import CheckpointRule
+from wal.write.txn_table import TxnLimits
+
+__all__ = ["StreamingNode"]
+
+
+class StreamingNode:
+    """The pchannels of a log in this process. From `open_oracle` on, `host` and `open_cursors` set the other attributes, in this order."""
+
+    oracle: TimestampOracle
+    routes: Routes
+    appends: LocalAppends
+    cursors: CursorService
+    retention: RetentionKeeper
+    hosting: Hosting
+
+    def __init__(self, settings: Settings, system: ActorSystem, *, place: str) -> None:
+        self.settings = settings
+        self.system = system
+        self.pchannels: dict[str, PChannel] = {}
+        self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
+        self._place = place
+        self._spawned = 0
+
+    async def open_oracle(self, kv: KVBase) -> None:
+        """Opens the oracle: from now on there are ticks."""
+        self.oracle = TimestampOracle(kv, clock=self.system.clock)
+        await self.oracle.start()
+
+    def host(
+        self,
+        backend: LogBackend,
+        kv: KVBase,
+        known: KnownVChannels,
+        *,
+        limits: TxnLimits,
+        checkpoint_rule: CheckpointRule,
+        lease: Lease = OWN,
+    ) -> None:
+        """Gets ready to open pchannels; none is open yet. `known` are the vchannels that exist."""
+        clock = self.system.clock
+        self.routes = Routes(known, self.pchannels, self.settings, location=self._place, clock=clock)
+        self.appends = LocalAppends(self.routes, self.pchannels, self.in_flight, self.settings)
+        self.hosting = Hosting(
+            backend,
+            kv,
+            self.oracle,
+            self.system,
+            self.settings,
+            pchannels=self.pchannels,
+            in_flight=self.in_flight,
+            limits=limits,
+            checkpoint_rule=checkpoint_rule,
+            is_live=lambda name: self.routes.incarnation(name[0]) == name[1],
+            lease=lease,
+        )
+        self.hosting.on_closing = self.routes.close
+
+    async def open_all(self, raising: Iterable[Awaitable[PChannelMeta]]) -> dict[str, int]:
+        """Opens pchannels side by side, each in the term of its record, once that is raised.
+
+        Returns by name how many events were replayed, in this order. Raises the first failure once all have ended.
+        """
+
+        async def opened(meta: Awaitable[PChannelMeta]) -> tuple[PChannel, int]:
+            return await self.hosting.open(await meta)
+
+        # Every opening runs to its end, so that undoing a failure finds everything there is to undo.
+        outcomes = await asyncio.gather(*map(opened, raising), return_exceptions=True)
+        replayed: dict[str, int] = {}
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            pchannel, replayed[outcome[0].channel] = outcome
+            self.pchannels[pchannel.channel] = self.pchannels.pop(pchannel.channel)  # not in the order of the openings
+        return replayed
+
+    async def open_cursors(self, store: CursorStore) -> None:
+        """Serves cursors from this store; those of an earlier incarnation become this log's."""
+        lineages = {name: pchannel.log.lineage for name, pchannel in self.pchannels.items()}
+        if any(lineage.restores for lineage in lineages.values()):
+            await asyncio.to_thread(store.adopt, lineages)
+        self.cursors = self.routes.cursors = CursorService(store, view=self._cursor_view, wall=self.system.clock.wall)
+
+    async def start_retention(self) -> None:
+        """Begins to drop what the settings say; `retention.close` ends that."""
+        settings = self.settings
+        bounds = RetentionBounds(
+            settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s
+        )
+        self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock)
+        self.hosting.on_opened = self.retention.watch
+        await self.retention.start()
+
+    async def close(self, cause: Callable[[], WALError]) -> tuple[BaseException | str | None, list[BaseException]]:
+        """Takes no append any more, writes what was accepted, and ends all pchannels with one closing tick.
+
+        Returns why the next opening has to recover the log, or None, and the failures.
+        """
+        self.in_flight.fail(cause)
+        await self.retention.close()
+        await self.cursors.close()
+        trouble = await self.hosting.drain()
+        return trouble, await self.hosting.finish(cause)
+
+    # -- reading
+
+    async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, the vchannels as they are now, and `spawn`."""
+        pchannel, selection = self.routes.select(names)
+        return pchannel, selection, self.spawn
+
+    def spawn(self, actor: Actor, name: str) -> ActorRef:
+        """Starts an actor that ends with the log at the latest. A number is added to make its name unique."""
+        self._spawned += 1
+        return self.system.spawn(actor, name=f"{name} #{self._spawned}")
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
+        pchannels = self._pchannels_of(vchannel)
+        for pchannel in pchannels:
+            pchannel.check_lease()
+        return min(pchannel.promised.tick for pchannel in pchannels)
+
+    async def last_event(self, vchannel: str) -> MessageID | None:
+        """Returns the id of the vchannel's last durable event, or None."""
+        info = self.routes.known.records.get(vchannel)
+        (pchannel, *_) = self._pchannels_of(vchannel)
+        return None if info is None else pchannel.last_event((info.name, info.incarnation))
+
+    def _pchannels_of(self, vchannel: str) -> list[PChannel]:
+        """Returns the pchannel of a vchannel, or all if it does not exist yet. Raises ChannelNotExistError if it must not be created."""
+        info = self.routes.known.records.get(vchannel)
+        if info is not None:
+            return [self.pchannels[info.pchannel]]
+        if not self.settings.create_vchannels:
+            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
+        return list(self.pchannels.values())
+
+    async def truncate(self, up_to: MessageID) -> None:
+        """Truncates the pchannel of this event up to it, inclusive."""
+        pchannel = self.pchannels.get(up_to.pchannel)
+        up_to = up_to if pchannel is None else pchannel.current(up_to)
+        if pchannel is None or not up_to.same_log(pchannel.log_id):
+            raise InvalidArgumentError(
+                f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
+            )
+        await self.retention.truncate(up_to)
+
+    def events(self) -> int:
+        """Returns how many events were appended since the pchannels were opened."""
+        return sum(pchannel.statistics().events for pchannel in self.pchannels.values())
+
+    def _cursor_view(self) -> LogView:
+        """Returns what cursors are compared with."""
+        places = {
+            name: LogRange(
+                pchannel.log.incarnation,
+                pchannel.log.earliest,
+                pchannel.log.durable_end,
+                newest=pchannel.tail.newest,
+                bytes_between=pchannel.log.bytes_between,
+                lineage=pchannel.log.lineage,
+                bytes_for=pchannel.log.bytes_for,
+            )
+            for name, pchannel in self.pchannels.items()
+        }
+        return LogView(places, self.routes.incarnation, self.routes.known.next_incarnation)
