@@ -19,7 +19,8 @@ del check_siblings
 if typing.TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
     from wal import bridge, errors, timestamp  # noqa: F401
-    from wal.api.accesser import AppendOption, AppendResponses, WALAccesser
+    from wal.api.accesser import WALAccesser
+    from wal.api.append_options import AppendOption, AppendResponses
     from wal.api.broadcast import LogBroadcast
     from wal.api.opening import WAL, init, open_wal, release
     from wal.api.txn import Txn
@@ -117,7 +118,8 @@ _HOMES: typing.Final = {
     name: home
     for home, names in {
         "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastState BroadcastTask",
-        "wal.api.accesser": "AppendOption AppendResponses WALAccesser",
+        "wal.api.accesser": "WALAccesser",
+        "wal.api.append_options": "AppendOption AppendResponses",
         "wal.api.broadcast": "LogBroadcast",
         "wal.api.opening": "WAL init open_wal release",
         "wal.api.txn": "Txn",

@@ -1,8 +1,4 @@
-"""ChannelCalls: the calls of an open log that create, end and list its vchannels and channels.
-
-AppendResponses: the result of `append_messages`, one entry for each message in input order, and how its messages are grouped.
-
-WALAccesser: the log as its users see it. Every public call starts here.
+"""WALAccesser: the log as its users see it. Every public call starts here.
 
 Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, and both are raised before anything is
 sent. It has no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls
@@ -16,17 +12,25 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, overload
 
-import msgspec
-
 from actors import Actor, ActorRef
+from wal.api.append_options import (
+    UNCHECKED,
+    AppendOption,
+    AppendResponses,
+    ExpectedLast,
+    Unchecked,
+    append_groups,
+    check_expected_last,
+    expected_by_name,
+    explained,
+)
 from wal.api.broadcast import LogBroadcast
-from wal.api.expected import UNCHECKED, Unchecked, check_expected_last, explained
 from wal.api.lifecycle import Lifecycle
-from wal.api.txn import TxnCalls
+from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel, check_vchannels
 from wal.engine import LogStatistics
-from wal.errors import ConflictError, InvalidArgumentError, WALError
+from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, MessageID
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
 from wal.read.cursors.service import Cursors, CursorUse
@@ -34,153 +38,18 @@ from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptio
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
 from wal.ticks import check_tick
-from wal.write.checks import check_client_type, record_of
-from wal.write.idempotency.keys import ProducerInfo, ProducerKey
+from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
 if TYPE_CHECKING:
-    from wal.engine import Appends, ReadableEngine, WritableEngine
+    from typing import Unpack
+
+    from wal.engine import ReadableEngine, WritableEngine
     from wal.retention.report import PChannelRetention
 
-__all__ = [
-    "AppendOption",
-    "AppendResponses",
-    "ChannelCalls",
-    "LogStatistics",
-    "WALAccesser",
-    "append_groups",
-]
+__all__ = ["WALAccesser"]
 
 
-class ChannelCalls:
-    """The part of `WALAccesser` that concerns vchannels and channels."""
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
-
-    async def vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
-        return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
-
-    async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
-        return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
-
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
-
-        Once the call has returned, no new read in any process shows anything of it, even after a crash. If readers in other processes
-        cannot be told, the call raises NoSpaceError or StorageError: the vchannel is gone here; repeat the call when there is room.
-        """
-        await (await self._lifecycle.ready()).drop_vchannel(name)
-
-    async def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
-        """Creates so many channels (1 … 60) durably, all or none, and returns their names.
-
-        A channel is a vchannel with a generated name, which the log gives only once, and with an owner. Once the call has returned,
-        processes that read the log know the channels too. A cancelled caller does not learn the names: `describe_channels` lists them.
-        """
-        check_owner(owner)
-        check_channel_count(count)
-        return await (await self._lifecycle.ready()).create_channels(owner, count)
-
-    async def destroy_channels(self, names: Iterable[str]) -> None:
-        """Destroys channels (at most 60), all or none: each ends as `drop_vchannel` ends a vchannel.
-
-        Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. If the metadata cannot be written,
-        or readers in other processes cannot be told, the call raises the error and may be repeated.
-        """
-        checked = check_channel_names(names, names_max=CHANNELS_MAX)
-        await (await self._lifecycle.ready()).destroy_channels(checked)
-
-    async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
-        """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
-
-        Raises ChannelNotExistError if one of the names is not that of a channel. With `read_only=True` the answer may lag by a moment.
-        """
-        checked = None if names is None else check_channel_names(names)
-        return await (await self._lifecycle.readable()).describe_channels(checked)
-
-
-class AppendOption(msgspec.Struct, frozen=True):
-    """`barrier_time_tick`: appends wait until everything at or below this tick is in the log (0: no barrier)."""
-
-    barrier_time_tick: int = 0
-
-
-class AppendResponses(Sequence[AppendResult | WALError]):
-    """The results and errors in the order of the messages. The messages of one vchannel share one result or error."""
-
-    __slots__ = ("_responses",)
-
-    def __init__(self, responses: Sequence[AppendResult | WALError]) -> None:
-        self._responses = tuple(responses)
-
-    def unwrap(self) -> list[AppendResult]:
-        """Returns all results, or raises the first error."""
-        results = []
-        for response in self._responses:
-            if isinstance(response, WALError):
-                raise response
-            results.append(response)
-        return results
-
-    @property
-    def first_error(self) -> WALError | None:
-        """Returns the first error in input order, or None."""
-        return next((response for response in self._responses if isinstance(response, WALError)), None)
-
-    @property
-    def max_time_tick(self) -> int:
-        """Returns the largest tick among the results, or 0 if there are none."""
-        return max(
-            (response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0
-        )
-
-    def __len__(self) -> int:
-        return len(self._responses)
-
-    @overload
-    def __getitem__(self, at: int) -> AppendResult | WALError: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[AppendResult | WALError]: ...
-
-    def __getitem__(self, at: int | slice) -> AppendResult | WALError | Sequence[AppendResult | WALError]:
-        return self._responses[at]
-
-    def __repr__(self) -> str:
-        return f"AppendResponses({list(self._responses)!r})"
-
-
-async def append_groups(appends: Appends, messages: Sequence[Message], barrier_time_tick: int) -> AppendResponses:
-    """Appends each vchannel's messages, as one transaction if there are two or more; vchannels are independent of each other.
-
-    A message that no engine accepts raises before anything is sent; a later failure is the response of its vchannel.
-    """
-    groups: dict[str, list[Message]] = {}
-    for message in messages:
-        record_of(message, bytes_max=appends.message_bytes_max)
-        check_client_type(message)
-        if message.vchannel not in groups:
-            groups[check_vchannel(message.vchannel)] = []
-        groups[message.vchannel].append(message)
-    calls = [_append_group(appends, group, barrier_time_tick) for group in groups.values()]
-    outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-    by_vchannel = dict(zip(groups, outcomes, strict=True))
-    return AppendResponses([by_vchannel[message.vchannel] for message in messages])
-
-
-async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
-    try:
-        if len(group) > 1:
-            return await appends.append_txn((group[0].vchannel,), group, barrier_time_tick, None)  # type: ignore[return-value]
-        future = appends.append(group[0], barrier_time_tick)
-        return await (future or appends.append_waiting(group[0], barrier_time_tick))
-    except WALError as error:
-        return error
-
-
-class WALAccesser(TxnCalls, ChannelCalls):
+class WALAccesser:
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
 
     if not TYPE_CHECKING:  # a type checker knows the names
@@ -193,7 +62,7 @@ class WALAccesser(TxnCalls, ChannelCalls):
     def __init__(
         self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False
     ) -> None:
-        super().__init__(Lifecycle(location, make_engine, read_only=read_only))
+        self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
         self._broadcast = LogBroadcast(self._lifecycle)
 
     # -- writing
@@ -501,3 +370,145 @@ class WALAccesser(TxnCalls, ChannelCalls):
     ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel that these vchannels are read on, and the vchannels as they are now."""
         return await (await self._lifecycle.readable()).attach(vchannels)
+
+    # -- transactions
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult: ...
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult: ...
+
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction on one vchannel, or on several of one pchannel; it is durable when the call returns.
+
+        `bytes` are an INSERT on its only vchannel. If one message is refused (TypeError, InvalidArgumentError), nothing is written.
+        The call waits for room when too much is in flight, and cancelling the caller does not undo the transaction. Without messages
+        the transaction has no body, and is delivered. The barrier and the idempotency key mean what they mean for `raw_append`; the
+        key belongs to the vchannel, or to the set of vchannels, as that of `txn` does. `expected_last` is what it is for `raw_append`; for
+        several vchannels it is a mapping from names to ids (or None), and a vchannel that it does not name is not checked.
+        """
+        names = check_vchannels(vchannel, "append_txn takes the name of a vchannel, or several")
+        if not names:
+            raise InvalidArgumentError("append_txn([], …) names no vchannel: name at least one")
+        bodies = body_list(messages)
+        lifecycle = self._lifecycle
+        engine = lifecycle.engine
+        if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            engine = await lifecycle.ready()
+        if expected_last is UNCHECKED:
+            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key)
+        expected = expected_by_name(names, expected_last)
+        try:
+            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key, expected)
+        except ConflictError as error:
+            raise await explained(engine, error, expected) from None
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult]: ...
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: ProducerKey, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> TxnOpening[AppendResult | ForgottenResult]:
+        """Opens a transaction on one vchannel, or on several of one pchannel: await it, or use `async with`.
+
+        `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
+        append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
+        a commit with a key that was seen returns the first result. The commit judges `expected_last` too, which is what it is for
+        `append_txn`: after a ConflictError nothing is written, and the transaction is over.
+        """
+        self._lifecycle.check_writable()
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        names = txn_vchannels(vchannel, vchannels)
+        check_keepalive(keepalive)
+        expected = expected_by_name(names, expected_last)
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            appends = (await self._lifecycle.ready()).appends
+            served = await appends.begin_txn(names, float(keepalive), idempotency_key, expected)
+            return Txn(self._lifecycle, served, names, expected)
+
+        return TxnOpening(begin)
+
+    # -- vchannels and channels
+
+    async def vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
+        return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
+
+    async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
+        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
+        return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
+
+        Once the call has returned, no new read in any process shows anything of it, even after a crash. If readers in other processes
+        cannot be told, the call raises NoSpaceError or StorageError: the vchannel is gone here; repeat the call when there is room.
+        """
+        await (await self._lifecycle.ready()).drop_vchannel(name)
+
+    async def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
+        """Creates so many channels (1 … 60) durably, all or none, and returns their names.
+
+        A channel is a vchannel with a generated name, which the log gives only once, and with an owner. Once the call has returned,
+        processes that read the log know the channels too. A cancelled caller does not learn the names: `describe_channels` lists them.
+        """
+        check_owner(owner)
+        check_channel_count(count)
+        return await (await self._lifecycle.ready()).create_channels(owner, count)
+
+    async def destroy_channels(self, names: Iterable[str]) -> None:
+        """Destroys channels (at most 60), all or none: each ends as `drop_vchannel` ends a vchannel.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. If the metadata cannot be written,
+        or readers in other processes cannot be told, the call raises the error and may be repeated.
+        """
+        checked = check_channel_names(names, names_max=CHANNELS_MAX)
+        await (await self._lifecycle.ready()).destroy_channels(checked)
+
+    async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
+        """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel. With `read_only=True` the answer may lag by a moment.
+        """
+        checked = None if names is None else check_channel_names(names)
+        return await (await self._lifecycle.readable()).describe_channels(checked)

@@ -21,15 +21,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
-from wal.api.accesser import AppendOption, AppendResponses, LogStatistics, WALAccesser
+from wal.api.accesser import WALAccesser
+from wal.api.append_options import UNCHECKED, AppendOption, AppendResponses, ExpectedLast, Unchecked
 from wal.api.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.api.broadcast import LogBroadcast
-from wal.api.expected import UNCHECKED, ExpectedLast, Unchecked
 from wal.api.lifecycle import all_released
 from wal.api.opening import LogOpening, open_wal
 from wal.api.txn import R_co, Txn, body_list
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.engine import LogStatistics
 from wal.errors import InvalidArgumentError
 from wal.loop_thread import LoopThread
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
@@ -43,7 +44,6 @@ __all__ = [
     "BlockingBroadcast",
     "BlockingOpening",
     "BlockingTxn",
-    "BlockingTxnCalls",
     "BlockingWAL",
     "blocking",
     "on_loop",
@@ -108,104 +108,6 @@ class BlockingTxn(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"Blocking{self._txn!r}"
-
-
-class BlockingTxnCalls:
-    """The part of `BlockingWAL` that concerns transactions."""
-
-    def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
-        self._log = log
-        self._thread = thread
-        self._call = thread.call
-
-    @overload
-    def append_txn(
-        self,
-        vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
-        barrier_time_tick: int = 0,
-        idempotency_key: str | None = None,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> AppendResult: ...
-
-    @overload
-    def append_txn(
-        self,
-        vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
-        barrier_time_tick: int = 0,
-        idempotency_key: ProducerKey,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> AppendResult | ForgottenResult: ...
-
-    def append_txn(
-        self,
-        vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
-        barrier_time_tick: int = 0,
-        idempotency_key: str | ProducerKey | None = None,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> AppendResult | ForgottenResult:
-        """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
-        bodies = body_list(messages)
-
-        async def append() -> AppendResult | ForgottenResult:
-            return await self._log.append_txn(
-                vchannel,
-                bodies,
-                barrier_time_tick=barrier_time_tick,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
-            )
-
-        return self._call(append)
-
-    @overload
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | None = None,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> BlockingTxn[AppendResult]: ...
-
-    @overload
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: ProducerKey,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
-
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | ProducerKey | None = None,
-        expected_last: ExpectedLast = UNCHECKED,
-    ) -> BlockingTxn[AppendResult | ForgottenResult]:
-        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
-
-        async def begin() -> Txn[AppendResult | ForgottenResult]:
-            return await self._log.txn(
-                vchannel,
-                vchannels=vchannels,
-                keepalive=keepalive,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
-            )
-
-        return BlockingTxn(self._call(begin), self._thread)
 
 
 class BlockingBroadcast:
@@ -316,7 +218,7 @@ class BlockingOpening:
         self.close()
 
 
-class BlockingWAL(BlockingTxnCalls):
+class BlockingWAL:
     """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls guarantee."""
 
     if not TYPE_CHECKING:  # a type checker knows the names
@@ -327,7 +229,9 @@ class BlockingWAL(BlockingTxnCalls):
             raise AttributeError(missing_call(type(self), name), name=name, obj=self)
 
     def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
-        super().__init__(log, thread)
+        self._log = log
+        self._thread = thread
+        self._call = thread.call
         thread.closing = log.close
 
     # -- writing
@@ -549,6 +453,97 @@ class BlockingWAL(BlockingTxnCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    # -- transactions
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult: ...
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult: ...
+
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
+        bodies = body_list(messages)
+
+        async def append() -> AppendResult | ForgottenResult:
+            return await self._log.append_txn(
+                vchannel,
+                bodies,
+                barrier_time_tick=barrier_time_tick,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return self._call(append)
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult]: ...
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: ProducerKey,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+        expected_last: ExpectedLast = UNCHECKED,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]:
+        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            return await self._log.txn(
+                vchannel,
+                vchannels=vchannels,
+                keepalive=keepalive,
+                idempotency_key=idempotency_key,
+                expected_last=expected_last,
+            )
+
+        return BlockingTxn(self._call(begin), self._thread)
 
 
 async def _awaited(awaitable: Awaitable[_T]) -> _T:

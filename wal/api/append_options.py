@@ -1,0 +1,179 @@
+"""The options of appends as callers give them, and the answers: `expected_last`, and what a conflict with it means; `append_messages`.
+
+An event is a plain message, a transaction or a copy of a broadcast. The ids of a transaction's bodies name no event: the conflict with
+one is explained, since a caller that uses them would never succeed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, overload
+
+import msgspec
+
+from wal.channels.vchannels import check_vchannel
+from wal.engine import NOT_EXPECTED
+from wal.errors import ConflictError, InvalidArgumentError, WALError
+from wal.message import AppendResult, Message, MessageID
+from wal.write.checks import check_client_type, record_of
+
+if TYPE_CHECKING:
+    from wal.engine import Appends, ReadableEngine
+
+__all__ = [
+    "UNCHECKED",
+    "AppendOption",
+    "AppendResponses",
+    "ExpectedLast",
+    "Unchecked",
+    "append_groups",
+    "check_expected_last",
+    "expected_by_name",
+    "explained",
+]
+
+
+class Unchecked(enum.Enum):
+    """The default of `expected_last`: the append does not depend on what the last event is."""
+
+    UNCHECKED = "not checked"
+
+
+UNCHECKED: Final = Unchecked.UNCHECKED
+ExpectedLast = MessageID | None | Mapping[str, MessageID | None] | Unchecked
+"""The last event of the only vchannel of a transaction (None: it never had one), or those of some of its vchannels by name."""
+
+
+def check_expected_last(expected: object) -> MessageID | None:
+    """Returns the event that is expected as the last one. Raises TypeError for anything but a MessageID or None."""
+    if expected is None or isinstance(expected, MessageID):
+        return expected
+    raise TypeError(
+        f"expected_last must be a MessageID, or None for a vchannel that never had an event, not {expected!r}"
+    )
+
+
+def expected_by_name(names: tuple[str, ...], expected: ExpectedLast) -> Mapping[str, MessageID | None]:
+    """Returns the expected last events of a transaction over these vchannels, by name.
+
+    Raises TypeError for a wrong type; InvalidArgumentError for a name that is not one of them, and for one id if they are several.
+    """
+    if expected is UNCHECKED:
+        return NOT_EXPECTED
+    if not isinstance(expected, Mapping):
+        last = check_expected_last(expected)
+        if len(names) > 1:
+            raise InvalidArgumentError(
+                f"expected_last={expected} does not say which of the vchannels {', '.join(map(repr, names))} it is about: pass a "
+                "mapping from the names to the ids"
+            )
+        return {names[0]: last}
+    for name in expected:
+        if name not in names:
+            raise InvalidArgumentError(
+                f"expected_last names the vchannel {name!r}, which is not in the transaction: it is over {', '.join(map(repr, names))}"
+            )
+    return {name: check_expected_last(last) for name, last in expected.items()}
+
+
+async def explained(
+    engine: ReadableEngine, conflict: ConflictError, expected: Mapping[str, MessageID | None]
+) -> WALError:
+    """Returns the error to raise for a conflict: an InvalidArgumentError if the expected id is that of a body of the last transaction."""
+    body, last = expected.get(conflict.vchannel), conflict.last
+    if body is None or last is None or body.position != last.position or body.index >= last.index:
+        return conflict
+    try:
+        pchannel, _, _ = await engine.attach((conflict.vchannel,))
+        event = await pchannel.event_of(body)
+    except WALError:
+        return conflict  # it is truncated, or cannot be read now
+    if event is None or event == body:
+        return conflict
+    error = InvalidArgumentError(
+        f"expected_last={body} is the id of a body of the transaction {event}: pass the id of the transaction, which its message and the "
+        "result of its commit have"
+    )
+    error.__cause__ = conflict
+    return error
+
+
+class AppendOption(msgspec.Struct, frozen=True):
+    """`barrier_time_tick`: appends wait until everything at or below this tick is in the log (0: no barrier)."""
+
+    barrier_time_tick: int = 0
+
+
+class AppendResponses(Sequence[AppendResult | WALError]):
+    """The results and errors in the order of the messages. The messages of one vchannel share one result or error."""
+
+    __slots__ = ("_responses",)
+
+    def __init__(self, responses: Sequence[AppendResult | WALError]) -> None:
+        self._responses = tuple(responses)
+
+    def unwrap(self) -> list[AppendResult]:
+        """Returns all results, or raises the first error."""
+        results = []
+        for response in self._responses:
+            if isinstance(response, WALError):
+                raise response
+            results.append(response)
+        return results
+
+    @property
+    def first_error(self) -> WALError | None:
+        """Returns the first error in input order, or None."""
+        return next((response for response in self._responses if isinstance(response, WALError)), None)
+
+    @property
+    def max_time_tick(self) -> int:
+        """Returns the largest tick among the results, or 0 if there are none."""
+        return max(
+            (response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0
+        )
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    @overload
+    def __getitem__(self, at: int) -> AppendResult | WALError: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[AppendResult | WALError]: ...
+
+    def __getitem__(self, at: int | slice) -> AppendResult | WALError | Sequence[AppendResult | WALError]:
+        return self._responses[at]
+
+    def __repr__(self) -> str:
+        return f"AppendResponses({list(self._responses)!r})"
+
+
+async def append_groups(appends: Appends, messages: Sequence[Message], barrier_time_tick: int) -> AppendResponses:
+    """Appends each vchannel's messages, as one transaction if there are two or more; vchannels are independent of each other.
+
+    A message that no engine accepts raises before anything is sent; a later failure is the response of its vchannel.
+    """
+    groups: dict[str, list[Message]] = {}
+    for message in messages:
+        record_of(message, bytes_max=appends.message_bytes_max)
+        check_client_type(message)
+        if message.vchannel not in groups:
+            groups[check_vchannel(message.vchannel)] = []
+        groups[message.vchannel].append(message)
+    calls = [_append_group(appends, group, barrier_time_tick) for group in groups.values()]
+    outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+    by_vchannel = dict(zip(groups, outcomes, strict=True))
+    return AppendResponses([by_vchannel[message.vchannel] for message in messages])
+
+
+async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
+    try:
+        if len(group) > 1:
+            return await appends.append_txn((group[0].vchannel,), group, barrier_time_tick, None)  # type: ignore[return-value]
+        future = appends.append(group[0], barrier_time_tick)
+        return await (future or appends.append_waiting(group[0], barrier_time_tick))
+    except WALError as error:
+        return error
