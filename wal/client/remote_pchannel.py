@@ -137,6 +137,9 @@ class RemotePChannel(ReadablePChannel):
         if tasks:
             await asyncio.wait(tasks)
 
+    def check_lease(self) -> None:
+        """Does nothing: the server asks before it sends."""
+
     def advance_for(self, tick: int) -> bool:
         """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""
         if tick > self._awaited_tick:

@@ -82,6 +82,11 @@ class VChannels:
     # -- what there is
 
     @property
+    def pchannels(self) -> list[str]:
+        """The pchannels of the log, in their order."""
+        return list(self._pchannels)
+
+    @property
     def records(self) -> Mapping[str, VChannelInfo]:
         """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
         return self.directory.records
@@ -98,7 +103,7 @@ class VChannels:
     def pchannel_of(self, name: str) -> str:
         """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
         info = self.directory.records.get(check_vchannel(name))
-        return place(name, list(self._pchannels)) if info is None else info.pchannel
+        return place(name, self.pchannels) if info is None else info.pchannel
 
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Returns the vchannel of this name, durable, or None if there is none."""
@@ -137,7 +142,7 @@ class VChannels:
         self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         saved.add_done_callback(_ignore_failure)
-        self._start((self.directory.admit(name, place(name, list(self._pchannels))),), saved)
+        self._start((self.directory.admit(name, place(name, self.pchannels)),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
@@ -151,7 +156,7 @@ class VChannels:
                 f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
             )
         self.check_room(f"vchannel {name!r}", 1)
-        info = self.directory.admit(name, pchannel or place(name, list(self._pchannels)))
+        info = self.directory.admit(name, pchannel or place(name, self.pchannels))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start((info,), saved)
         await asyncio.shield(saved)
@@ -160,7 +165,7 @@ class VChannels:
     async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
         """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
         self.check_room(f"{count} channels", count)
-        infos = tuple(admit_channels(self.directory, owner, count, list(self._pchannels)))
+        infos = tuple(admit_channels(self.directory, owner, count, self.pchannels))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start(infos, saved)
         await asyncio.shield(saved)
@@ -181,7 +186,7 @@ class VChannels:
             if error is None:
                 # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
                 # The names of channels are given away, so readers elsewhere know these when the caller does.
-                pchannels = list(self._pchannels)
+                pchannels = self.pchannels
                 wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
                 self._when_shown(infos[0].name, shown, wanted=wanted)
             else:

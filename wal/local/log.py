@@ -39,6 +39,7 @@ from wal.retention.report import PChannelRetention
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.storage.metadata import CURSOR_ROOT
+from wal.write.lease import OWN, Lease
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 
@@ -49,6 +50,7 @@ class LocalLog:
     """A `WritableEngine`. `open` opens the log at the location; from then on every attribute is set, until `close`."""
 
     checkpoint_rule: CheckpointRule = CheckpointRule()
+    lease: Lease = OWN
 
     def __init__(
         self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
@@ -142,7 +144,14 @@ class LocalLog:
         undo.add(node.oracle.close)
         self.coordinator = Coordinator(storage.kv, self.settings, self.system)
         vchannels = self.coordinator.vchannels
-        node.host(storage.backend, storage.kv, vchannels, limits=storage.limits, checkpoint_rule=self.checkpoint_rule)
+        node.host(
+            storage.backend,
+            storage.kv,
+            vchannels,
+            limits=storage.limits,
+            checkpoint_rule=self.checkpoint_rule,
+            lease=self.lease,
+        )
         vchannels.host = node.routes
         undo.add(node.hosting.close)
         await self.coordinator.load(self._create_log)

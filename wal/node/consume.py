@@ -132,6 +132,7 @@ class MessageFeed:
             shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
             response = proto.ConsumeMessageReponse(id=shown, message=wire)
             async with self._writing:
+                self._pchannel.check_lease()
                 await self._context.write(proto.ConsumeResponse(consume=response))
 
     async def _read(self) -> None:

@@ -224,6 +224,7 @@ class FrameCalls:
         pchannel = self._hosted.find(request.pchannel)
         moment = proto.Moment(log=identity_of(pchannel), tail=tail_of(pchannel))
         moment.newest_time_tick = await self._newest_tick(pchannel)
+        pchannel.check_lease()
         return moment
 
     async def _read(self, request: proto.ReadFramesRequest, context: Any) -> AsyncIterator[EncodedPage]:
@@ -254,6 +255,7 @@ class FrameCalls:
                             await asyncio.sleep(0)
                     encoded, following = EncodedPage.of(page, start=start, pieces=pieces), page.next_position
                     del page, pieces  # the client may take its time
+                    pchannel.check_lease()
                     yield encoded
                 start, sent = following, sent + 1
 

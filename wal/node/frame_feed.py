@@ -207,6 +207,7 @@ class FrameFeed:
                     if self._at >= end:
                         update.page.CopyFrom(page)
                     else:
+                        pchannel.check_lease()
                         await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(page=page)))
                 if reader.done():
                     return
@@ -215,6 +216,7 @@ class FrameFeed:
             if state != self._sent_tail:
                 update.tail.CopyFrom(state)
             if update.ByteSize():
+                pchannel.check_lease()
                 await self._context.write(proto.ConsumeResponse(frames=update))
                 self._sent_tail = state
             await self._wake.wait()

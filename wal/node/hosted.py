@@ -30,7 +30,8 @@ class Hosted:
     def find(self, wanted: PChannelInfo) -> PChannel:
         """Returns the pchannel in the term that a request names; term 0 is the term that it has here.
 
-        Raises ChannelNotExistError if it is not here, UnmatchedChannelTermError if it is here in another term.
+        Raises ChannelNotExistError if it is not here, UnmatchedChannelTermError if it is here in another term, and SessionLostError if
+        its lease is lost.
         """
         pchannel = self._pchannels.get(wanted.name)
         if pchannel is None:
@@ -43,6 +44,7 @@ class Hosted:
                 f"pchannel {wanted.name!r} is on this node in term {pchannel.log.term}, not {wanted.term}: "
                 "ask AssignmentDiscover for its term"
             )
+        pchannel.check_lease()
         return pchannel
 
     def infos(self) -> list[PChannelInfo]:

@@ -163,7 +163,7 @@ class StreamingNode:
         """Returns the pchannel of a vchannel, or all if it does not exist yet. Raises ChannelNotExistError if it must not be created."""
         info = self.routes.known.records.get(vchannel)
         if info is not None:
-            return [self.pchannels[info.pchannel]]
+            return [self.routes.here(info.pchannel, vchannel)]
         if not self.settings.create_vchannels:
             raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
         return list(self.pchannels.values())

@@ -47,6 +47,10 @@ class KnownVChannels(Protocol):
         """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
 
     @property
+    def pchannels(self) -> list[str]:
+        """The pchannels of the log, here or elsewhere, in their order."""
+
+    @property
     def saving(self) -> Mapping[str, asyncio.Future[None]]:
         """The vchannels whose records are being saved, and when that is done."""
 
@@ -128,17 +132,26 @@ class Routes:
         Raises LogWentBackError if it is of an event that a restore has lost.
         """
         if expected is not None:
-            pchannel = self._pchannels[self.known.pchannel_of(name)]
+            pchannel = self.here(self.known.pchannel_of(name), name)
             check_expected(name, pchannel.current(expected), pchannel.log_id)
+
+    def here(self, pchannel: str, vchannel: str) -> PChannel:
+        """Returns the pchannel on which this vchannel is; raises ChannelNotExistError if it is not on this node."""
+        if (found := self._pchannels.get(pchannel)) is None:
+            raise ChannelNotExistError(
+                f"vchannel {vchannel!r} is on pchannel {pchannel}, which is not on this node: ask AssignmentDiscover where it is"
+            )
+        return found
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
         records = self.known.records
-        channel = common_place(names, records, list(self._pchannels), create_vchannels=self._settings.create_vchannels)
+        channel = common_place(names, records, self.known.pchannels, create_vchannels=self._settings.create_vchannels)
+        pchannel = self.here(channel, names[0])
         if self._unknown.note(names, records):
             self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records))
         bound = {name: records[name].incarnation if name in records else None for name in names}
-        return self._pchannels[channel], Selection(bound, floor=self.known.next_incarnation)
+        return pchannel, Selection(bound, floor=self.known.next_incarnation)
 
     def end_warnings(self) -> None:
         """Warns now of names that were read and do not exist: the log closes."""
@@ -209,10 +222,7 @@ class Routes:
 
     def _join(self, info: VChannelInfo) -> VChannel:
         """Starts the actor of a vchannel."""
-        if (pchannel := self._pchannels.get(info.pchannel)) is None:
-            raise ChannelNotExistError(
-                f"vchannel {info.name!r} is on pchannel {info.pchannel}, which is not on this node: ask AssignmentDiscover where it is"
-            )
+        pchannel = self.here(info.pchannel, info.name)
         vchannel = VChannel(pchannel, info.name, info.incarnation)
         pchannel.actor_group.join(vchannel, name=f"{info.name}#{info.incarnation}")
         pchannel.vchannels[info.name] = self.actors[info.name] = vchannel

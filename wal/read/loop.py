@@ -180,6 +180,7 @@ class ReadLoop:
                     if self.tick_waiters:
                         self.wake_tick_waiters()
                 if need is Need.MESSAGES:
+                    self.pchannel.check_lease()
                     return True
                 if need is Need.PAGE:
                     if self._work is not None or self._unbroken or not self._take_recent():

@@ -141,6 +141,10 @@ class ReadablePChannel(abc.ABC):
         return self.log.lineage.current(message_id) if message_id.pchannel == self.channel else message_id
 
     @abc.abstractmethod
+    def check_lease(self) -> None:
+        """Raises the reason why this process may not deliver what it has read, if there is one. Readers ask right before they deliver."""
+
+    @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
 

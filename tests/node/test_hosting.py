@@ -1,0 +1,160 @@
+"""Hosting opens and closes single pchannels, in the order of (term, available), while the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from wal import Message
+from wal.channels.pchannels import PChannelMeta
+from wal.channels.vchannels import place
+from wal.errors import ChannelNotExistError, ClosedError, UnmatchedChannelTermError
+from wal.local.log import LocalLog
+from wal.location import parse_location
+from wal.read.options import All, EventFilter, ReadOptions
+from wal.read.scanner import Scanner
+from wal.settings import Settings
+
+
+def name_on(pchannel: str) -> str:
+    return next(name for name in map("v{}".format, range(100)) if place(name, ["p0", "p1"]) == pchannel)
+
+
+MOVED, STAYING = name_on("p0"), name_on("p1")
+
+
+@contextlib.asynccontextmanager
+async def opened(location: str = "memory:") -> AsyncIterator[LocalLog]:
+    log = LocalLog(parse_location(location), Settings(pchannels=2))
+    await log.open()
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def append(log: LocalLog, vchannel: str, payload: bytes) -> int:
+    """Appends a message, and returns its tick."""
+    future = log.appends.append(Message(vchannel, payload), 0)
+    assert future is not None
+    return (await future).time_tick
+
+
+async def payloads(log: LocalLog, vchannel: str) -> list[bytes]:
+    async with Scanner(ReadOptions((vchannel,), All(), EventFilter.of(()), follow=False), attach=log.attach) as scanner:
+        return [message.payload async for message in scanner]
+
+
+def term(log: LocalLog, pchannel: str = "p0") -> int:
+    return log.coordinator.pchannels[pchannel].term
+
+
+async def reopened(log: LocalLog) -> PChannelMeta:
+    meta = await log.coordinator.raise_term("p0")
+    await log.node.hosting.open(meta)
+    return meta
+
+
+@pytest.fixture(params=["memory", "journal"])
+def location(request: pytest.FixtureRequest, tmp_path: object) -> str:
+    return "memory:" if request.param == "memory" else str(tmp_path)
+
+
+async def test_pchannel_is_closed_and_opened_by_itself(location: str) -> None:
+    async with opened(location) as log:
+        hosting = log.node.hosting
+        written = [await append(log, MOVED, b"one"), await append(log, STAYING, b"one")]
+        closing = await hosting.close_one("p0", term(log))
+        assert closing > max(written)
+        assert list(log.node.pchannels) == ["p1"]
+        with pytest.raises(ChannelNotExistError, match="p0"):
+            await append(log, MOVED, b"lost")
+        await append(log, STAYING, b"two")
+        await reopened(log)
+        assert await append(log, MOVED, b"two") > closing
+        assert await payloads(log, MOVED) == await payloads(log, STAYING) == [b"one", b"two"]
+
+
+async def test_what_was_accepted_is_written_before_the_end() -> None:
+    async with opened() as log:
+        await append(log, MOVED, b"0")
+        futures = [log.appends.append(Message(MOVED, b"%d" % number), 0) for number in range(1, 100)]
+        closing = asyncio.ensure_future(log.node.hosting.close_one("p0", term(log)))
+        outcomes = await asyncio.gather(*(future for future in futures if future), return_exceptions=True)
+        await closing
+        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert {type(error) for error in refused} <= {ClosedError}
+        await reopened(log)
+        assert await payloads(log, MOVED) == [b"%d" % number for number in range(100 - len(refused))]
+
+
+async def test_reader_ends_when_its_pchannel_leaves() -> None:
+    async with opened() as log:
+        await append(log, MOVED, b"one")
+        async with Scanner(ReadOptions((MOVED,), All(), EventFilter.of(())), attach=log.attach) as scanner:
+            messages = aiter(scanner)
+            assert (await anext(messages)).payload == b"one"
+            waiting = asyncio.ensure_future(anext(messages))
+            await log.node.hosting.close_one("p0", term(log))
+            with pytest.raises(ClosedError, match="p0 is not on this node any more"):
+                await waiting
+
+
+async def test_late_calls_are_refused() -> None:
+    async with opened() as log:
+        hosting, first = log.node.hosting, log.coordinator.pchannels["p0"]
+        with pytest.raises(UnmatchedChannelTermError):
+            await hosting.open(first)  # it is open in this term
+        await hosting.close_one("p0", first.term)
+        assert await hosting.close_one("p0", first.term) == 0
+        with pytest.raises(UnmatchedChannelTermError, match="closed here in term"):
+            await hosting.open(first)
+        second = await reopened(log)
+        with pytest.raises(UnmatchedChannelTermError, match="opened here in term"):
+            await hosting.close_one("p0", first.term)
+        assert log.node.pchannels["p0"].log.term == second.term
+
+
+async def test_opening_waits_for_the_closing_before_it() -> None:
+    async with opened() as log:
+        hosting, first = log.node.hosting, log.coordinator.pchannels["p0"]
+        await append(log, MOVED, b"one")
+        second = await log.coordinator.raise_term("p0")
+        third = await log.coordinator.raise_term("p0")
+        outcomes = await asyncio.gather(
+            hosting.close_one("p0", first.term), hosting.open(second), hosting.open(third), return_exceptions=True
+        )
+        assert isinstance(outcomes[1], UnmatchedChannelTermError), "the one of term 3 was made before it had its turn"
+        assert log.node.pchannels["p0"].log.term == third.term
+        await append(log, MOVED, b"two")
+        assert await payloads(log, MOVED) == [b"one", b"two"]
+
+
+async def test_open_in_a_higher_term_replaces_the_lower_one() -> None:
+    async with opened() as log:
+        await append(log, MOVED, b"one")
+        before = log.node.pchannels["p0"]
+        await reopened(log)
+        assert log.node.pchannels["p0"] is not before
+        await append(log, MOVED, b"two")
+        assert await payloads(log, MOVED) == [b"one", b"two"]
+
+
+async def test_failed_opening_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as log:
+        await append(log, MOVED, b"one")
+        await log.node.hosting.close_one("p0", term(log))
+        with monkeypatch.context() as patched:
+
+            async def defect(self: object) -> None:
+                raise RuntimeError("it could not start")
+
+            patched.setattr("wal.write.pchannel.PChannel.start", defect)
+            with pytest.raises(RuntimeError):
+                await reopened(log)
+        assert list(log.node.pchannels) == ["p1"]
+        await reopened(log)
+        assert await payloads(log, MOVED) == [b"one"]
