@@ -15,6 +15,7 @@ from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.hosted import Hosted
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.rpc.api import pchannel_calls_pb2
@@ -89,7 +90,16 @@ async def test_message_that_was_read_is_not_delivered() -> None:
                 await anext(aiter(scanner))
 
 
-async def test_server_finds_no_pchannel() -> None:
+async def test_lost_pchannel_is_not_found() -> None:
+    async with leased() as (log, lease):
+        hosted, wanted = Hosted(log.node.pchannels), PChannelInfo(name="p0")
+        assert hosted.find(wanted).channel == "p0"
+        lease.alive = False
+        with pytest.raises(SessionLostError, match="p0"):
+            hosted.find(wanted)
+
+
+async def test_server_answers_no_call() -> None:
     async with leased() as (log, lease):
         server = await LogServer.start(log, Access(listen="127.0.0.1:0"))
         try:
