@@ -1,19 +1,11 @@
-"""HomeLoop: the event loop that a system and everything in it belong to.
+"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which all other code holds; Inbox: what lies between.
 
-Owns one check. Actors hold no locks, so a call from another thread or loop has to be refused.
+Owns the task's loop (control before data, batches drained whole), the messages that the actor has not taken yet, the callers that wait
+for room, the unanswered asks, and the end: a failure poisons the actor, a stop drains it, a stop that takes too long cuts it off.
 
-Inbox: the two lanes of the inbox of an actor that owns a task.
-
-Owns the messages that the actor has not taken yet, and the callers that wait for room. Guarantees: data keeps the order in which it was
-accepted, and callers that wait for room get it in order of arrival; at most `inbox_max` data messages. A refusal, once set, is raised by
-every later call. It never drops a message: `close` returns the remaining ones.
-
-Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which all other code holds.
-
-Owns the task's loop (control before data, batches drained whole), the unanswered asks, and the end: a failure poisons the actor, a stop
-drains it, a stop that takes too long cuts it off. Guarantees: the methods of an actor run one at a time, in its own task; every accepted
-message is handled or passed to `poisoned`; every ask gets an answer or an error; a caller that is cancelled while it waits for an actor
-does not affect the actor. An actor is never restarted.
+Guarantees: the methods of an actor run one at a time, in its own task; data keeps the order in which it was accepted, at most `inbox_max`
+messages, and callers that wait for room get it in order of arrival; every accepted message is handled or passed to `poisoned`; every ask
+gets an answer or an error; a caller that is cancelled while it waits for an actor does not affect the actor. An actor is never restarted.
 """
 
 from __future__ import annotations
@@ -27,37 +19,15 @@ from typing import Any, TypeVar
 import anyio
 
 from actors.clock import Clock, Timer
-from actors.errors import ActorError, ActorFailedError, ActorStoppedError, InboxFullError, WrongLoopError
+from actors.errors import ActorError, ActorFailedError, ActorStoppedError, InboxFullError
+from actors.group import HomeLoop
 from actors.statistics import ActorStatistics, failure_text
 
 __all__ = [
     "Actor",
     "ActorRef",
-    "HomeLoop",
     "Inbox",
 ]
-
-
-class HomeLoop:
-    """The loop that ran when this object was created; `owner` names what belongs to it in error messages."""
-
-    __slots__ = ("loop", "owner")
-
-    def __init__(self, owner: str) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.owner = owner
-
-    def check(self) -> None:
-        """Raises WrongLoopError unless this loop runs in this thread now (about 0.1 µs)."""
-        try:
-            if asyncio.get_running_loop() is self.loop:
-                return
-        except RuntimeError:
-            pass  # no loop runs here, which is as wrong as another loop
-        raise WrongLoopError(
-            f"{self.owner} belongs to another event loop: call it there, "
-            "or hand the call over with loop.call_soon_threadsafe(...)"
-        )
 
 
 class Inbox:

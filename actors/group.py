@@ -21,9 +21,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from actors.actor import HomeLoop
 from actors.clock import Clock, SystemClock, Timer
-from actors.errors import ActorFailedError, ActorStoppedError, InboxFullError
+from actors.errors import ActorFailedError, ActorStoppedError, InboxFullError, WrongLoopError
 from actors.member import Member
 from actors.statistics import GroupStatistics, failure_text
 
@@ -31,6 +30,28 @@ __all__ = [
     "Group",
     "GroupInbox",
 ]
+
+
+class HomeLoop:
+    """The loop that ran when this object was created; `owner` names what belongs to it in error messages."""
+
+    __slots__ = ("loop", "owner")
+
+    def __init__(self, owner: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.owner = owner
+
+    def check(self) -> None:
+        """Raises WrongLoopError unless this loop runs in this thread now (about 0.1 µs)."""
+        try:
+            if asyncio.get_running_loop() is self.loop:
+                return
+        except RuntimeError:
+            pass  # no loop runs here, which is as wrong as another loop
+        raise WrongLoopError(
+            f"{self.owner} belongs to another event loop: call it there, "
+            "or hand the call over with loop.call_soon_threadsafe(...)"
+        )
 
 
 class GroupInbox:
@@ -162,7 +183,8 @@ class Group(GroupInbox):
         super().__init__(name, inbox_max)
         self._home = HomeLoop(f"group {name!r}")
         self._clock: Clock = clock or SystemClock()
-        self._on_turn_end = on_turn_end
+        self.on_turn_end = on_turn_end
+        """May be set until the first message."""
         self._stop_timeout_s = stop_timeout_s
         self._forget = forget
         self._members: dict[str, Member] = {}
@@ -344,9 +366,9 @@ class Group(GroupInbox):
         try:
             if self._hand_out():
                 self._turns += 1
-                if self._on_turn_end is not None:
+                if self.on_turn_end is not None:
                     try:
-                        self._on_turn_end()
+                        self.on_turn_end()
                     except BaseException as cause:
                         self._fail(cause)
         finally:

@@ -16,10 +16,10 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from actors.actor import Actor, ActorRef, HomeLoop
+from actors.actor import Actor, ActorRef
 from actors.clock import Clock, SystemClock
 from actors.errors import ActorStoppedError
-from actors.group import Group
+from actors.group import Group, HomeLoop
 from actors.statistics import SystemStatistics
 
 __all__ = ["ActorSystem"]

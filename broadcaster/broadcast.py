@@ -20,13 +20,18 @@ from broadcaster.calls import (
     TasksCall,
     WatchCall,
     Withdraw,
+)
+from broadcaster.message import (
+    BroadcastAppendResult,
+    BroadcasterStatistics,
+    BroadcastMessage,
+    BroadcastTask,
     check_append,
     check_id,
     check_key,
     check_reason,
     copy_named,
 )
-from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from broadcaster.operator import AppendOperator
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError
 from wal.kv import KVBase

@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
     from wal.api.txn import Txn
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.engine import LogStatistics
+    from wal.engine import LogStatistics, PChannelRetention, RetentionHolder
     from wal.message import (
         AppendResult,
         BroadcastHeader,
@@ -55,7 +55,6 @@ if typing.TYPE_CHECKING:
     )
     from wal.read.pchannel import PChannelStatistics
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
-    from wal.retention.report import PChannelRetention, RetentionHolder
     from wal.secret import Secret
     from wal.settings import Settings, SettingsOverrides
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
@@ -125,14 +124,13 @@ _HOMES: typing.Final = {
         "wal.api.txn": "Txn",
         "wal.channels.channels": "ChannelDescription",
         "wal.channels.vchannels": "OwnerDescription VChannelInfo",
-        "wal.engine": "LogStatistics",
+        "wal.engine": "LogStatistics PChannelRetention RetentionHolder",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
         "MessageType ResourceKey TimeTickMessage TxnContext",
         "wal.read.cursors.cursor": "CursorInfo",
         "wal.read.options": "All DeliverFilter DeliverPolicy Latest MessageTypes ReadPosition StartAfter StartFrom TimeTickGT TimeTickGTE",
         "wal.read.pchannel": "PChannelStatistics",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
-        "wal.retention.report": "PChannelRetention RetentionHolder",
         "wal.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",
         "wal.write.idempotency.keys": "ProducerInfo ProducerKey",

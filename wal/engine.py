@@ -1,12 +1,13 @@
 """The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
 
-A `ReadableEngine` is read; a `WritableEngine` is also written. `local/` is the engine of a log that this process writes, `read_only/`
-that of a log that another process writes, and `remote/` that of a log on the network; `factory.py` chooses. Calls are at the level of
+A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/local/` has the engines of a log that this process writes, or reads
+while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level of
 messages and results: which actors, files or connections serve them is up to the engine.
 
-The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
-sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with these
-exceptions: `place` may be read at any time, and `abandon`, `released` and `EngineTxn.abandon` may be used from any thread.
+The accesser checks the types and the values of its arguments, and `wal/write/checks.py` has the checks of messages that every engine
+makes before it sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called
+`open`, with these exceptions: `place` may be read at any time, and `abandon`, `released` and `EngineTxn.abandon` may be used from any
+thread.
 
 Every call may raise a WALError for an engine that failed (the original cause, each time) or that is being closed (ClosedError). The
 docstrings name the other errors. Cancelling a caller never undoes a write.
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
+from wal.message import MessageID
 from wal.read.pchannel import PChannelStatistics
 
 if TYPE_CHECKING:
@@ -28,15 +31,15 @@ if TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
+    from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, ResourceKey, TxnContext
     from wal.read.cursors.service import Cursors
     from wal.read.options import Selection
     from wal.read.pchannel import ReadablePChannel
-    from wal.retention.report import PChannelRetention
     from wal.write.idempotency.keys import Key, ProducerInfo
 
 __all__ = [
-    "NOT_EXPECTED", "Appends", "Broadcasts", "EngineTxn", "LogStatistics", "ReadableEngine", "WritableEngine",
+    "NOT_EXPECTED", "Appends", "Broadcasts", "EngineTxn", "LogStatistics", "PChannelRetention", "ReadableEngine", "RetentionHolder",
+    "WritableEngine",
 ]  # fmt: skip
 
 R_co = TypeVar("R_co", covariant=True)
@@ -52,6 +55,41 @@ class LogStatistics(msgspec.Struct, frozen=True):
     bytes_in_flight: int
     appends_waiting: int
     pchannels: tuple[PChannelStatistics, ...]
+
+
+class RetentionHolder(msgspec.Struct, frozen=True):
+    """A holder that needs a part of the log.
+
+    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one) or "checkpoint".
+
+    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. The part
+    that a checkpoint holds is already truncated, and its files are removed after the next checkpoint.
+    """
+
+    kind: str
+    name: str
+    vchannels: tuple[str, ...]
+    position: int
+    bytes: int
+
+
+class PChannelRetention(msgspec.Struct, frozen=True):
+    """The state of one pchannel's log.
+
+    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held now;
+    the bounds are `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need a part of the log, whether or
+    not they hold back a bound. `clock_drift_s` is None, or how far the wall clock has moved from monotonic time: until it is back, or the
+    log is reopened, nothing counts as too old.
+    """
+
+    pchannel: str
+    earliest: MessageID | None
+    oldest_time: datetime | None
+    bytes: int
+    bytes_max: int | None
+    age_max_s: float | None
+    holders: tuple[RetentionHolder, ...]
+    clock_drift_s: float | None
 
 
 class ReadableEngine(Protocol):

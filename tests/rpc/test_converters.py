@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
 from broadcaster.message import BroadcasterStatistics
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import (
     FORM_JOURNAL,
@@ -39,7 +40,6 @@ from wal.read.options import (
     TimeTickGTE,
 )
 from wal.read.pchannel import PChannelStatistics
-from wal.retention.report import PChannelRetention, RetentionHolder
 from wal.rpc import broadcasts, positions, reports, selection
 from wal.rpc import positions as cursor_state
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2

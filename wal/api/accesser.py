@@ -43,8 +43,7 @@ from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from wal.engine import ReadableEngine, WritableEngine
-    from wal.retention.report import PChannelRetention
+    from wal.engine import PChannelRetention, ReadableEngine, WritableEngine
 
 __all__ = ["WALAccesser"]
 

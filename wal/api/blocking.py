@@ -30,13 +30,12 @@ from wal.api.opening import LogOpening, open_wal
 from wal.api.txn import R_co, Txn, body_list
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.engine import LogStatistics
+from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import InvalidArgumentError
 from wal.loop_thread import LoopThread
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
-from wal.retention.report import PChannelRetention
 from wal.settings import Settings, SettingsOverrides
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 

@@ -9,8 +9,17 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from broadcaster.calls import check_append, check_id, check_key, check_reason, copy_named
-from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from broadcaster.message import (
+    BroadcastAppendResult,
+    BroadcasterStatistics,
+    BroadcastMessage,
+    BroadcastTask,
+    check_append,
+    check_id,
+    check_key,
+    check_reason,
+    copy_named,
+)
 from wal.client.seen import SeenTick
 from wal.errors import InvalidArgumentError, NotLocalError
 from wal.message import ImmutableMessage, ResourceKey

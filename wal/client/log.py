@@ -29,7 +29,7 @@ from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
 from wal.client.seen import SeenTick
 from wal.client.supervision import Supervision
-from wal.engine import LogStatistics
+from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError
 from wal.location import ServerLocation
 from wal.message import MessageID
@@ -38,7 +38,6 @@ from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import Selection
 from wal.read.pchannel import PChannelStatistics, ReadablePChannel
-from wal.retention.report import PChannelRetention
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.methods import (

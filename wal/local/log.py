@@ -21,7 +21,7 @@ from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
-from wal.engine import LogStatistics
+from wal.engine import LogStatistics, PChannelRetention
 from wal.local.announcements import Announcements
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
@@ -35,7 +35,6 @@ from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.store import CursorStore
 from wal.read.options import Selection
-from wal.retention.report import PChannelRetention
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.storage.metadata import CURSOR_ROOT
@@ -66,6 +65,9 @@ class LocalLog:
         self.coordinator: Coordinator
         self.backend: LogBackend
         self.frame_bytes_max: int
+        self.appends: LocalAppends
+        self.broadcasts: Broadcast
+        self.cursors: CursorService
         self._location = location
         self._create = create
         self._announcements = Announcements(str(location), self.clock.monotonic)
@@ -81,21 +83,6 @@ class LocalLog:
     def writable(self) -> LocalLog:
         """This log."""
         return self
-
-    @property
-    def appends(self) -> LocalAppends:
-        """The writing calls."""
-        return self.node.appends
-
-    @property
-    def broadcasts(self) -> Broadcast:
-        """The calls of the broadcaster."""
-        return self.coordinator.broadcasts
-
-    @property
-    def cursors(self) -> CursorService:
-        """The saved positions of readers."""
-        return self.node.cursors
 
     # -- opening and closing
 
@@ -153,6 +140,7 @@ class LocalLog:
             lease=self.lease,
         )
         vchannels.host = node.routes
+        self.appends = node.appends
         undo.add(node.hosting.close)
         await self.coordinator.load(self._create_log)
         self._announcements.is_new = self.coordinator.is_new
@@ -160,6 +148,7 @@ class LocalLog:
         await self._keep_maps(storage)
         await self._open_cursors(storage)
         await self.coordinator.start_broadcasts(CopiesOperator(node))
+        self.broadcasts = self.coordinator.broadcasts
         undo.add(self.broadcasts.close)
         node.hosting.arm()
         self._announcements.opened()
@@ -198,6 +187,7 @@ class LocalLog:
         else:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=storage.held)
         await node.open_cursors(store)
+        self.cursors = node.cursors
         self._undo.add(node.cursors.close, abandon=node.cursors.abandon)
         # Abandoned before the cursors: a truncation under way holds the lock on them.
         self._undo.add(abandon=self.backend.finish_calls)
@@ -214,7 +204,7 @@ class LocalLog:
 
     async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, the vchannels as they are now, and `spawn`."""
-        return await self.node.attach(names)
+        return await self.node.routes.attach(names)
 
     async def list_vchannels(self) -> list[VChannelInfo]:
         """Returns all vchannels."""

@@ -19,7 +19,7 @@ import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the fir
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.channels.channels import ChannelDescription, describe_channels
 from wal.channels.vchannels import VChannelInfo
-from wal.engine import LogStatistics
+from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
 from wal.location import Location
 from wal.message import MessageID
@@ -30,7 +30,7 @@ from wal.read.read_only import ReadOnlyCore, ReadOnlySource
 from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
 from wal.retention.policy import RetentionBounds, pins_of
-from wal.retention.report import PChannelRetention, report_of
+from wal.retention.report import report_of
 from wal.settings import Settings
 
 __all__ = ["ReadOnlyLog"]

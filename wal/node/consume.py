@@ -73,7 +73,7 @@ class MessageFeed:
                 )
         options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
         self._writing = asyncio.Lock()
-        self._scanner = Scanner(options, attach=node.attach if vchannels else self._attach_whole)
+        self._scanner = Scanner(options, attach=node.routes.attach if vchannels else self._attach_whole)
 
     async def run(self) -> None:
         """Serves the stream until the client closes it. Raises the error with which it ends."""

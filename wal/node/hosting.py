@@ -172,7 +172,7 @@ class Hosting:
         state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record)
         if log.state.promised_tick >= self._oracle.last:
             self._oracle.observe(log.state.promised_tick)
-        group = self._system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
+        group = self._system.group(meta.name, inbox_max=INBOX_MAX)
         place.group = group
         pchannel = PChannel(
             log,
@@ -188,6 +188,7 @@ class Hosting:
             state=state,
             lease=self._lease,
         )
+        group.on_turn_end = pchannel.turn_ended
         group.join(pchannel, name=meta.name)
         group.join(pchannel.copies, name=f"{meta.name} copies")
         await pchannel.start()

@@ -21,7 +21,6 @@ from wal.node.routes import KnownVChannels, Routes
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import CursorStore
-from wal.read.options import Selection
 from wal.retention.policy import RetentionBounds
 from wal.settings import Settings
 from wal.storage.base import LogBackend
@@ -69,8 +68,9 @@ class StreamingNode:
         lease: Lease = OWN,
     ) -> None:
         """Gets ready to open pchannels; none is open yet. `known` are the vchannels that exist."""
-        clock = self.system.clock
-        self.routes = Routes(known, self.pchannels, self.settings, location=self._place, clock=clock)
+        self.routes = Routes(
+            known, self.pchannels, self.settings, spawn=self.spawn, location=self._place, clock=self.system.clock
+        )
         self.appends = LocalAppends(self.routes, self.pchannels, self.in_flight, self.settings)
         self.hosting = Hosting(
             backend,
@@ -135,11 +135,6 @@ class StreamingNode:
         return trouble, await self.hosting.finish(cause)
 
     # -- reading
-
-    async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
-        """Returns the pchannel to read these vchannels on, the vchannels as they are now, and `spawn`."""
-        pchannel, selection = self.routes.select(names)
-        return pchannel, selection, self.spawn
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
         """Starts an actor that ends with the log at the latest. A number is added to make its name unique."""

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from actors import Clock
+from wal.engine import PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
 from wal.read.cursors.cursor import Cursor
@@ -34,7 +35,7 @@ from wal.retention.policy import (
     pins_of_broadcasts,
     plan,
 )
-from wal.retention.report import PChannelRetention, report_of
+from wal.retention.report import report_of
 from wal.storage.base import Extent
 from wal.write.pchannel import PChannel
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
-from actors import ActorError, Clock, InboxFullError, Timer
+from actors import Actor, ActorError, ActorRef, Clock, InboxFullError, Timer
 from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo, check_vchannel, common_place
 from wal.errors import (
     ChannelNotExistError,
@@ -75,7 +75,7 @@ class KnownVChannels(Protocol):
 
 
 class Routes:
-    """The vchannels whose pchannels are here. `location` names the log in warnings."""
+    """The vchannels whose pchannels are here. `spawn` starts the actor of a scanner, and `location` names the log in warnings."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Routes:
         pchannels: Mapping[str, PChannel],
         settings: Settings,
         *,
+        spawn: Callable[[Actor, str], ActorRef],
         location: str,
         clock: Clock,
     ) -> None:
@@ -93,6 +94,7 @@ class Routes:
         """The cursors of the log, once they are open."""
         self._pchannels = pchannels
         self._settings = settings
+        self._spawn = spawn
         self._unknown = UnknownVChannels(location, monotonic=clock.monotonic)
         self._clock = clock
         self._warning: Timer | None = None
@@ -142,6 +144,10 @@ class Routes:
                 f"vchannel {vchannel!r} is on pchannel {pchannel}, which is not on this node: ask AssignmentDiscover where it is"
             )
         return found
+
+    async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, the vchannels as they are now, and what starts a scanner's actor."""
+        return (*self.select(names), self._spawn)
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""

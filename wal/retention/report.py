@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-import msgspec
-
+from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import TruncatedError
 from wal.message import MessageID
 from wal.read.pchannel import ReadablePChannel
@@ -14,42 +13,7 @@ from wal.retention.policy import Pin, RetentionBounds
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import to_datetime
 
-__all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
-
-
-class RetentionHolder(msgspec.Struct, frozen=True):
-    """A holder that needs a part of the log.
-
-    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one) or "checkpoint".
-
-    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. The part
-    that a checkpoint holds is already truncated, and its files are removed after the next checkpoint.
-    """
-
-    kind: str
-    name: str
-    vchannels: tuple[str, ...]
-    position: int
-    bytes: int
-
-
-class PChannelRetention(msgspec.Struct, frozen=True):
-    """The state of one pchannel's log.
-
-    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held now;
-    the bounds are `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need a part of the log, whether or
-    not they hold back a bound. `clock_drift_s` is None, or how far the wall clock has moved from monotonic time: until it is back, or the
-    log is reopened, nothing counts as too old.
-    """
-
-    pchannel: str
-    earliest: MessageID | None
-    oldest_time: datetime | None
-    bytes: int
-    bytes_max: int | None
-    age_max_s: float | None
-    holders: tuple[RetentionHolder, ...]
-    clock_drift_s: float | None
+__all__ = ["report_of"]
 
 
 async def report_of(

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from broadcaster.message import BroadcasterStatistics
+from wal.engine import PChannelRetention, RetentionHolder
 from wal.message import LogPosition
 from wal.read.pchannel import PChannelStatistics
-from wal.retention.report import PChannelRetention, RetentionHolder
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2
