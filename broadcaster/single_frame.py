@@ -1,9 +1,4 @@
-"""Writer: the frames of all broadcasts on their way to the log.
-
-Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never decides
-what is written: the task does.
-
-Single-frame broadcasts: broadcasts that one frame completes, as long as nothing else happens to them.
+"""Single-frame broadcasts: broadcasts that one frame completes, as long as nothing else happens to them.
 
 Most broadcasts are of this kind: all vchannels on one pchannel, no acknowledgement, and the log accepts the copies at once. The frame is
 their intent and their end, nothing is saved for them, and all broadcasts of a frame are finished in one turn. Without this path a
@@ -12,6 +7,11 @@ of 46).
 
 Owns the single-frame broadcasts under way. Guarantees: a caller that looks for one (a watch, an abort, the list of tasks), and every
 outcome but "all durable", turns it into a `Running` like all others, in the state that it would have: nothing is decided here.
+
+Writer: the frames of all broadcasts on their way to the log.
+
+Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never decides
+what is written: the task does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The status of a component.
+"""Watchdog: watches components by their heartbeats.
+
+Owns a guard for each component, and the log lines of heartbeats. It guarantees that a component that sends no heartbeat for its timeout, or
+one with the status ABNORMAL, is cleaned up and then restarted, once in each episode of failure; a slow component delays no other.
+
+The status of a component.
 
 The protocols of a watched component and of its heartbeats.
 
@@ -11,11 +16,6 @@ Guard: the actor that watches one component. Every component has its own guard, 
 
 The component's own code runs in a task of its own, the attempt. A cancellation that the component raises therefore ends the attempt and not
 the guard, and one that it ignores keeps nobody waiting but this guard, which is cut off when it is stopped. Two attempts never overlap.
-
-Watchdog: watches components by their heartbeats.
-
-Owns a guard for each component, and the log lines of heartbeats. It guarantees that a component that sends no heartbeat for its timeout, or
-one with the status ABNORMAL, is cleaned up and then restarted, once in each episode of failure; a slow component delays no other.
 """
 
 from __future__ import annotations

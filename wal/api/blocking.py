@@ -1,12 +1,12 @@
-"""BlockingTxn, BlockingTxnCalls and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
-
-They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
-
-BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
+"""BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
 
 It owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its counterpart
 here, with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the
 end of its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
+
+BlockingTxn, BlockingTxnCalls and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
+
+They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""OwnerDescription: who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
-
-Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
+"""Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
 
 A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read
 of a name that nothing creates within seconds logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded
 number of names is compared for that list.
+
+OwnerDescription: who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""KnownProducers: what the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
-
-RemoteAppends: how messages and transactions get from a call to the producer of their pchannel.
+"""RemoteAppends: how messages and transactions get from a call to the producer of their pchannel.
 
 Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
 up may create it. While the server is asked for the pchannel of an unknown vchannel, its messages already have their turn on the pchannel
 that the name would get, so that calls keep their order.
+
+KnownProducers: what the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
 """
 
 from __future__ import annotations

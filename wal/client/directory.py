@@ -1,11 +1,11 @@
-"""KnownVChannels: the vchannels of a log as its server has shown them. Pure.
-
-It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
-
-RemoteDirectory: the vchannels of a log on the network: where they are, and the calls that create and drop them.
+"""RemoteDirectory: the vchannels of a log on the network: where they are, and the calls that create and drop them.
 
 Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
 that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
+
+KnownVChannels: the vchannels of a log as its server has shown them. Pure.
+
+It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests, and what is sent on it.
+"""Producer: the Produce stream of one pchannel.
+
+Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
+server took no more, becomes one request. A stream that has ended is opened again; `Outbox` says what becomes of the requests that were sent
+on it. If no server takes any request for `UNREACHABLE_S`, because none is there or all refuse, those that wait fail.
+
+ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests, and what is sent on it.
 
 UnknownOutcomes: requests that were sent on a lost connection and not answered, until their callers get the error.
 
 That is when a new stream has ended the lost one on the server: after that the server executes nothing of the lost stream, so a caller that
 does not find its message in the log may send it again. Without a server the callers get the error after `UNKNOWN_S`.
-
-Producer: the Produce stream of one pchannel.
-
-Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
-server took no more, becomes one request. A stream that has ended is opened again; `Outbox` says what becomes of the requests that were sent
-on it. If no server takes any request for `UNREACHABLE_S`, because none is there or all refuse, those that wait fail.
 """
 
 from __future__ import annotations

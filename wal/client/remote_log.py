@@ -1,14 +1,14 @@
-"""PagesAhead: the pages that the server sends to one reader before the reader asks for them.
-
-Owns one call and the task that takes its pages, at most `AHEAD_PAGES` before the reader does. The rest waits at the server: HTTP/2 has a
-window for each call, so a reader that is slow costs a few pages of memory, and holds up no other.
-
-RemoteReadableLog: the log of one pchannel on a server, for its readers.
+"""RemoteReadableLog: the log of one pchannel on a server, for its readers.
 
 It knows the log as the server last showed it. A first read asks the server for one page. A read that begins where another one ended is
 that of a reader that goes forward: to such a reader the server sends all pages up to the end of the log, without being asked for each. A
 page is found by where it begins, so no reader has to say that it ends. Readers that want the same page at the same time share one read. A
 read is asked again while no server can be reached: a reader outlives the restart of its server.
+
+PagesAhead: the pages that the server sends to one reader before the reader asks for them.
+
+Owns one call and the task that takes its pages, at most `AHEAD_PAGES` before the reader does. The rest waits at the server: HTTP/2 has a
+window for each call, so a reader that is slow costs a few pages of memory, and holds up no other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""VChannelCalls: the calls of LogService that create, end, find and list vchannels and channels.
+"""LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log.
+
+VChannelCalls: the calls of LogService that create, end, find and list vchannels and channels.
 
 An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
 
@@ -6,8 +8,6 @@ BroadcastCalls: the calls of LogService that concern broadcasts.
 
 When a client disconnects, its calls that still wait for resource keys are withdrawn; broadcasts that have begun are completed. When the
 node stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
-
-LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""Edge: carries the messages of one node to another, and bounds them.
-
-Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit goes
-back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the faster
-one would use them all, and the join would wait for the slower one for ever.
-
-Work: one tick that a node works on.
-
-The way of a node's results to its out-edges. Pure.
-
-NodeContext: the actor of one node. It takes ticks, has the node operate on them, and hands the results on.
+"""NodeContext: the actor of one node. It takes ticks, has the node operate on them, and hands the results on.
 
 It is a member of the group of its graph, so it never waits: calls that wait are awaited by workers, and whatever it waits for wakes it.
 Its only message is the wake-up. It guarantees that calls begin and results are handed on in the order of ticks, that every out-edge gets
@@ -17,6 +7,16 @@ one message for each tick (a SkipTickMsg where the node gave none), and that a t
 A graph cannot stall, whatever the lengths of its queues. A node that lacks an input for tick t waits for a node that has handed on less
 than t; a node that lacks room for its result waits for a node whose oldest input is a tick that was handed on before. So the ticks descend
 along every chain of waiting nodes, and no chain is a circle.
+
+Edge: carries the messages of one node to another, and bounds them.
+
+Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit goes
+back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the faster
+one would use them all, and the join would wait for the slower one for ever.
+
+Work: one tick that a node works on.
+
+The way of a node's results to its out-edges. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The wiring of a flow graph: which edges there are, checked before the graph starts. Pure.
+"""TimeTickedFlowGraph: nodes and edges, started and closed together.
+
+Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
+or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
+for, and that no task is left.
+
+The wiring of a flow graph: which edges there are, checked before the graph starts. Pure.
 
 The statistics of a flow graph as a Mermaid flowchart. Pure.
 
@@ -11,12 +17,6 @@ Committer: the actor that tells one input node what has passed every sink.
 
 It knows the ticks that the node has given, and the sinks that the node leads to. It guarantees one call of `commit` at a time, with
 ascending ticks; while one runs, the ticks that pass are collected for the next.
-
-TimeTickedFlowGraph: nodes and edges, started and closed together.
-
-Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
-or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
-for, and that no task is left.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Msg: what a node takes and gives, and the message that says that a tick has none.
+"""Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`.
+
+Msg: what a node takes and gives, and the message that says that a tick has none.
 
 FlowGraphStates: where a graph began, and how many ticks its nodes work on and have completed.
 
 The error of a flow graph that has failed.
 
 The statistics of a flow graph: frozen structs, created on request.
-
-Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Tables: the tables of a frame as bytes, and the blocks that its body is cut into.
+"""Encode: turns a draft into the bytes of a frame.
+
+Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
+without a copy and only small ones are joined.
+
+Tables: the tables of a frame as bytes, and the blocks that its body is cut into.
 
 Encode copies: the tables of frames with the copies of broadcasts. Pure.
 
 Every SHARED run is followed by a COPY run for each vchannel of its broadcast. Their columns are built broadcast by broadcast, never copy by
 copy: there may be thousands of copies.
-
-Encode: turns a draft into the bytes of a frame.
-
-Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
-without a copy and only small ones are joined.
 """
 
 from __future__ import annotations

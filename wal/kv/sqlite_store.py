@@ -1,6 +1,4 @@
-"""The operations that the thread of a sqlite file carries out, their outcomes, and the statements for them. Synchronous.
-
-SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
+"""SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
 
 Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It guarantees that a group of operations is one
 durable transaction in which each operation happens completely or not at all without harming the others. It never retries a failed write or
@@ -13,6 +11,8 @@ pages may wait to be folded than the reserve has room for, and with the reserve 
 grow, by a few pages.
 
     application_id  "WALK"      user_version  1      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
+
+The operations that the thread of a sqlite file carries out, their outcomes, and the statements for them. Synchronous.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""All services of a node. A new one is a file of its own whose `handlers()` are added here.
-
-The state of a node as its component: both GetComponentStates, and gRPC's health for probes.
-
-LogServer: a log that this process serves to clients, from the start of its server to its end.
+"""LogServer: a log that this process serves to clients, from the start of its server to its end.
 
 The log stays its owner's: it is opened before the node starts, and closed after the node.
+
+All services of a node. A new one is a file of its own whose `handlers()` are added here.
+
+The state of a node as its component: both GetComponentStates, and gRPC's health for probes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""OldPosition: where a migrated message was before, as its message in the log keeps it. Pure.
-
-migrate: copies message streams of another system into a log, each message once; translate: moves their consumers after it.
+"""migrate: copies message streams of another system into a log, each message once; translate: moves their consumers after it.
 
 Each message in the log keeps the position that it had, and the log is the only record of what was copied: `migrate` reads the last position
 from it, and continues there. So neither a crash nor a failed acknowledgement loses or repeats a message.
+
+OldPosition: where a migrated message was before, as its message in the log keeps it. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Refused: a received message that a stream does not deliver.
+"""Page: messages of one channel that were received together, decoded. Pure.
 
-Page: messages of one channel that were received together, decoded. Pure.
+Refused: a received message that a stream does not deliver.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Sends messages to several channels at once, and says what is durable if a channel fails.
+"""Producers: the channels that a stream writes to, and how a pack is distributed over them.
+
+Sends messages to several channels at once, and says what is durable if a channel fails.
 
 Repack: which message, or which of its rows, goes to which producer. Pure functions.
 
 A message's hash keys decide: the bucket of a key is key % number of producers. A RepackFunc gets messages of one type and, for each of
 them, the buckets of its keys. It returns the messages of each bucket.
-
-Producers: the channels that a stream writes to, and how a pack is distributed over them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The statistics of a stream: frozen structs, created on request.
-
-MsgStream: packs of messages, produced to some channels and consumed from others.
+"""MsgStream: packs of messages, produced to some channels and consumed from others.
 
 Owns the producers and the subscriptions, with two actors for each subscription, and the medium if it was told so. It guarantees that what
 `produce` and `broadcast` return is durable, that a pack is acknowledged only when the next one is asked for or by `ack`, that a cancelled
 `consume` loses nothing, and that at most `buffer_size` packs wait, beside one that each channel receives. An error of the medium ends the
 stream: every later call raises it.
+
+The statistics of a stream: frozen structs, created on request.
 """
 
 from __future__ import annotations

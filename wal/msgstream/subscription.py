@@ -1,8 +1,8 @@
-"""Acker: the actor that acknowledges the messages of one channel; one call to the medium covers all that waited.
+"""Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the pages that wait.
+
+Acker: the actor that acknowledges the messages of one channel; one call to the medium covers all that waited.
 
 ChannelReader: the actor that receives and decodes the pages of one channel, one for each credit.
-
-Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the pages that wait.
 
 DeliveredPack: a pack that a stream handed over, with what an acknowledgement of it acknowledges.
 

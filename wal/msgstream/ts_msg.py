@@ -1,14 +1,14 @@
-"""Unread: fields of received messages and packs whose values are made when they are first read.
+"""TsMsg: what every stream message has, and its wire form: the base in field 1, then the fields of its class.
+
+The base is read first, so the type and the timestamp of a message are known whatever follows. Bytes that are no message raise
+InvalidArgumentError and nothing else.
+
+Unread: fields of received messages and packs whose values are made when they are first read.
 
 To convert all fields of a message from protobuf takes several times as long as protobuf takes to parse it, and many messages are handed on,
 or chosen by one field. So a received message begins without values. Python calls `__getattr__` for a field that has none; that makes the
 value and stores it, so a field that was read or assigned is an ordinary one, and what a program changes in it stays. What msgspec does with
 all fields at once (==, repr, copy, pickle) reads them first.
-
-TsMsg: what every stream message has, and its wire form: the base in field 1, then the fields of its class.
-
-The base is read first, so the type and the timestamp of a message are known whatever follows. Bytes that are no message raise
-InvalidArgumentError and nothing else.
 """
 
 from __future__ import annotations

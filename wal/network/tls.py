@@ -1,8 +1,8 @@
-"""TLS faults, and ports of other services, as told by gRPC's reason for a connection that failed; with the remedy. Pure.
-
-TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's, which can be renewed.
+"""TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's, which can be renewed.
 
 They are read off the loop, and no key is kept longer than it takes to pass it on.
+
+TLS faults, and ports of other services, as told by gRPC's reason for a connection that failed; with the remedy. Pure.
 
 Reach: waits until a member is connected, and finds out early if TLS is why none ever will be.
 """

@@ -1,11 +1,11 @@
-"""MessageFeed: one Consume stream in the contract's form, message by message.
+"""Consume: the streams on which clients read a pchannel, as messages in the contract's form, or as frames in ours.
+
+A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
+
+MessageFeed: one Consume stream in the contract's form, message by message.
 
 A transaction is sent as its begin, its bodies and its commit, one after the other. TimeTick messages show that time passes on a quiet
 log. Without a filter by vchannel the consumer gets the whole pchannel.
-
-Consume: the streams on which clients read a pchannel, as messages in the contract's form, or as frames in ours.
-
-A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""CopyRoutes: the pchannels of the vchannels of broadcasts, and the actors that take their copies.
+"""CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
+
+Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
+what the broadcaster asks for. It decides nothing about a broadcast, and has no state of its own but the routes.
+
+CopyRoutes: the pchannels of the vchannels of broadcasts, and the actors that take their copies.
 
 Owns a cache by tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of
 these pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Guarantees: all names are checked before a
 vchannel is created, and created vchannels are durable before their pchannels are returned.
-
-CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
-
-Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
-what the broadcaster asks for. It decides nothing about a broadcast, and has no state of its own but the routes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Searches in the frames of a log: the position after a tick, the newest event below a position, what frames weigh.
-
-They need of a backend no more than reading and counting bytes, so they work on every one of them.
-
-FrameCalls: the calls of PChannelService that read frames of the past and answer questions about them.
+"""FrameCalls: the calls of PChannelService that read frames of the past and answer questions about them.
 
 A page of frames is sent when the client has room for it, so a slow client costs one page of memory and delays no other. A read of many
 pages ends when the node stops: the client continues at another node, or at this one when it is back.
+
+Searches in the frames of a log: the position after a tick, the newest event below a position, what frames weigh.
+
+They need of a backend no more than reading and counting bytes, so they work on every one of them.
 """
 
 from __future__ import annotations

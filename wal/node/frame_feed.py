@@ -1,13 +1,13 @@
-"""TickRounds: tells the idle Consume streams of a pchannel that its promised tick has moved, a few of them at a time.
+"""FrameFeed: one Consume stream in the form of frames, which feeds a remote pchannel.
+
+It sends the frames that the client wants, page by page, and with the last of them the tail; then it waits for the log, or for a request. A
+client that is slow costs one page of memory.
+
+TickRounds: tells the idle Consume streams of a pchannel that its promised tick has moved, a few of them at a time.
 
 One task waits for ticks on behalf of all of them, which themselves wait for data only. However many there are, at most `STREAMS_A_TURN` are
 woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by default, and 8,000 every 4 s. If each waited by
 itself, 8,000 would keep most of a core busy.
-
-FrameFeed: one Consume stream in the form of frames, which feeds a remote pchannel.
-
-It sends the frames that the client wants, page by page, and with the last of them the tail; then it waits for the log, or for a request. A
-client that is slow costs one page of memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""CursorCalls: the calls of PChannelService that load, save, list and delete cursors.
+"""PChannelService: the calls that belong to one pchannel. The node that has the pchannel serves them, in the term that a request names.
+
+CursorCalls: the calls of PChannelService that load, save, list and delete cursors.
 
 A saved position comes from a client, so it is compared with the log before it is stored: a cursor of another log, or one that is ahead of
 what the log holds, would hold back nothing and lose what its reader has not seen.
-
-PChannelService: the calls that belong to one pchannel. The node that has the pchannel serves them, in the term that a request names.
 """
 
 from __future__ import annotations

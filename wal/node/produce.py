@@ -1,14 +1,14 @@
-"""Answers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
-
-The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
-
-Places: which vchannels a stream that writes one pchannel may name.
-
-ProduceStream: a stream on which a client appends to a pchannel.
+"""ProduceStream: a stream on which a client appends to a pchannel.
 
 It has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
 the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
 client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
+
+Answers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
+
+The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
+
+Places: which vchannels a stream that writes one pchannel may name.
 
 ProduceService: Produce, which opens the streams on which clients append.
 """

@@ -1,14 +1,14 @@
-"""Requests: the requests of a stream, of which none is handed out any more once the node is stopping.
+"""Sessions: the newest Produce stream of each session. A client keeps its session across connections.
+
+A client that has lost a connection cannot know whether the server has noticed. Requests from the old connection might be executed after
+those of the new one, so a new stream ends the older one of its session.
+
+Requests: the requests of a stream, of which none is handed out any more once the node is stopping.
 
 What comes then is read and forgotten until the client ends its stream: in gRPC for Python a client that is writing when its stream ends
 gets an internal error, and not what it has not read yet.
 
 Withdrawals: the appends of a Produce stream that a client may withdraw, because they may wait at the server for long.
-
-Sessions: the newest Produce stream of each session. A client keeps its session across connections.
-
-A client that has lost a connection cannot know whether the server has noticed. Requests from the old connection might be executed after
-those of the new one, so a new stream ends the older one of its session.
 """
 
 from __future__ import annotations

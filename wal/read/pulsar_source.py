@@ -1,11 +1,11 @@
-"""ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
+"""PulsarMetadata: the metadata of a log on Pulsar for a process that reads it: pchannels, control records, vchannels, cursors.
+
+Owns an open KV and the loop in a thread that the KV needs. Its calls block. It writes nothing but cursors.
+
+ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
 
 The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata.
 The source writes nothing but cursors. It fences no writer and holds no message in Pulsar: its readers leave no subscription.
-
-PulsarMetadata: the metadata of a log on Pulsar for a process that reads it: pchannels, control records, vchannels, cursors.
-
-Owns an open KV and the loop in a thread that the KV needs. Its calls block. It writes nothing but cursors.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""ReadOnlyCore: the pchannels and vchannels of a log that another process writes, and where a read of them begins and continues.
+"""ReadOnlySource: where a log that another process writes is read from. Each backend has one.
+
+The read-only core (`core.py`) asks only these questions, from an event loop's threads and from a blocking caller's alike. So a source
+needs no event loop from its caller: a source with an asyncio client runs a loop in a thread of its own.
+
+ReadOnlyCore: the pchannels and vchannels of a log that another process writes, and where a read of them begins and continues.
 
 It owns the open log of each pchannel and the vchannels as they were last seen. It knows a log by its `ReadOnlySource` alone, so it serves
 every backend. Everything here blocks and nothing here waits for the log to grow: the two shells do that, `ReadOnlyLog` on an event loop
 with threads, the reads of `wal.bridge` in the caller's thread. It starts no thread and knows no event loop.
-
-ReadOnlySource: where a log that another process writes is read from. Each backend has one.
-
-The read-only core (`core.py`) asks only these questions, from an event loop's threads and from a blocking caller's alike. So a source
-needs no event loop from its caller: a source with an asyncio client runs a loop in a thread of its own.
 """
 
 from __future__ import annotations

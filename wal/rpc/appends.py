@@ -1,9 +1,9 @@
-"""Messages to append as columns, and back. Pure.
+"""The outcomes of requests on a Produce stream, results and errors, as one message, and back. Pure.
+
+Messages to append as columns, and back. Pure.
 
 A column that would hold only defaults is empty. A message that cannot be appended is an error of its own, in its place among the others;
 only columns that contradict each other make the whole request an InvalidArgumentError.
-
-The outcomes of requests on a Produce stream, results and errors, as one message, and back. Pure.
 """
 
 from __future__ import annotations

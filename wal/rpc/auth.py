@@ -1,4 +1,6 @@
-"""Tokens that a server takes, each with a name and rights, and the right that each method of the protocol needs.
+"""TokenCheck: the server's check of tokens and their rights, before any handler of a call runs.
+
+Tokens that a server takes, each with a name and rights, and the right that each method of the protocol needs.
 
 A token file has a token a line. `NAME RIGHTS TOKEN` is a token with a name, which log lines show, and some of the rights, separated by
 commas; any other line is a token with all of them. Empty lines, and those that begin with `# `, are left out.
@@ -7,8 +9,6 @@ commas; any other line is a token with all of them. Empty lines, and those that 
     shop   read,write  4f9d…
     report read        a71c…
     b30e…
-
-TokenCheck: the server's check of tokens and their rights, before any handler of a call runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What the end of a call means: its answer, the error of the other side, or a status that gRPC made itself.
-
-Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
+"""Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
 
 Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
 one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
@@ -14,6 +12,8 @@ carry the session of this connection and a number, which grows with each that is
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
+
+What the end of a call means: its answer, the error of the other side, or a status that gRPC made itself.
 
 Stream: the client's side of a stream of requests and responses.
 """

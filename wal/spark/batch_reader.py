@@ -1,9 +1,9 @@
-"""Snapshot: the log positions up to which each pchannel is read, so that all of them show exactly the same moment.
+"""WALReader: a batch read, planned in the driver and executed in tasks. By default it reads a snapshot of the whole log at one tick.
+
+Snapshot: the log positions up to which each pchannel is read, so that all of them show exactly the same moment.
 
 Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
 holds every event that was committed at or before its tick, and none after it, across all vchannels and pchannels.
-
-WALReader: a batch read, planned in the driver and executed in tasks. By default it reads a snapshot of the whole log at one tick.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ViewedVChannels: the known vchannels of a log, as its reader last saw them. Pure.
-
-FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
+"""FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
 
 A source is a recipe: small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per
 process (`opened`). The opened logs (`FrameLogs`) block, need no event loop, and serve one thread at a time.
+
+ViewedVChannels: the known vchannels of a log, as its reader last saw them. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""MemoryStore: the content of the logs of one process, whichever handle has them open.
+"""MemoryBackend: opens the logs of a MemoryStore, one writer per term.
+
+MemoryStore: the content of the logs of one process, whichever handle has them open.
 
 Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and go,
 and a handle with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
@@ -7,8 +9,6 @@ MemoryLog: a pchannel of a MemoryStore, opened for writing in one term.
 
 Owns the frames that were appended and are not answered yet. They are written and acknowledged together in the next turn of the loop,
 so that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
-
-MemoryBackend: opens the logs of a MemoryStore, one writer per term.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""RangeAllocator: many small requests served from few large ranges.
-
-Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of arrival,
-each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither ticks nor ids;
-a refill is any coroutine that returns a range.
-
-TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: unique numbers.
+"""TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: unique numbers.
 
 A TimestampAllocator owns a small stock of recent ticks. It guarantees that results increase strictly, for each caller and across all of
 them, and that no result is older than `expire_s` before its request. It never creates a tick itself.
@@ -14,6 +8,12 @@ twice, across restarts and all allocators on the key, and that the numbers of on
 used are lost at a restart; it never gives them back.
 
     value on the key:  the next number, decimal; a missing key means FIRST_ID
+
+RangeAllocator: many small requests served from few large ranges.
+
+Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of arrival,
+each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither ticks nor ids;
+a refill is any coroutine that returns a range.
 """
 
 from __future__ import annotations

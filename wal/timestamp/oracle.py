@@ -1,11 +1,4 @@
-"""SavedLimit: the one key of the KV that bounds an oracle's ticks.
-
-Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the oracle
-that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
-
-    value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
-
-TimestampOracle: ticks that stay unique and increasing across crashes.
+"""TimestampOracle: ticks that stay unique and increasing across crashes.
 
 Owns: one key of a KV, on which it saves a limit ahead of time. It guarantees that every tick is below a saved limit, and after a restart
 not below the last saved limit; so ticks increase across crashes, steps of the wall clock in both directions and overflow of the logic. It
@@ -15,6 +8,13 @@ The saved limit bounds how far ticks run ahead of the wall clock: it is the wall
 ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
 has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it lowers the
 limit again. While ticks are ahead they use up the logic, and the wall clock catches up.
+
+SavedLimit: the one key of the KV that bounds an oracle's ticks.
+
+Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the oracle
+that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
+
+    value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
 """
 
 from __future__ import annotations

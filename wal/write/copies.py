@@ -1,4 +1,15 @@
-"""The broadcasts with copies in a log, as rows and as bytes in a recovery checkpoint. Pure.
+"""CopyTable: the broadcasts with copies in a pchannel's log, and where the copies are, until the broadcasts are over. Pure.
+
+Its caller reports durable copies and ended broadcasts, and asks where a vchannel's copy is. It has no window: a broadcast
+stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
+retention keeps the copies of broadcasts that are not over.
+
+    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint taken after `forget` does not list it
+
+A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
+`forgotten` are the broadcasts that ended since the last checkpoint.
+
+The broadcasts with copies in a log, as rows and as bytes in a recovery checkpoint. Pure.
 
 Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
@@ -9,17 +20,6 @@ Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 A set of vchannels is a list of names; a set of copies is a list of names and one of incarnations; each is in the order of the broadcast.
 Most broadcasts go to the same vchannels, so a piece holds only the sets that no earlier piece has held; sets are numbered in the order
 they appear.
-
-CopyTable: the broadcasts with copies in a pchannel's log, and where the copies are, until the broadcasts are over. Pure.
-
-Its caller reports durable copies and ended broadcasts, and asks where a vchannel's copy is. It has no window: a broadcast
-stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
-retention keeps the copies of broadcasts that are not over.
-
-    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint taken after `forget` does not list it
-
-A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
-`forgotten` are the broadcasts that ended since the last checkpoint.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""AppendCopies: copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
-
-`PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
-
-CopyWrites: writes the copies of broadcasts into the log of a pchannel, and keeps the table of existing copies up to date.
+"""CopyWrites: writes the copies of broadcasts into the log of a pchannel, and keeps the table of existing copies up to date.
 
 It is a member of the pchannel's group, so copies are ordered with the other calls. Guarantees: for a vchannel that has its copy, that copy
 is the answer, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
 exclusive type fails the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and
 for how long.
+
+AppendCopies: copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
+
+`PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
 """
 
 from __future__ import annotations

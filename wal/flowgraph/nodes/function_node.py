@@ -1,6 +1,6 @@
-"""BatchMsg: the messages of one tick, on their way from one node to another.
+"""FunctionNode: a node that calls a function with the messages of each tick.
 
-FunctionNode: a node that calls a function with the messages of each tick.
+BatchMsg: the messages of one tick, on their way from one node to another.
 """
 
 from __future__ import annotations

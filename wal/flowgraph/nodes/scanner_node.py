@@ -1,11 +1,11 @@
-"""TickCutter: cuts the messages of a log into ticks, in the same way at every reading. Pure.
+"""ScannerNode: an input node that reads a log, in ticks that are the same at every reading.
+
+TickCutter: cuts the messages of a log into ticks, in the same way at every reading. Pure.
 
 A sink that writes each tick once relies on the cut: if a tick were replayed with other messages, some would be lost or written twice. So
 the cut depends on the messages alone, never on the time at which they arrive. A tick ends with its frame (a frame is written as a whole,
 so it never grows) or, with an interval, where a multiple of it ends in the time ticks; and before a message with which it would exceed a
 bound. A reading that begins after any tick of an earlier reading continues with the ticks that followed there.
-
-ScannerNode: an input node that reads a log, in ticks that are the same at every reading.
 """
 
 from __future__ import annotations

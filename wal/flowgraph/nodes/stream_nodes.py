@@ -1,6 +1,6 @@
-"""MsgStreamNode: an input node that consumes a time-ticked message stream.
+"""ProduceNode: a sink that produces the messages of each tick into a message stream.
 
-ProduceNode: a sink that produces the messages of each tick into a message stream.
+MsgStreamNode: an input node that consumes a time-ticked message stream.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Token: identifies this client to an etcd with authentication.
-
-It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
-shows the password.
-
-Connection: calls to an etcd of one or more members, each with a deadline.
+"""Connection: calls to an etcd of one or more members, each with a deadline.
 
 Owns: the endpoints, the token, and the rules for sending a call twice. A read is retried, at another member if there is one, until its
 deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
 carried out, or may still be by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that etcd refused
 before doing anything is retried in either case.
+
+Token: identifies this client to an etcd with authentication.
+
+It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
+shows the password.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""PulsarProducer: writes the messages of a stream to one topic, in Pulsar's batches.
-
-Owns a producer of Pulsar's client. Messages are queued on the event loop, which keeps the order of the calls, and are answered by threads
-of the client. While the broker is away the client keeps what is unanswered and sends it again, so Pulsar may store a message twice; a
-time-ticked stream drops such repeats.
-
-Pulsar as a medium: a channel is an unpartitioned topic of one namespace, a subscription is Pulsar's, an id is Pulsar's MessageId.
+"""Pulsar as a medium: a channel is an unpartitioned topic of one namespace, a subscription is Pulsar's, an id is Pulsar's MessageId.
 
 Owns the connection, and the checks of a topic before it is used: a topic with partitions has no order, and in the topic of a log of this
 runtime every foreign message is damage.
 
 Pulsar keeps a message until every subscription has acknowledged it. A message that no subscription waits for, and one that all have
 acknowledged, stays only if the namespace has a retention policy.
+
+PulsarProducer: writes the messages of a stream to one topic, in Pulsar's batches.
+
+Owns a producer of Pulsar's client. Messages are queued on the event loop, which keeps the order of the calls, and are answered by threads
+of the client. While the broker is away the client keeps what is unanswered and sends it again, so Pulsar may store a message twice; a
+time-ticked stream drops such repeats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Books: what a consumer of Pulsar has received, and what of it is handled.
+"""PulsarConsumer: reads one topic under one subscription.
+
+Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
+
+Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
+
+Books: what a consumer of Pulsar has received, and what of it is handled.
 
 A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of its
 messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also tell which
@@ -8,12 +14,6 @@ of a subscription, all up to the last one.
 Threads use the books, one at a time.
 
 Subscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has.
-
-PulsarConsumer: reads one topic under one subscription.
-
-Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
-
-Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
 """
 
 from __future__ import annotations

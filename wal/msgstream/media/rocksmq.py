@@ -1,4 +1,9 @@
-"""RocksMQSubscription: a consumer group of one channel, as the streams of this process share it. Pure.
+"""RocksMQ as a medium: a subscription is a consumer group, and an id is RocksMQ's, 8 bytes, big-endian.
+
+A group hands each message to one of its consumers and knows one position. `RocksMQSubscription` moves it over what all consumers in this
+process have handled; a consumer that closes gives back what it has not handled, for the others or for the next one.
+
+RocksMQSubscription: a consumer group of one channel, as the streams of this process share it. Pure.
 
 RocksMQ keeps one position for a group, and streams acknowledge in any order. So the subscription knows all messages that were delivered to
 any of its consumers, and moves the position to below the first one that is not handled.
@@ -6,11 +11,6 @@ any of its consumers, and moves the position to below the first one that is not 
 SharedRocksMQ: the RocksMQ of a directory, open once in this process for all media that use it.
 
 RocksDB lets nobody open a directory twice, not even in one process. The first medium opens it, the last one closes it.
-
-RocksMQ as a medium: a subscription is a consumer group, and an id is RocksMQ's, 8 bytes, big-endian.
-
-A group hands each message to one of its consumers and knows one position. `RocksMQSubscription` moves it over what all consumers in this
-process have handled; a consumer that closes gives back what it has not handled, for the others or for the next one.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""TickGrid: the ticks at which a time-ticked stream over a log is cut. Pure.
-
-A log promises ticks when it has time to, so promises fall elsewhere in every run. The grid makes the cuts a matter of the log's content:
-they are multiples of an interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the beginning of
-a message's cell before the message, and its end when that is promised: so every pack with messages is exactly one cell, whenever it is
-read. Only over cells without messages one announcement may pass several of them, and how many depends on timing.
-
-WalConsumer: one vchannel of a log under one subscription, which is a cursor of the log.
+"""WalConsumer: one vchannel of a log under one subscription, which is a cursor of the log.
 
 Two scanners are at work: `_saver` was entered with the cursor and saves positions, `_scanner` reads. A scanner resumes after whole events,
 a subscription also between two bodies of a transaction: so `_scanner` begins at the event of the position, and what was handled is skipped.
 
 The cursor moves with the acknowledgements. While none of its messages are outstanding, it also moves over what is written to other
 vchannels: over the ticks of a time-ticked stream as they are acknowledged, else once in QUIET_S. So a quiet channel holds no retention.
+
+TickGrid: the ticks at which a time-ticked stream over a log is cut. Pure.
+
+A log promises ticks when it has time to, so promises fall elsewhere in every run. The grid makes the cuts a matter of the log's content:
+they are multiples of an interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the beginning of
+a message's cell before the message, and its end when that is promised: so every pack with messages is exactly one cell, whenever it is
+read. Only over cells without messages one announcement may pass several of them, and how many depends on timing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""The bytes of a cursor's file, and its name. Pure.
-
-    <shown>-<name hash>-<set hash>.cursor     magic "WALCURSR" | version u32 | length u32 | crc32c u32 | zero u32 | body of `length` bytes
-
-The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is as much of the cursor's
-name as a file name can hold, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10 bytes, of the name, and of
-the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are found without opening them, and a
-file with damaged content can still be identified.
-
-CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
+"""CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
 
 Owns the directory `cursors/`, created by the first save. A file is replaced by rename under the lock, from one temporary file that no other
 process writes meanwhile, so that every name shows a whole cursor, the old or the new, even after a crash. The lock is a flock on
@@ -17,6 +8,15 @@ lock nor write permission.
 
 With the `held` directory of an open log, every call first checks that its names still lead to it, and raises StorageError if not; all
 files are looked up in that directory. So the cursors of another log that now has the path are neither shown nor changed.
+
+The bytes of a cursor's file, and its name. Pure.
+
+    <shown>-<name hash>-<set hash>.cursor     magic "WALCURSR" | version u32 | length u32 | crc32c u32 | zero u32 | body of `length` bytes
+
+The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is as much of the cursor's
+name as a file name can hold, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10 bytes, of the name, and of
+the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are found without opening them, and a
+file with damaged content can still be identified.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
-
-CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
+"""CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
 
 Owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its loop; on that
 loop it would deadlock.
@@ -9,6 +7,8 @@ The lock is a thread lock in the writer's process, so other processes cannot wai
 the writer holds the lock to truncate, there is a mark in the KV, from before it reads the cursors until the new earliest event is stored.
 Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads the earliest event. So either the
 writer saw the cursor, or the other process sees the truncation. That process holds no lock that could block the writer.
+
+MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
 """
 
 from __future__ import annotations

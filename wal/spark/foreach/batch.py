@@ -1,15 +1,15 @@
-"""Ledger: a database table with the last batch of each query whose effects the database has.
+"""Batch: the information that a handler gets about its batch, and the helpers that make its effect happen once.
+
+After a failure, a kill or a restart, Spark reruns a batch with the same rows, until the query's checkpoint says that it is done. `key` is
+the same each time. So an effect happens once if it is stored under the key, or replaces what is stored under the key: `once` does the
+first, `write_parquet` the second.
+
+Ledger: a database table with the last batch of each query whose effects the database has.
 
 Owns one row for each query, with its newest finished batch, so the table does not grow with the batches. A query's batches run one after
 the other, and only the newest can run again: so a batch is done if its number is not above the row's. The row is written in the transaction
 of the effect itself, which is the whole point. The ledger uses only DB-API (PEP 249), but handles sqlite3's special ways of beginning a
 transaction.
-
-Batch: the information that a handler gets about its batch, and the helpers that make its effect happen once.
-
-After a failure, a kill or a restart, Spark reruns a batch with the same rows, until the query's checkpoint says that it is done. `key` is
-the same each time. So an effect happens once if it is stored under the key, or replaces what is stored under the key: `once` does the
-first, `write_parquet` the second.
 """
 
 from __future__ import annotations

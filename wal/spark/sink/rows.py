@@ -1,12 +1,12 @@
-"""Chunking: which rows of a task make one chunk. Pure.
-
-A chunk becomes one transaction on each pchannel of its rows, and a transaction is one frame: so a chunk never holds more rows or bytes than
-a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
-
-Rows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
+"""Rows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
 
 Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is identified by its number
 within its task, from 0, and the Spark partition. No Python runs per row, except in a batch that has properties.
+
+Chunking: which rows of a task make one chunk. Pure.
+
+A chunk becomes one transaction on each pchannel of its rows, and a transaction is one frame: so a chunk never holds more rows or bytes than
+a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""StoredPart: the bytes of one part of a stored index, read whole and checked. Pure; `SegmentIndex` says what the bytes are.
-
-SegmentIndex: the positions of the frames of one segment, and the vchannels in each of them. Pure.
+"""SegmentIndex: the positions of the frames of one segment, and the vchannels in each of them. Pure.
 
 Owns: a few numbers per frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
 `<base:016x>.idx`. It answers what a reader or a recovery needs before it reads the segment itself: which frames to fetch, where an extent
@@ -19,6 +17,8 @@ One thread adds frames while others query: a reader passes ordinals of frames kn
                       crc32c u32 of everything before it in the part
 
 An index of version 1 has no keyed events; it counts as missing, and is recomputed from the segment.
+
+StoredPart: the bytes of one part of a stored index, read whole and checked. Pure; `SegmentIndex` says what the bytes are.
 """
 
 from __future__ import annotations

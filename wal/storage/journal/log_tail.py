@@ -1,4 +1,11 @@
-"""ActiveSegment: the segment that is being written, its replacement by the next one, and its stored index.
+"""LogTail: the end of a log that is being written, and the steps that add a frame to it.
+
+Owns the active segment and the numbers of the last frame, and the order of the steps. Under the fence: check the term (`place`), write and
+sync the frame, store the control page (`added`); only then may anybody be answered. How the bytes reach the disk is the business of a
+write path; two paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing
+more is written.
+
+ActiveSegment: the segment that is being written, its replacement by the next one, and its stored index.
 
 Owns the order in which a new segment becomes durable: the seal of the old one, the new header, its name, and only then the first
 frame. A crash in between leaves the old segment as the last one, or the new one without a frame.
@@ -7,13 +14,6 @@ The IndexKeeper owns the parts that are appended to `<base:016x>.idx` while the 
 reads the heads of a few frames instead of those of a whole segment. Nothing waits for these parts or depends on them: they are not synced,
 a part that could not be written ends the index, and recovery reads the rest from the segment. The keeper never stores a frame that is not
 durable, and leaves no file for a segment that is gone.
-
-LogTail: the end of a log that is being written, and the steps that add a frame to it.
-
-Owns the active segment and the numbers of the last frame, and the order of the steps. Under the fence: check the term (`place`), write and
-sync the frame, store the control page (`added`); only then may anybody be answered. How the bytes reach the disk is the business of a
-write path; two paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing
-more is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""WritePath: the setting that says how frames go to the disk, and what it means for one log.
+"""Writer: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
+
+There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for everything that
+blocks. Only one of them writes at a time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of
+a fenced writer is after the first frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if
+the thread still has one, so frames never overtake each other.
+
+WritePath: the setting that says how frames go to the disk, and what it means for one log.
 
 LoopPath: small frames go to the disk from the event loop by Linux AIO, without a thread.
 
@@ -11,13 +18,6 @@ ThreadPath: the thread that writes frames of any size, one after the other, and 
 For each frame, with the fence taken: check the term, `pwritev`, `fdatasync`, store the control page. The thread begins new segments, stores
 promised ticks of an idle log, and checks the names of its files: before a frame that follows a pause, at each new segment, and about once a
 second in any case. Then it also finishes a frame of the loop path whose loop does not.
-
-Writer: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
-
-There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for everything that
-blocks. Only one of them writes at a time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of
-a fenced writer is after the first frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if
-the thread still has one, so frames never overtake each other.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""ClientLog: the log of Pulsar's client, of which there is one for the process.
-
-Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
-
-Connection: the client of one Pulsar, and the threads for its blocking calls.
+"""Connection: the client of one Pulsar, and the threads for its blocking calls.
 
 Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. The only call of the client's library on the loop is
 `send_async`, which only queues. A caller that waits for a thread can be cancelled; the thread still finishes its call.
 
 The client answers `send_async` in its own threads, and a C++ thread that enters an interpreter which is about to exit aborts the
 process. So a client that was not closed is closed when Python exits, and clients log through `CLIENT_LOG`.
+
+ClientLog: the log of Pulsar's client, of which there is one for the process.
+
+Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""FramesInFlight: the frames of one writer in order, from the append until the answer. Pure.
-
-Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client.
-Guarantees: frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written
-nothing is sent.
-
-Writer: writes frames into a topic in order, several in flight at once, and answers each with its position.
+"""Writer: writes frames into a topic in order, several in flight at once, and answers each with its position.
 
 Owns: the producer, the frames in flight, and the fencing floor after the last answered frame. Sending only queues a frame in the client,
 whose answers come back to the loop. An answer that directly follows the previous one (the next entry of the same ledger) is accepted. Any
@@ -14,6 +8,12 @@ The table in `repair.py` says what happens then, and after a lost producer.
 
 A frame that the client itself refuses (one above the broker's limit, say) can never be written. No frame after it is sent, so that the
 log has no gap; the frames before it are still answered, and then the writer fails for good.
+
+FramesInFlight: the frames of one writer in order, from the append until the answer. Pure.
+
+Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client.
+Guarantees: frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written
+nothing is sent.
 """
 
 from __future__ import annotations
