@@ -20,7 +20,7 @@ from typing import Final
 import uvloop
 
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.keys import Changes, data_prefix, number, record_key
+from wal.rocksmq.keys import TurnWrites, data_prefix, number, record_key
 from wal.rocksmq.store import Store
 
 WRITERS: Final = 256
@@ -35,7 +35,7 @@ def bare(directory: Path, channels: int, seconds: float) -> float:
     payload, previous, done = bytes(PAYLOAD_BYTES), number(0), 0
     began = time.perf_counter()
     while (took_s := time.perf_counter() - began) < seconds:
-        changes = Changes()
+        changes = TurnWrites()
         for index in range(done, done + WRITERS):
             changes.put(record_key(prefixes[index % channels], index), previous + payload)
         store.write(changes)

@@ -19,7 +19,7 @@ from broadcaster.calls import (
     AppendCall,
     TasksCall,
     WatchCall,
-    Withdraw,
+    WithdrawCall,
 )
 from broadcaster.message import (
     BroadcastAppendResult,
@@ -202,7 +202,7 @@ class Broadcast:
     def _withdraw(self, call: AppendCall | WatchCall | None) -> None:
         if call is not None:
             try:
-                self._ref.tell_control(Withdraw(call))
+                self._ref.tell_control(WithdrawCall(call))
             except (ActorStoppedError, ActorFailedError):
                 pass  # the broadcaster has ended, and so has its queue
 

@@ -24,13 +24,13 @@ from broadcaster.calls import (
     AppendCall,
     TasksCall,
     WatchCall,
-    Withdraw,
+    WithdrawCall,
     closed_early,
     not_abortable,
     refuse,
     settle,
 )
-from broadcaster.lifecycle import Lifecycle
+from broadcaster.lifecycle import BroadcastLifecycle
 from broadcaster.message import BroadcasterStatistics, BroadcastState, BroadcastTask
 from broadcaster.operator import AppendOperator
 from broadcaster.records import read_records, rebuild
@@ -53,7 +53,7 @@ class Broadcaster(Actor):
         self._kv = kv
         self._clock = clock
         self._jobs = BackgroundJobs(self._wake)
-        self._lifecycle = Lifecycle(kv, operator, clock, limits, self._jobs, turn=self._turn, tell=self._tell)
+        self._lifecycle = BroadcastLifecycle(kv, operator, clock, limits, self._jobs, turn=self._turn, tell=self._tell)
         self._woken = self._taking = False
         self._failed: Exception | None = None
         self._collecting: Timer | None = None
@@ -126,7 +126,7 @@ class Broadcaster(Actor):
         self._lifecycle.end_turn()
 
     async def receive_control(self, message: Any) -> None:
-        if isinstance(message, Withdraw):
+        if isinstance(message, WithdrawCall):
             self._withdraw(message.call)
         else:
             message()

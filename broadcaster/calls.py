@@ -32,7 +32,7 @@ __all__ = [
     "AppendCall",
     "TasksCall",
     "WatchCall",
-    "Withdraw",
+    "WithdrawCall",
     "aborted",
     "closed_early",
     "delayed",
@@ -99,7 +99,7 @@ class TasksCall(msgspec.Struct, eq=False):
     reply: asyncio.Future[list[BroadcastTask]]
 
 
-class Withdraw(msgspec.Struct, eq=False):
+class WithdrawCall(msgspec.Struct, eq=False):
     """Reports that the caller of this call was cancelled."""
 
     call: AppendCall | WatchCall

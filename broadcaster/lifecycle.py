@@ -1,4 +1,4 @@
-"""Lifecycle: how a broadcast begins, makes progress and finishes.
+"""BroadcastLifecycle: how a broadcast begins, makes progress and finishes.
 
 Owns the running broadcasts and all their saves. Guarantees this order: the keys in memory; the pchannels of the vchannels; the intent (a
 record if several pchannels are involved, else the frame itself); the copies; the acks; and one operation of the KV that marks the broadcast
@@ -23,19 +23,19 @@ from broadcaster.message import BroadcastAppendResult, BroadcastState, Content
 from broadcaster.operator import AppendOperator
 from broadcaster.running import Callers, Running, RunningTable
 from broadcaster.saver import Saver
-from broadcaster.single_frame import SingleFrame, SingleFrames, Writer
+from broadcaster.single_frame import CopyWriter, SingleFrame, SingleFrames
 from broadcaster.task import TICK_LOGICAL_BITS, Task
 from wal.errors import InvalidArgumentError, WALError
 from wal.kv import KVBase
 from wal.message import BroadcastHeader, CopyOutcomes, encode_properties
 
-__all__ = ["Lifecycle"]
+__all__ = ["BroadcastLifecycle"]
 
 SINGLE_FRAMES_A_COLLECTION: Final = 64
 """After this many finished broadcasts without a done mark, the tombstones over the bounds are removed."""
 
 
-class Lifecycle:
+class BroadcastLifecycle:
     """The broadcasts of one broadcaster. `turn(act, …)` runs `act` in a turn of the actor, `tell(act)` in one that may come later.
 
     `appended` counts the broadcasts whose copies are all durable. Once `closing`, no broadcast begins.
@@ -55,7 +55,7 @@ class Lifecycle:
         self.table = RunningTable()
         self.admission = Admission(limits, begin=self._begin, holder=self.holder)
         self.saver = Saver(kv, jobs, clock, delayed=self._save_delayed)
-        self.writer = Writer(operator, jobs, clock, touch=self.table.touch, tell=tell)
+        self.writer = CopyWriter(operator, jobs, clock, touch=self.table.touch, tell=tell)
         self.finished = FinishedBroadcasts(operator, self.saver, clock, limits)
         self.single_frames = SingleFrames(
             operator, self.writer, jobs, turn=turn, finished=self._finish_single_frame, began=self.table.add

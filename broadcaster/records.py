@@ -36,7 +36,7 @@ __all__ = [
     "CHUNK_BITS",
     "VERSION",
     "DoneMark",
-    "Recovered",
+    "RecoveredTasks",
     "Stored",
     "TaskRecord",
     "abort_key",
@@ -236,7 +236,7 @@ _bitmap: Final = msgspec.msgpack.Decoder(tuple[int, bytes])
 _text: Final = msgspec.msgpack.Decoder(tuple[int, str])
 
 
-class Recovered(msgspec.Struct):
+class RecoveredTasks(msgspec.Struct):
     """The broadcasts that were found. `tasks` ascend by id; the content is None if only the log has it.
 
     `done` has the done marks, each with the pchannels whose logs still list its broadcast.
@@ -248,9 +248,9 @@ class Recovered(msgspec.Struct):
     """Keys of broadcasts that have nothing else left, because they were aborted before any part of them was in a log."""
 
 
-def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> Recovered:
+def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> RecoveredTasks:
     """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other."""
-    recovered = Recovered()
+    recovered = RecoveredTasks()
     listed: dict[int, list[CopiesInLog]] = {}
     for found in copies:
         listed.setdefault(found.header.broadcast_id, []).append(found)

@@ -20,7 +20,12 @@ from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
-__all__ = ["Batch", "Change", "Changes", "Saver"]
+__all__ = [
+    "SavedBatch",
+    "Saver",
+    "TaskChange",
+    "TaskChanges",
+]
 
 
 class Saver:
@@ -39,7 +44,7 @@ class Saver:
         self._jobs = jobs
         self._clock = clock
         self._operations_max = kv.operations_max or OPERATIONS_MAX
-        self._changes = Changes(operations_max=self._operations_max, bytes_max=OPERATION_BYTES_MAX)
+        self._changes = TaskChanges(operations_max=self._operations_max, bytes_max=OPERATION_BYTES_MAX)
         self._saving = False
         self._closing = False
         self.saves = 0
@@ -59,12 +64,12 @@ class Saver:
 
         `refused(error)` is called if there is no room, or if the change is too large for the KV: then no part of it is saved.
         """
-        self._changes.add(Change(saves, removals, then, refused))
+        self._changes.add(TaskChange(saves, removals, then, refused))
 
     def remove(self, keys: Sequence[str]) -> None:
         """Removes these keys, in as many operations as needed."""
         for at in range(0, len(keys), self._operations_max):
-            self._changes.add(Change({}, keys[at : at + self._operations_max]))
+            self._changes.add(TaskChange({}, keys[at : at + self._operations_max]))
 
     def flush(self) -> None:
         """Starts the next save, unless one is under way."""
@@ -76,7 +81,7 @@ class Saver:
         """Makes every later save that finds no room fail."""
         self._closing = True
 
-    async def _save(self) -> Batch:
+    async def _save(self) -> SavedBatch:
         batch = self._changes.take()  # not earlier: this includes the changes of other turns in this loop iteration
         delay_s = BACKOFF_MIN_S
         while batch.saves or batch.removals:
@@ -87,7 +92,7 @@ class Saver:
                 too_large = isinstance(error, InvalidArgumentError) and len(batch.changes) == 1
                 if refusals and (too_large or isinstance(error, NoSpaceError)):
                     self._changes.put_back(change for change in batch.changes if change.refused is None)
-                    return Batch(then=[partial(refused, error) for refused in refusals])
+                    return SavedBatch(then=[partial(refused, error) for refused in refusals])
                 if not error.retryable or self._closing:
                     raise
                 self.error = error
@@ -100,7 +105,7 @@ class Saver:
                 break
         return batch
 
-    def _saved(self, batch: Batch | None, error: BaseException | None) -> None:
+    def _saved(self, batch: SavedBatch | None, error: BaseException | None) -> None:
         self._saving = False
         if error is not None or batch is None:
             raise error or RuntimeError("a save answered with nothing")
@@ -108,7 +113,7 @@ class Saver:
             then()
 
 
-class Change(msgspec.Struct, frozen=True):
+class TaskChange(msgspec.Struct, frozen=True):
     """A change that is saved whole. `then` is called once it is durable; `refused`, if set, when it cannot be saved."""
 
     saves: Mapping[str, str]
@@ -126,16 +131,16 @@ class Change(msgspec.Struct, frozen=True):
         return sum(map(len, self.saves)) + sum(map(len, self.saves.values())) + sum(map(len, self.removals))
 
 
-class Batch(msgspec.Struct):
+class SavedBatch(msgspec.Struct):
     """One operation of the KV for these `changes`, and the callbacks to call, in order, once it is durable."""
 
     saves: dict[str, str] = {}
     removals: dict[str, None] = {}
     then: list[Callable[[], object]] = []
-    changes: list[Change] = []
+    changes: list[TaskChange] = []
 
 
-class Changes:
+class TaskChanges:
     """The changes that wait, in the order of the calls. Pure.
 
     A change is saved whole and never before an earlier one. A later change of a key replaces an earlier one in the same operation, so that
@@ -145,22 +150,22 @@ class Changes:
     def __init__(self, *, operations_max: int, bytes_max: int) -> None:
         self._operations_max = operations_max
         self._bytes_max = bytes_max
-        self._waiting: deque[Change] = deque()
+        self._waiting: deque[TaskChange] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: TaskChange) -> None:
         """Adds a change. A change larger than an operation is saved alone, and the KV may refuse it."""
         self._waiting.append(change)
 
-    def put_back(self, changes: Iterable[Change]) -> None:
+    def put_back(self, changes: Iterable[TaskChange]) -> None:
         """Puts the unsaved changes of the last operation before those that wait."""
         self._waiting.extendleft(reversed(list(changes)))
 
-    def take(self) -> Batch:
+    def take(self) -> SavedBatch:
         """Returns the next operation."""
-        batch = Batch()
+        batch = SavedBatch()
         operations = size = 0
         while self._waiting:
             change = self._waiting[0]

@@ -8,7 +8,7 @@ of 46).
 Owns the single-frame broadcasts under way. Guarantees: a caller that looks for one (a watch, an abort, the list of tasks), and every
 outcome but "all durable", turns it into a `Running` like all others, in the state that it would have: nothing is decided here.
 
-Writer: the frames of all broadcasts on their way to the log.
+CopyWriter: the frames of all broadcasts on their way to the log.
 
 Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never decides
 what is written: the task does.
@@ -34,16 +34,16 @@ from wal.message import BroadcastHeader, CopyOutcomes
 
 __all__ = [
     "FRAMES_MAX",
+    "CopyWriter",
     "SingleFrame",
     "SingleFrames",
-    "Writer",
 ]
 
 FRAMES_MAX: Final = 1024
 """The most frames that are under way at once; the others wait for their turn."""
 
 
-class Writer:
+class CopyWriter:
     """Calls `touch(running)` when an outcome is known or a backoff has ended; `tell` puts a call in the actor's inbox."""
 
     def __init__(
@@ -205,7 +205,7 @@ class SingleFrames:
     def __init__(
         self,
         operator: AppendOperator,
-        writer: Writer,
+        writer: CopyWriter,
         jobs: BackgroundJobs,
         *,
         turn: Callable[..., object],

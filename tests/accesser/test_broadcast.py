@@ -37,7 +37,7 @@ from wal.errors import (
     UnrecoverableError,
     WouldBlockError,
 )
-from wal.kv import Batch, KVBase
+from wal.kv import KVBase, KVBatch
 from wal.storage.journal.backend import JournalBackend
 
 ORDERS = ResourceKey("collection", "orders")
@@ -228,7 +228,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     kv = type(local(log).coordinator.kv)
     began, dropped, commit = asyncio.Event(), asyncio.Event(), kv._commit
 
-    async def slow(kv: KVBase, batch: Batch) -> bool:
+    async def slow(kv: KVBase, batch: KVBatch) -> bool:
         if any("task/" in key for key in batch.saves):
             began.set()
             await dropped.wait()
@@ -528,7 +528,7 @@ async def test_the_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: s
         kv = local(log).coordinator.kv
         commit = kv._commit
 
-        async def counted(batch: Batch) -> bool:
+        async def counted(batch: KVBatch) -> bool:
             nonlocal written
             written += sum(len(key) + len(value) for key, value in batch.saves.items() if "broadcasts/" in key)
             written += sum(len(key) for key in batch.removals if "broadcasts/" in key)

@@ -21,7 +21,7 @@ from wal.errors import (
     UnknownError,
     WouldBlockError,
 )
-from wal.kv import Batch, KVBase
+from wal.kv import KVBase, KVBatch
 from wal.local.log import LocalLog
 from wal.message import AppendResult, CopyOutcomes, encode_properties
 from wal.node.copies_operator import CopiesOperator
@@ -243,7 +243,7 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
         kv = type(bench.inside.coordinator.kv)
         saved, commit = asyncio.Event(), kv._commit
 
-        async def slow(kv: KVBase, batch: Batch) -> bool:
+        async def slow(kv: KVBase, batch: KVBatch) -> bool:
             if any(key.endswith("/new") for key in batch.saves):
                 await saved.wait()
             return await commit(kv, batch)  # type: ignore[arg-type]

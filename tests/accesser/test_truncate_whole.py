@@ -11,7 +11,7 @@ import pytest
 from tests.accesser.probes import payloads
 from wal import Message, WALAccesser, open_wal
 from wal.errors import TruncatedError
-from wal.storage.journal.log import Truncation
+from wal.storage.journal.log import JournalTruncation
 
 
 class Gate:
@@ -20,14 +20,14 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached = threading.Event()
         self.opened = threading.Event()
-        real = Truncation.truncate
+        real = JournalTruncation.truncate
 
-        def held(truncation: Truncation, earliest: tuple[int, int]) -> tuple[int, int]:
+        def held(truncation: JournalTruncation, earliest: tuple[int, int]) -> tuple[int, int]:
             self.reached.set()
             assert self.opened.wait(30)
             return real(truncation, earliest)
 
-        monkeypatch.setattr(Truncation, "truncate", held)
+        monkeypatch.setattr(JournalTruncation, "truncate", held)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import broadcaster
 from broadcaster import BroadcastMessage, BroadcastState
 from broadcaster.background import BackgroundJobs
 from broadcaster.finished import Tombstone, Tombstones
-from broadcaster.saver import Change, Changes
+from broadcaster.saver import TaskChange, TaskChanges
 from tests.broadcaster.world import until
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType, ResourceKey
@@ -83,11 +83,11 @@ CHANGE = st.tuples(
 def test_batches_have_the_effect_of_their_changes_one_by_one(
     changes: list[tuple[dict[str, str], list[str]]], operations_max: int, bytes_max: int
 ) -> None:
-    waiting = Changes(operations_max=operations_max, bytes_max=bytes_max)
+    waiting = TaskChanges(operations_max=operations_max, bytes_max=bytes_max)
     told: list[int] = []
     states: list[dict[str, str]] = [{}]
     for number, (saves, removals) in enumerate(changes):
-        waiting.add(Change(saves, removals, then=lambda number=number: told.append(number)))  # type: ignore[misc]
+        waiting.add(TaskChange(saves, removals, then=lambda number=number: told.append(number)))  # type: ignore[misc]
         after = {key: value for key, value in (states[-1] | saves).items() if key not in removals}
         states.append(after)
     contents: dict[str, str] = {}
@@ -106,12 +106,12 @@ def test_batches_have_the_effect_of_their_changes_one_by_one(
 
 
 def test_a_change_can_be_refused_where_it_goes_alone() -> None:
-    waiting = Changes(operations_max=8, bytes_max=10)
+    waiting = TaskChanges(operations_max=8, bytes_max=10)
     refused: list[str] = []
-    waiting.add(Change({"a": "1"}, refused=lambda error: refused.append("a")))
-    waiting.add(Change({"b": "1"}, refused=lambda error: refused.append("b")))
-    waiting.add(Change({"c": "1" * 20}, refused=lambda error: refused.append("c")))
-    waiting.add(Change({"d": "1"}))
+    waiting.add(TaskChange({"a": "1"}, refused=lambda error: refused.append("a")))
+    waiting.add(TaskChange({"b": "1"}, refused=lambda error: refused.append("b")))
+    waiting.add(TaskChange({"c": "1" * 20}, refused=lambda error: refused.append("c")))
+    waiting.add(TaskChange({"d": "1"}))
     together, alone, last = waiting.take(), waiting.take(), waiting.take()
     assert (list(together.saves), list(alone.saves), list(last.saves)) == (["a", "b"], ["c"], ["d"])
     (change,) = alone.changes

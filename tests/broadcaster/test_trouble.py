@@ -35,7 +35,7 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.kv import Batch
+from wal.kv import KVBatch
 from wal.message import BroadcastHeader, ResourceKey
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
@@ -478,7 +478,7 @@ async def test_a_broadcast_whose_record_has_no_room_is_refused() -> None:
         there = await life.broadcast.append(message("a1", key=None))
         full = True
 
-        def fail(batch: Batch) -> None:
+        def fail(batch: KVBatch) -> None:
             if full:
                 raise NoSpaceError("the KV is full")
 
@@ -506,7 +506,7 @@ async def test_an_end_without_room_is_saved_later() -> None:
     async with Life(world, clock=clock) as life, asyncio.timeout(60):
         saved = 0
 
-        def fail(batch: Batch) -> None:
+        def fail(batch: KVBatch) -> None:
             nonlocal saved
             saved += 1
             if 1 < saved < 5:
@@ -530,7 +530,7 @@ async def test_a_save_is_retried_while_the_metadata_is_unavailable() -> None:
     async with Life(world, clock=clock) as life:
         failures = 3
 
-        def fail(batch: Batch) -> None:
+        def fail(batch: KVBatch) -> None:
             nonlocal failures
             if failures:
                 failures -= 1
@@ -554,7 +554,7 @@ async def test_a_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast(
         waits = asyncio.create_task(life.broadcast.block_until_resource_key_ack_all(KEY))
         await waits
 
-        def fail(batch: Batch) -> None:
+        def fail(batch: KVBatch) -> None:
             raise StorageError("the disk is broken")
 
         life.kv.on_commit = fail

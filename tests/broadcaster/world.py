@@ -19,7 +19,7 @@ from broadcaster import Broadcast, BroadcasterLimits, Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
-from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
+from wal.kv import KVBase, KVBatch, KVStatistics, MemoryKV, Watch
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, MessageType
 from wal.storage.base import PChannelLog, StoredFrame
 from wal.storage.memory import MemoryBackend, MemoryStore
@@ -62,7 +62,7 @@ class CutKV(KVBase):
         super().__init__()
         self.inner = inner
         self.cut = cut
-        self.on_commit: Callable[[Batch], None] | None = None
+        self.on_commit: Callable[[KVBatch], None] | None = None
         self.bytes_written = 0
         self.operations_max = 128
 
@@ -78,7 +78,7 @@ class CutKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self.inner._scan(prefix)
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: KVBatch) -> bool:
         await self.cut.before()
         if self.on_commit is not None:
             self.on_commit(batch)

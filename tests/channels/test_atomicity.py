@@ -19,7 +19,7 @@ from wal.channels.vchannels import (
     VChannelInfo,
 )
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
-from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, MemoryKV
+from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000")
 PCHANNELS = ["p0", "p1"]
@@ -32,10 +32,10 @@ class CrashingKV(MemoryKV):
         super().__init__()
         self.operations_max = operations_max
         self.contents: list[dict[str, str]] = [{}]
-        self.batches: list[Batch] = []
+        self.batches: list[KVBatch] = []
         self.failing: int | None = None
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: KVBatch) -> bool:
         await asyncio.sleep(0)
         if len(self.batches) == self.failing:
             self.failing = None

@@ -9,7 +9,7 @@ from actors import ActorSystem
 from wal.channels.directory import Change, VChannelDirectory
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import UnavailableError, WALError
-from wal.kv import Batch, MemoryKV
+from wal.kv import KVBatch, MemoryKV
 
 OPERATIONS_MAX = 4
 
@@ -21,10 +21,10 @@ class SmallKV(MemoryKV):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before: Callable[[Batch], None] = lambda batch: None
+        self.before: Callable[[KVBatch], None] = lambda batch: None
         self.sizes: list[int] = []
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: KVBatch) -> bool:
         self.before(batch)
         self.sizes.append(batch.operations)
         await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_a_failure_between_two_operations_leaves_no_half_vchannel() -> Non
     directory = await loaded(kv)
     names = [f"v{number}" for number in range(10)]
 
-    def fail_the_second(batch: Batch) -> None:
+    def fail_the_second(batch: KVBatch) -> None:
         if kv.sizes:
             raise UnavailableError("no member of etcd answers: try again")
 

@@ -11,19 +11,19 @@ import pytest
 
 from wal.errors import ClosedError, StorageError, UnavailableError
 from wal.location import parse_location
-from wal.read.pulsar_source import KnownVChannels, ReadOnlyPulsarSource
+from wal.read.pulsar_source import LoadedVChannels, ReadOnlyPulsarSource
 from wal.settings import Settings
 from wal.storage.pulsar import read_only
 from wal.storage.pulsar.address import PulsarAddress
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.read_only import ReadOnlyTopic
 
 
 class Metadata:
     def __init__(self) -> None:
-        self.known = KnownVChannels({"a": ("p0", 1), "b": ("p1", 2)}, 3)
+        self.known = LoadedVChannels({"a": ("p0", 1), "b": ("p1", 2)}, 3)
 
-    def vchannels(self) -> KnownVChannels:
+    def vchannels(self) -> LoadedVChannels:
         return self.known
 
 
@@ -46,7 +46,7 @@ def test_the_view_is_made_again_only_when_something_is_new(source: Any, metadata
     """A reader looks every 50 ms, and there may be 65,536 vchannels."""
     view = source.vchannels()
     assert source.vchannels() is view
-    metadata.known = KnownVChannels({"a": ("p0", 1)}, 3)
+    metadata.known = LoadedVChannels({"a": ("p0", 1)}, 3)
     assert list(source.vchannels().records) == ["a"]
 
 
@@ -65,7 +65,7 @@ def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
         asked.set()
         raise StorageError("as if the broker were away")
 
-    connection = Connection(PulsarAddress("pulsar://localhost:1", "public", "default"))
+    connection = PulsarConnection(PulsarAddress("pulsar://localhost:1", "public", "default"))
     admin: Any = SimpleNamespace(last=last)
     topic = ReadOnlyTopic(connection, admin, pytest.fail, pchannel="p0", incarnation=1)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -89,7 +89,7 @@ def test_metadata_that_do_not_answer_are_asked_again(monkeypatch: pytest.MonkeyP
     def look() -> Any:
         raise answers.pop(0)
 
-    connection = Connection(PulsarAddress("pulsar://localhost:1", "public", "default"))
+    connection = PulsarConnection(PulsarAddress("pulsar://localhost:1", "public", "default"))
     admin: Any = SimpleNamespace(last=lambda _: None)
     with pytest.raises(ClosedError, match="asked again"):
         ReadOnlyTopic(connection, admin, look, pchannel="p0", incarnation=1).reach()

@@ -18,7 +18,7 @@ from wal.storage.base import PChannelLog, StoredFrame
 from wal.storage.pulsar import opening
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.backend import PulsarBackend
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.topic import send_mark
 
 ROUNDS = 5
@@ -238,9 +238,9 @@ async def test_a_takeover_fences_again_when_a_late_fence_from_a_lower_term_evict
     try:
         await backend.create("p", incarnation=INCARNATION)
         if when == "before the mark":
-            make = Connection.producer
+            make = PulsarConnection.producer
             monkeypatch.setattr(
-                Connection, "producer", lambda self, topic, fencing: once(make, self, topic, fencing=fencing)
+                PulsarConnection, "producer", lambda self, topic, fencing: once(make, self, topic, fencing=fencing)
             )
         else:
             monkeypatch.setattr(opening, "send_mark", partial(once, send_mark))

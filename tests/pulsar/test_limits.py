@@ -22,7 +22,7 @@ from wal.storage.base import FRAME_BYTES_MAX
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend
 from wal.storage.pulsar.broker_settings import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.layout import FRAME_BYTES_LIMIT
 
 MESSAGE_BYTES: Final = 1 << 20
@@ -81,7 +81,7 @@ async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is unknown: frames before the refused one are written, none after it, and the log opens again."""
-    monkeypatch.setattr(Connection, "largest_message", lambda self, topic, bytes_max: None)
+    monkeypatch.setattr(PulsarConnection, "largest_message", lambda self, topic, bytes_max: None)
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

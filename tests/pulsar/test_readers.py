@@ -25,7 +25,7 @@ from wal.storage.pulsar.backend import PulsarBackend
 from wal.storage.pulsar.connection import READ_AHEAD, position_of_id
 from wal.storage.pulsar.control import Control
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
-from wal.storage.pulsar.reader import LogReader
+from wal.storage.pulsar.reader import PulsarReader
 
 
 def frame_of(term: int, sequence: int) -> EncodedFrame:
@@ -182,7 +182,7 @@ async def test_idle_readers_are_closed(address: PulsarAddress, monkeypatch: pyte
         stats = json.loads(await asyncio.to_thread(admin, address, "GET", f"persistent/{address.path}/p/stats"))
         return sum(len(each["consumers"]) for each in stats["subscriptions"].values())
 
-    monkeypatch.setattr(LogReader, "idle_s", 2.0)
+    monkeypatch.setattr(PulsarReader, "idle_s", 2.0)
     backend = PulsarBackend(address, MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

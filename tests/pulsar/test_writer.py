@@ -20,7 +20,7 @@ from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark
 from wal.storage.pulsar.ledgers import Ledger, LedgerTable
 from wal.storage.pulsar.opening import Opened
 from wal.storage.pulsar.repair import Outage
-from wal.storage.pulsar.writer import Writer
+from wal.storage.pulsar.writer import PulsarWriter
 
 INCARNATION = FrameMaker(1).data(("v", b"")).header.incarnation
 
@@ -134,18 +134,18 @@ class Reader:
         pass
 
 
-def writer_on(client: Any) -> Writer:
+def writer_on(client: Any) -> PulsarWriter:
     """Returns the writer of term 1, whose mark is the only message."""
     state = LogState(position_of(5, 1), 0, -1, 0, (0, 0), True)
     ledgers, floor = LedgerTable([Ledger(5, 1, 0)]), FencingFloor(1, -1)
     opened = Opened(client, client, client, ledgers, FloorIndex(), "t", Mark(1, INCARNATION), floor, state, None)
-    return Writer(opened, ledger_full=lambda position: None)
+    return PulsarWriter(opened, ledger_full=lambda position: None)
 
 
 class Answers:
     """The answers to the callers of a writer, by the number of the frame."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: PulsarWriter) -> None:
         self.positions: dict[int, int] = {}
         self.errors: dict[int, WALError] = {}
         self._writer = writer

@@ -48,8 +48,9 @@ class Held:
     def __init__(self, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
         self.carried_out = asyncio.Event()
         self.answer = asyncio.Event()
-        for call in ("drop_vchannel", "destroy_channels"):
-            monkeypatch.setattr(served.log, call, self._held(getattr(served.log, call)))
+        vchannels = served.log.coordinator.vchannels
+        for call in ("drop", "destroy_channels"):
+            monkeypatch.setattr(vchannels, call, self._held(getattr(vchannels, call)))
 
     def _held(self, call: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         async def held(names: Any) -> None:

@@ -17,7 +17,7 @@ from tests.outages.proxy import Proxy
 from tests.rpc.server import until
 from wal import Message, WALAccesser, bridge, open_wal
 from wal.client import producer
-from wal.client.directory import KnownVChannels
+from wal.client.directory import ShownVChannels
 from wal.client.log import RemoteLog
 from wal.client.nodes import Nodes
 from wal.client.remote_pchannel import RemotePChannel
@@ -127,7 +127,7 @@ class Defect(Exception):
 
 TASKS: Final[dict[str, tuple[type[Any], str]]] = {
     "assignments": (Nodes, "_take"),
-    "vchannels": (KnownVChannels, "replace"),
+    "vchannels": (ShownVChannels, "replace"),
     "follow": (RemotePChannel, "_show"),
 }
 """A method that each task which follows a server calls when its stream begins."""

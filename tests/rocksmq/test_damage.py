@@ -10,7 +10,7 @@ import rocksdict
 
 from wal.errors import CorruptionError, FormatError, StorageError, WALError
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.keys import Changes, data_prefix, record_key
+from wal.rocksmq.keys import TurnWrites, data_prefix, record_key
 from wal.rocksmq.store import Store
 
 
@@ -66,7 +66,7 @@ async def test_a_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Pa
 
 def delete_record(directory: Path, message_id: int) -> None:
     store = Store.open(directory, RocksMQSettings())
-    changes = Changes()
+    changes = TurnWrites()
     changes.delete(record_key(data_prefix("x"), message_id))
     store.write(changes)
     store.close()

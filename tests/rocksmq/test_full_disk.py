@@ -13,7 +13,7 @@ import pytest
 
 from wal.errors import StorageError, WALError
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.keys import Changes
+from wal.rocksmq.keys import TurnWrites
 from wal.rocksmq.store import Store
 
 FILE_BYTES_MAX = 200_000
@@ -113,7 +113,7 @@ async def test_waiting_calls_fail_when_a_position_cannot_be_written(
         await asyncio.sleep(0)
     write = Store.write
 
-    def failing(self: Store, changes: Changes, *, sync: bool = True) -> None:
+    def failing(self: Store, changes: TurnWrites, *, sync: bool = True) -> None:
         if not sync:
             raise StorageError("no space left")
         write(self, changes, sync=sync)

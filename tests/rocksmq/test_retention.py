@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wal.errors import TruncatedError
 from wal.rocksmq import ConsumerMessage, RocksMQ, RocksMQSettings
 from wal.rocksmq.channel import RECORD_BYTES, Channel, pages_to_drop
-from wal.rocksmq.keys import Changes
+from wal.rocksmq.keys import TurnWrites
 
 PAGE = 4 * (100 + RECORD_BYTES)
 """Four messages of 100 bytes."""
@@ -125,7 +125,7 @@ def test_pages_against_a_list(
     settings = RocksMQSettings(
         page_bytes=100, retention_bytes=retention_bytes, retention_s=retention_s, retention_unconsumed=unconsumed
     )
-    channel, changes = Channel("x"), Changes()
+    channel, changes = Channel("x"), TurnWrites()
     pages: list[list[int]] = [[]]
     for index, size in enumerate(sizes):
         channel.produce([bytes(size)], index + 1, changes, now_us=index * 1_000_000, page_bytes=100)

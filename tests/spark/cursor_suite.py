@@ -15,7 +15,7 @@ from wal.bridge import BlockingWAL
 from wal.errors import InvalidArgumentError
 from wal.spark.foreach.query_cursor import QueryCursor
 from wal.spark.lag_report import QueryLag, lag
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
 from wal.spark.sources import source_of
@@ -93,7 +93,7 @@ class CursorSuite:
 
 def wait_for_vchannels(place: Place, names: set[str]) -> None:
     """Returns when the sources of this process know the vchannels, which takes some tenths of a second."""
-    logs = source_of(Location.named(None, place.options)).open()
+    logs = source_of(SparkLocation.named(None, place.options)).open()
     try:
         deadline = time.monotonic() + 20
         while not names <= set(logs.vchannels().names()):
@@ -105,7 +105,7 @@ def wait_for_vchannels(place: Place, names: set[str]) -> None:
 
 def save(place: Place, *queries: StreamQuery, name: str = "delays", pattern: str | None = None) -> None:
     """Saves the cursor at the end of the last batch of each query, as the process of a handler does."""
-    cursor = QueryCursor(source_of(Location.named(None, place.options)), name, ChannelChoice(pattern=pattern))
+    cursor = QueryCursor(source_of(SparkLocation.named(None, place.options)), name, ChannelChoice(pattern=pattern))
     pickle.loads(pickle.dumps(cursor)).save([StreamOffset.parse(query.logged[-1]) for query in queries])
 
 

@@ -10,7 +10,7 @@ import pytest
 from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, ChannelChoice, SourceOptions
 from wal.spark.row_reader import COLUMNS
@@ -22,8 +22,8 @@ def of(streaming: bool = False, **options: str) -> SourceOptions:
 
 def test_defaults() -> None:
     batch, stream = of(), of(streaming=True)
-    assert batch == SourceOptions(Location("path", "data"), ChannelChoice(), "earliest")
-    assert stream == SourceOptions(Location("path", "data"), ChannelChoice(), "latest")
+    assert batch == SourceOptions(SparkLocation("path", "data"), ChannelChoice(), "earliest")
+    assert stream == SourceOptions(SparkLocation("path", "data"), ChannelChoice(), "latest")
     assert batch.channels.everything
     assert (batch.fail_on_data_loss, batch.tick_timeout_s, batch.ending) == (True, 30.0, "latest")
 
@@ -127,7 +127,7 @@ def test_a_log_has_to_be_named() -> None:
         SourceOptions.of({}, streaming=False)
     with pytest.raises(InvalidArgumentError, match="no log is named"):
         SourceOptions.of({"path": " "}, streaming=False)
-    assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == Location(
+    assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == SparkLocation(
         "service.url", "pulsar://h:1"
     )
     of_pulsar = {
@@ -138,7 +138,7 @@ def test_a_log_has_to_be_named() -> None:
         "token": "secret",
     }
     location = SourceOptions.of(of_pulsar, streaming=True).location
-    assert location == Location(
+    assert location == SparkLocation(
         "service.url", "pulsar://h/t/n", Secret("etcd://u:pa%2Fss@h/r"), "http://h", Secret("secret"), None
     )
     assert "secret" not in repr(location)

@@ -19,7 +19,7 @@ from wal.errors import ChannelFencedError, CorruptionError, FormatError, Invalid
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
 from wal.spark.batch_reader import SnapshotWarning
-from wal.storage.pulsar.connection import Connection, position_of_id
+from wal.storage.pulsar.connection import PulsarConnection, position_of_id
 from wal.storage.pulsar.topic import TopicReader
 
 
@@ -62,7 +62,7 @@ def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> 
 
 def put_late(place: Place, message_id: MessageID) -> None:
     """Appends a duplicate of the frame at this id, and the next frame of that term, which was never acknowledged."""
-    connection = Connection(place.address)
+    connection = PulsarConnection(place.address)
     connection.start()
     topic = place.address.topic("p0")
     reader = TopicReader(connection, topic, message_id.position)

@@ -14,7 +14,7 @@ from wal.errors import ChannelNotExistError
 from wal.spark import journal_frames
 from wal.spark.edges import DataLossWarning
 from wal.spark.foreach.query_cursor import QueryCursor
-from wal.spark.frame_source import FrameLogs, KnownVChannels
+from wal.spark.frame_source import FrameLogs, ReadableVChannels
 from wal.spark.journal_frames import JournalFrames, JournalSource
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
@@ -64,10 +64,10 @@ class Lagging:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lags = False
-        before: KnownVChannels | None = None
+        before: ReadableVChannels | None = None
         look = JournalFrames.vchannels
 
-        def vchannels(logs: JournalFrames) -> KnownVChannels:
+        def vchannels(logs: JournalFrames) -> ReadableVChannels:
             nonlocal before
             if not self.lags or before is None:
                 before = look(logs)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 
 from wal.errors import StorageError
-from wal.kv import Batch, KVBase, KVStatistics, Watch
+from wal.kv import KVBase, KVBatch, KVStatistics, Watch
 from wal.timestamp import Timer
 
 
@@ -101,7 +101,7 @@ class FailingKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self.inner._scan(prefix)
 
-    async def _commit(self, batch: Batch) -> bool:
+    async def _commit(self, batch: KVBatch) -> bool:
         await self._gate.wait()
         self.commits += 1
         if self.on_commit is Fault.REFUSED:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
-from wal.client.directory import KnownVChannels
+from wal.client.directory import ShownVChannels
 from wal.client.outbox import Hold, Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
@@ -90,7 +90,7 @@ class RemoteAppends:
 
     def __init__(
         self,
-        known: KnownVChannels,
+        known: ShownVChannels,
         producers: Mapping[str, Producer],
         in_flight: InFlight,
         settings: Settings,

@@ -3,7 +3,7 @@
 Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
 that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
 
-KnownVChannels: the vchannels of a log as its server has shown them. Pure.
+ShownVChannels: the vchannels of a log as its server has shown them. Pure.
 
 It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
 """
@@ -39,14 +39,14 @@ from wal.rpc.methods import (
 from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_from_proto
 
 __all__ = [
-    "KnownVChannels",
     "RemoteDirectory",
+    "ShownVChannels",
 ]
 
 _State = pchannel_pb2.VChannelState
 
 
-class KnownVChannels:
+class ShownVChannels:
     """The vchannels by name, and for each pchannel the smallest incarnation that an unknown vchannel of it can have."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class RemoteDirectory:
         *,
         use: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
-        self.known: KnownVChannels = KnownVChannels()
+        self.known: ShownVChannels = ShownVChannels()
         self._connection = connection
         self._pchannels = pchannels
         self._place = place

@@ -22,7 +22,7 @@ from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import KnownProducers, RemoteAppends
 from wal.client.broadcasts import RemoteBroadcasts
-from wal.client.directory import KnownVChannels, RemoteDirectory
+from wal.client.directory import RemoteDirectory, ShownVChannels
 from wal.client.nodes import Nodes
 from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
@@ -121,7 +121,7 @@ class RemoteLog:
         return None if self._read_only else self
 
     @property
-    def vchannels(self) -> KnownVChannels:
+    def vchannels(self) -> ShownVChannels:
         """The vchannels as the server has shown them."""
         return self._directory.known
 

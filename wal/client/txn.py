@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from wal.client.directory import KnownVChannels
+from wal.client.directory import ShownVChannels
 from wal.client.outbox import Make, Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
@@ -38,7 +38,7 @@ class RemoteTxn:
         self,
         producer: Producer,
         in_flight: InFlight,
-        known: KnownVChannels,
+        known: ShownVChannels,
         begun: append_pb2.BegunTxn,
         names: tuple[str, ...],
         key: Key | None,

@@ -4,7 +4,7 @@ A batch of saves and removals is applied as a whole or not at all, and may depen
 of the commits. `RootedKV` gives a part of a KV to one owner. sqlite runs in a thread of its own, with one transaction for all that waits.
 """
 
-from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, KVBase, KVStatistics, RootedKV
+from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics, RootedKV
 from wal.kv.memory import MemoryKV
 from wal.kv.sqlite import SqliteKV
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch, WatchEvent, WatchKind
@@ -13,8 +13,8 @@ __all__ = [
     "OPERATIONS_MAX",
     "OPERATION_BYTES_MAX",
     "WATCH_BUFFER_MAX",
-    "Batch",
     "KVBase",
+    "KVBatch",
     "KVStatistics",
     "MemoryKV",
     "RootedKV",

@@ -17,7 +17,14 @@ from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch
 
-__all__ = ["OPERATIONS_MAX", "OPERATION_BYTES_MAX", "Batch", "KVBase", "KVStatistics", "RootedKV"]
+__all__ = [
+    "OPERATIONS_MAX",
+    "OPERATION_BYTES_MAX",
+    "KVBase",
+    "KVBatch",
+    "KVStatistics",
+    "RootedKV",
+]
 
 
 OPERATIONS_MAX: Final = 128
@@ -41,7 +48,7 @@ class KVStatistics(msgspec.Struct, frozen=True):
     watches: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True):
+class KVBatch(msgspec.Struct, frozen=True):
     """One change, which happens completely, as one revision, or not at all.
 
     KVBase passes a checked change to a store in this form: its keys are distinct, complete (root path included) and valid, so a store
@@ -114,7 +121,7 @@ class KVBase(ABC):
 
     async def save(self, key: str, value: str) -> None:
         """Sets `key` to `value`."""
-        await self._change(Batch({self._full(check_key(key)): check_value(key, value)}))
+        await self._change(KVBatch({self._full(check_key(key)): check_value(key, value)}))
 
     async def multi_save(self, kvs: Mapping[str, str]) -> None:
         """Saves all of `kvs`, or nothing."""
@@ -122,7 +129,7 @@ class KVBase(ABC):
 
     async def remove(self, key: str) -> None:
         """Removes `key`; a missing key is fine."""
-        await self._change(Batch(removals=(self._full(check_key(key)),)))
+        await self._change(KVBatch(removals=(self._full(check_key(key)),)))
 
     async def multi_remove(self, keys: Sequence[str]) -> None:
         """Removes all of `keys`, or nothing; missing ones are fine."""
@@ -138,7 +145,7 @@ class KVBase(ABC):
 
     async def remove_with_prefix(self, prefix: str) -> None:
         """Atomically removes every key that starts with `prefix`; `""` means everything under the root path."""
-        await self._change(Batch(removed_prefix=self._full(check_prefix(prefix))))
+        await self._change(KVBatch(removed_prefix=self._full(check_prefix(prefix))))
 
     async def compare_and_swap(
         self,
@@ -173,7 +180,7 @@ class KVBase(ABC):
             if expected is not None:
                 check_value(key, expected)
         compared = tuple((self._full(key), expected) for key, expected in compare.items())
-        failed = await self._change(Batch(batch.saves, batch.removals, compared))
+        failed = await self._change(KVBatch(batch.saves, batch.removals, compared))
         return None if failed is None else failed[len(self._root) :]
 
     async def watch(self, key: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
@@ -217,7 +224,7 @@ class KVBase(ABC):
         """Returns the keys that start with `prefix` and their values, at one moment, ascending."""
 
     @abstractmethod
-    async def _commit(self, batch: Batch) -> str | None:
+    async def _commit(self, batch: KVBatch) -> str | None:
         """Carries out the whole batch durably (None), or none of it: the first key whose comparison failed, or an error."""
 
     @abstractmethod
@@ -238,11 +245,11 @@ class KVBase(ABC):
                 f"them (splitting would not be atomic), or keep the data in fewer keys"
             )
 
-    def _batch(self, saves: dict[str, str], removals: list[str]) -> Batch:
+    def _batch(self, saves: dict[str, str], removals: list[str]) -> KVBatch:
         for key in removals:
             if key in saves:
                 raise InvalidArgumentError(f"the key {key!r} is both saved and removed by one operation: choose one")
-        return Batch(
+        return KVBatch(
             {self._full(key): value for key, value in saves.items()}, tuple(self._full(key) for key in removals)
         )
 
@@ -250,7 +257,7 @@ class KVBase(ABC):
         self._check_open()
         return await self._load(keys) if keys else []
 
-    async def _change(self, batch: Batch) -> str | None:
+    async def _change(self, batch: KVBatch) -> str | None:
         self._check_operations(batch.operations)
         self._check_open()
         return await self._commit(batch)
@@ -289,7 +296,7 @@ class RootedKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self._parent._scan(prefix)
 
-    async def _commit(self, batch: Batch) -> str | None:
+    async def _commit(self, batch: KVBatch) -> str | None:
         return await self._parent._commit(batch)
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from wal.errors import ClosedError
-from wal.kv.base import Batch, KVBase, KVStatistics
+from wal.kv.base import KVBase, KVBatch, KVStatistics
 from wal.kv.keys import prefix_end
 from wal.kv.watch import Watch, WatchHub
 
@@ -50,7 +50,7 @@ class MemoryKV(KVBase):
         self._operations += 1
         return [(key, self._values[key]) for key in self._under(prefix)]
 
-    async def _commit(self, batch: Batch) -> str | None:
+    async def _commit(self, batch: KVBatch) -> str | None:
         # This cannot fail half way: everything was checked before, and there is no wait in between.
         self._operations += 1
         for key, expected in batch.compare:

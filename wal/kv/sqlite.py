@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
-from wal.kv.base import Batch, KVBase, KVStatistics
+from wal.kv.base import KVBase, KVBatch, KVStatistics
 from wal.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore
 from wal.kv.watch import Watch, WatchHub
 
@@ -108,7 +108,7 @@ class SqliteKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return cast("list[tuple[str, str]]", await self._ask(Scan(prefix)))
 
-    async def _commit(self, batch: Batch) -> str | None:
+    async def _commit(self, batch: KVBatch) -> str | None:
         outcome = await self._ask(batch)
         return outcome.key if isinstance(outcome, Differs) else None
 

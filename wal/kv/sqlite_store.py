@@ -29,7 +29,7 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
 from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
-from wal.kv.base import Batch
+from wal.kv.base import KVBatch
 from wal.kv.keys import prefix_end
 
 __all__ = [
@@ -73,9 +73,9 @@ class Applied(msgspec.Struct, frozen=True):
     removed: list[str]
 
 
-Operation = Load | Scan | Batch
+Operation = Load | Scan | KVBatch
 Outcome = list[str | None] | list[tuple[str, str]] | Applied | Differs | None | Exception
-"""The outcome of a Load, of a Scan, of a Batch, or the error; None while there is none."""
+"""The outcome of a Load, of a Scan, of a KVBatch, or the error; None while there is none."""
 
 
 def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
@@ -166,7 +166,7 @@ class SqliteStore:
             self.failure = self.failure or error
         if self.failure is not None:
             return [self._refusal(self.failure)] * len(operations)
-        if not any(isinstance(operation, Batch) for operation in operations):
+        if not any(isinstance(operation, KVBatch) for operation in operations):
             return [self._attempt(operation) for operation in operations]
         committing = False
         alone = len(operations) == 1
@@ -293,7 +293,7 @@ class SqliteStore:
         if self._reserve is None or (unfolded := self._unfolded_bytes()) <= self._unfolded_before:
             return
         if self._reserved:
-            records = sum(len(batch.saves) + len(batch.removals) for batch in operations if isinstance(batch, Batch))
+            records = sum(len(batch.saves) + len(batch.removals) for batch in operations if isinstance(batch, KVBatch))
             grows = unfolded - self._unfolded_before
             if (
                 self._reserved >= _RESERVE_BYTES_MIN

@@ -26,7 +26,7 @@ from wal.local.process import ProcessWatch, connections_within
 from wal.network import Method, ServerCertificate
 from wal.node.bounds import Bounded
 from wal.node.consume import ConsumeService
-from wal.node.fence import Fence, LogCheck
+from wal.node.fence import CallFence, LogCheck
 from wal.node.hosted import Hosted
 from wal.node.pchannel_service import PChannelService
 from wal.node.produce import ProduceService
@@ -170,7 +170,7 @@ class LogServer:
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """
         draining, states, hosted = Draining(), States(_SERVER_ID), Hosted(log.node.pchannels)
-        interceptors: Sequence[Any] = (LogCheck(log.coordinator.log_id, log.node.pchannels), Fence(), draining)
+        interceptors: Sequence[Any] = (LogCheck(log.coordinator.log_id, log.node.pchannels), CallFence(), draining)
         check = TokenCheck(access.tokens, monotonic=time.monotonic) if access.tokens else None
         if check is not None:
             interceptors = (check, *interceptors)

@@ -1,4 +1,4 @@
-"""Producers: the channels that a stream writes to, and how a pack is distributed over them.
+"""StreamProducers: the channels that a stream writes to, and how a pack is distributed over them.
 
 Sends messages to several channels at once, and says what is durable if a channel fails.
 
@@ -30,8 +30,8 @@ from wal.msgstream.ts_msg import TsMsg
 from wal.msgstream.types import MsgType
 
 __all__ = [
-    "Producers",
     "RepackFunc",
+    "StreamProducers",
     "default_repack",
     "delete_repack",
     "distribute",
@@ -175,7 +175,7 @@ def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -
 _BY_TYPE: Final[Mapping[int, RepackFunc]] = {MsgType.INSERT: insert_repack, MsgType.DELETE: delete_repack}
 
 
-class Producers:
+class StreamProducers:
     """The producers of a stream. Their order is that of the calls that added them: bucket i is producer i."""
 
     def __init__(self, medium: Medium) -> None:

@@ -27,7 +27,7 @@ from wal.msgstream.options import check_options
 from wal.msgstream.pack import MsgPack
 from wal.msgstream.page import Decoder, OnRefused
 from wal.msgstream.position import MsgPosition
-from wal.msgstream.producers import Producers, RepackFunc
+from wal.msgstream.producers import RepackFunc, StreamProducers
 from wal.msgstream.subscription import DeliveredPack, Subscription, Subscriptions
 from wal.msgstream.ts_msg import TsMsg
 
@@ -108,7 +108,7 @@ class MsgStream(AsyncOnly):
         self._auto_ack = auto_ack
         self._owns_medium = owns_medium
         self._setup = asyncio.Lock()
-        self._producers = Producers(medium)
+        self._producers = StreamProducers(medium)
         self._subscriptions = Subscriptions(medium)
         self._started = False
         self._waiting: deque[Subscription] = deque()

@@ -1,4 +1,4 @@
-"""Fence: no change is executed after its client has given it up and gone on.
+"""CallFence: no change is executed after its client has given it up and gone on.
 
 What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
 whenever it gives up a change without an answer; after that its other unary calls carry them too. A call with a higher number waits for the
@@ -28,7 +28,7 @@ from wal.rpc.methods import APPEND_BROADCAST
 from wal.write.pchannel import PChannel
 
 __all__ = [
-    "Fence",
+    "CallFence",
     "LogCheck",
 ]
 
@@ -36,7 +36,7 @@ SESSIONS_MAX: Final = 16_384
 """How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
 
 
-class Fence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
     """An interceptor that executes the changes of each session in the order of their numbers, or not at all."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ It has one reader, which executes the requests in their order, and one writer, w
 the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
 client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
 
-Answers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
+ProduceAnswers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
 
 The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
 
@@ -39,7 +39,7 @@ from wal.network import Method
 from wal.node.appends import BULK_RECORDS
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.node.node import StreamingNode
-from wal.node.produce_requests import Requests, Sessions, Withdrawals, replaced
+from wal.node.produce_requests import Requests, ServedWithdrawals, Sessions, replaced
 from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, names_in
 from wal.node.routes import Routes
 from wal.rpc.api import append_pb2
@@ -60,8 +60,8 @@ from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
 
 __all__ = [
-    "Answers",
     "Places",
+    "ProduceAnswers",
     "ProduceService",
     "ProduceStream",
 ]
@@ -70,7 +70,7 @@ TAKEN_MAX: Final = 1024
 """The most requests whose outcomes become one message: about 5 ms, before other tasks get their turn."""
 
 
-class Answers:
+class ProduceAnswers:
     """The answers of one stream. The stream adds the outcome of each request, with its number, to one of the lists."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Answers:
 
     def take(self) -> tuple[list[proto.ProduceResponse], int]:
         """Removes answers, at most `TAKEN_MAX` of each kind; returns the messages to send, and how many requests they answer."""
-        taken = Answers()
+        taken = ProduceAnswers()
         taken.outcomes, self.outcomes = self.outcomes[:TAKEN_MAX], self.outcomes[TAKEN_MAX:]
         taken.single, self.single = self.single[:TAKEN_MAX], self.single[TAKEN_MAX:]
         taken.together, self.together = self.together, []
@@ -182,9 +182,9 @@ class ProduceStream:
         self._draining = draining
         self._pchannel = pchannel
         self._places = Places(node.routes, pchannel.channel)
-        self._withdrawals = Withdrawals(pchannel)
+        self._withdrawals = ServedWithdrawals(pchannel)
         self._info = identity_of(pchannel).pchannel
-        self._answers = Answers()
+        self._answers = ProduceAnswers()
         self._unanswered = 0
         self._refusal: WALError | None = None
         """Why every later request is refused."""

@@ -8,7 +8,7 @@ Requests: the requests of a stream, of which none is handed out any more once th
 What comes then is read and forgotten until the client ends its stream: in gRPC for Python a client that is writing when its stream ends
 gets an internal error, and not what it has not read yet.
 
-Withdrawals: the appends of a Produce stream that a client may withdraw, because they may wait at the server for long.
+ServedWithdrawals: the appends of a Produce stream that a client may withdraw, because they may wait at the server for long.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from wal.write.pchannel import PChannel
 
 __all__ = [
     "Requests",
+    "ServedWithdrawals",
     "Sessions",
-    "Withdrawals",
     "replaced",
 ]
 
@@ -64,7 +64,7 @@ class Requests:
         self._on_change()
 
 
-class Withdrawals:
+class ServedWithdrawals:
     """The requests of one stream that have a barrier or a key, with the futures of their outcomes, until these are known."""
 
     def __init__(self, pchannel: PChannel) -> None:

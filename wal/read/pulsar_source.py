@@ -37,12 +37,12 @@ from wal.storage.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend
-from wal.storage.pulsar.connection import Connection
-from wal.storage.pulsar.control import Control, ControlRecord
+from wal.storage.pulsar.connection import PulsarConnection
+from wal.storage.pulsar.control import Control, PulsarControlRecord
 from wal.storage.pulsar.read_only import ReadOnlyTopic
 
 __all__ = [
-    "KnownVChannels",
+    "LoadedVChannels",
     "PulsarMetadata",
     "ReadOnlyPulsarSource",
 ]
@@ -60,11 +60,11 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         self._address: PulsarAddress = pulsar_address(location, settings)
         self._kv = _shared_kv(self.location, settings)
         self._metadata: PulsarMetadata | None = None
-        self._connection = Connection(self._address)
+        self._connection = PulsarConnection(self._address)
         self._admin = Admin(self._address)
         self._logs: dict[str, ReadOnlyTopic] = {}
         self._view = VChannelView({}, {})
-        self._viewed: tuple[KnownVChannels | None, int] = (None, 0)
+        self._viewed: tuple[LoadedVChannels | None, int] = (None, 0)
         """What `_view` was built from, and for how many logs."""
 
     def absence(self, waited_s: float) -> FormatError | None:
@@ -161,7 +161,7 @@ _NEXT: Final = "vchannel-incarnations"
 """The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one query reads both at one moment."""
 
 
-class KnownVChannels(msgspec.Struct, frozen=True):
+class LoadedVChannels(msgspec.Struct, frozen=True):
     """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended.
 
     `owners` has the owner of each that is a channel, by name.
@@ -201,7 +201,7 @@ class PulsarMetadata:
         self.thread.closing = _Closing(closing, self._kv)
         self._pulsar = self._kv.under(PULSAR_ROOT)
         self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv, self._earliest)
-        self._known = KnownVChannels({}, 0)
+        self._known = LoadedVChannels({}, 0)
         self._known_since = float("-inf")
         self._cost_s = 0.0
 
@@ -209,11 +209,11 @@ class PulsarMetadata:
         """Returns the pchannels by name as they are now, in the order of their numbers."""
         return self.thread.call(load_pchannels, self._kv)
 
-    def control(self, pchannel: str) -> Callable[[], tuple[ControlRecord, dict[int, int]]]:
+    def control(self, pchannel: str) -> Callable[[], tuple[PulsarControlRecord, dict[int, int]]]:
         """Returns a function that loads the control record and the marks of this pchannel; it raises CorruptionError if there is none."""
         control = Control(self._pulsar, pchannel)
 
-        def look() -> tuple[ControlRecord, dict[int, int]]:
+        def look() -> tuple[PulsarControlRecord, dict[int, int]]:
             record = self.thread.call(control.look)
             if record is None:
                 raise CorruptionError(
@@ -224,7 +224,7 @@ class PulsarMetadata:
 
         return look
 
-    def vchannels(self, *, age_s: float = 0.0) -> KnownVChannels:
+    def vchannels(self, *, age_s: float = 0.0) -> LoadedVChannels:
         """Returns the vchannels as they were at most `age_s` seconds ago; the answer may be older where there are tens of thousands."""
         now = time.monotonic()
         kept_s = max(age_s, _COSTS * self._cost_s) if self._cost_s > _CHEAP_S else age_s
@@ -280,7 +280,7 @@ class _Closing:
             await self._kv.close()
 
 
-def _known(keys: list[str], values: list[str]) -> KnownVChannels:
+def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
     records: dict[str, tuple[str, int]] = {}
     owners: dict[str, OwnerDescription] = {}
     following = 1
@@ -296,4 +296,4 @@ def _known(keys: list[str], values: list[str]) -> KnownVChannels:
                     owners[name] = msgspec.convert(owner, OwnerDescription)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
-    return KnownVChannels(records, following, owners)
+    return LoadedVChannels(records, following, owners)

@@ -21,8 +21,18 @@ from wal.errors import ChannelNotExistError, ClosedError, InnerError, WALError
 from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.channel import Channel, pages_to_drop
 from wal.rocksmq.consuming import Consuming
-from wal.rocksmq.keys import ID_MAX, Changes, prefix_end
-from wal.rocksmq.requests import Ack, Change, Consume, Find, GiveBack, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.keys import ID_MAX, TurnWrites, prefix_end
+from wal.rocksmq.requests import (
+    AckRequest,
+    ChangeRequest,
+    ConsumeRequest,
+    FindRequest,
+    GiveBackRequest,
+    ProduceRequest,
+    RetainRequest,
+    SeekRequest,
+    WithdrawRequest,
+)
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
 
@@ -73,11 +83,11 @@ class Broker(Actor):
     async def started(self) -> None:
         self._look_later()
 
-    async def receive_control(self, message: Withdraw) -> None:
+    async def receive_control(self, message: WithdrawRequest) -> None:
         """Takes back the messages that a consumer did not get, before any other call; waiting calls then get them."""
         consume = message.consume
         if message.messages:
-            changes = Changes()
+            changes = TurnWrites()
             await self.consuming.take_back(consume, message.messages, changes)
             if changes:
                 await self._run(self._store.write, changes, sync=False)
@@ -90,9 +100,9 @@ class Broker(Actor):
             await self._turn(part)
 
     async def _turn(self, batch: list[Any]) -> None:
-        changes = Changes()
+        changes = TurnWrites()
         answers: list[tuple[asyncio.Future[Any], Any]] = []
-        consumes: list[Consume] = []
+        consumes: list[ConsumeRequest] = []
         now_us = time.time_ns() // 1000
         produced: dict[str, Channel] = {}
         dropped: list[Channel] = []
@@ -105,24 +115,24 @@ class Broker(Actor):
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
-                if type(request) is Produce:
+                if type(request) is ProduceRequest:
                     first = self._produce(request, first, now_us, changes, answers, produced)
-                elif isinstance(request, Consume):
+                elif isinstance(request, ConsumeRequest):
                     consumes.append(request)
-                elif isinstance(request, Retain):
+                elif isinstance(request, RetainRequest):
                     count = self._retain(changes, dropped)
                     if request.reply is not None:
                         answers.append((request.reply, count))
                 else:
-                    if isinstance(request, Seek):
+                    if isinstance(request, SeekRequest):
                         await self.consuming.seek(request, changes)
                         sought.append(request.channel)
-                    elif isinstance(request, Ack):
+                    elif isinstance(request, AckRequest):
                         await self.consuming.ack(request, changes)
-                    elif isinstance(request, GiveBack):
+                    elif isinstance(request, GiveBackRequest):
                         await self.consuming.give_back(request, changes)
                         sought.append(request.channel)
-                    elif isinstance(request, Find):
+                    elif isinstance(request, FindRequest):
                         await self.consuming.find(request)
                     else:
                         self._change(request, changes, produced)
@@ -158,7 +168,7 @@ class Broker(Actor):
             reply = getattr(request, "reply", None)
             if reply is not None and not reply.done():
                 reply.set_exception(cause)
-            if isinstance(request, Produce):
+            if isinstance(request, ProduceRequest):
                 self.landed(request)
         self._end_timer()
 
@@ -181,7 +191,7 @@ class Broker(Actor):
 
     def _look(self) -> None:
         try:
-            self.ref.tell(Retain(None))
+            self.ref.tell(RetainRequest(None))
         except InboxFullError:
             pass  # the next check does it
         except ActorError:
@@ -193,7 +203,7 @@ class Broker(Actor):
             self._timer.cancel()
             self._timer = None
 
-    def landed(self, request: Produce) -> None:
+    def landed(self, request: ProduceRequest) -> None:
         """Stops counting the payloads of a request as in flight; a second call changes nothing."""
         self.in_flight_bytes -= request.size
         request.size = 0
@@ -201,19 +211,19 @@ class Broker(Actor):
     def _without_ids(self, batch: list[Any], error: Exception) -> list[Any]:
         """Fails the requests that wanted ids, and returns the rest of the turn."""
         for request in batch:
-            if isinstance(request, Produce):
+            if isinstance(request, ProduceRequest):
                 self.landed(request)
                 if not request.reply.done():
                     request.reply.set_exception(error)
-        return [request for request in batch if not isinstance(request, Produce)]
+        return [request for request in batch if not isinstance(request, ProduceRequest)]
 
     async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
         """Runs a call on the store's thread; a cancelled turn waits for it anyway."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
 
-    async def _take_ids(self, batch: list[Any], changes: Changes) -> int:
-        count = sum([len(request.payloads) for request in batch if type(request) is Produce])
+    async def _take_ids(self, batch: list[Any], changes: TurnWrites) -> int:
+        count = sum([len(request.payloads) for request in batch if type(request) is ProduceRequest])
         if not count:
             return 0
         if self._allocator is None:
@@ -236,10 +246,10 @@ class Broker(Actor):
 
     def _produce(
         self,
-        request: Produce,
+        request: ProduceRequest,
         first: int,
         now_us: int,
-        changes: Changes,
+        changes: TurnWrites,
         answers: list[tuple[asyncio.Future[Any], Any]],
         produced: dict[str, Channel],
     ) -> int:
@@ -258,7 +268,7 @@ class Broker(Actor):
         answers.append((request.reply, range(first, end)))
         return end
 
-    def _change(self, request: Change, changes: Changes, produced: dict[str, Channel]) -> None:
+    def _change(self, request: ChangeRequest, changes: TurnWrites, produced: dict[str, Channel]) -> None:
         match request.kind, request.group:
             case "create", None:
                 self.catalog.create_channel(request.channel, changes)
@@ -275,7 +285,7 @@ class Broker(Actor):
                 channel.remove_group(group, changes)
                 self.consuming.end_waiting(channel, group)
 
-    def _retain(self, changes: Changes, dropped: list[Channel]) -> int:
+    def _retain(self, changes: TurnWrites, dropped: list[Channel]) -> int:
         total, now_us = 0, time.time_ns() // 1000
         for channel in self.catalog.channels.values():
             count = pages_to_drop(channel, self._settings, now_us=now_us)
@@ -298,9 +308,13 @@ def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
     part: list[Any] = []
     consuming: set[str] = set()
     for request in batch:
-        if isinstance(request, Consume):
+        if isinstance(request, ConsumeRequest):
             consuming.add(request.channel)
-        elif consuming and isinstance(request, Seek | Ack | GiveBack | Change) and request.channel in consuming:
+        elif (
+            consuming
+            and isinstance(request, SeekRequest | AckRequest | GiveBackRequest | ChangeRequest)
+            and request.channel in consuming
+        ):
             yield part
             part, consuming = [], set()
         part.append(request)

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from wal.errors import ChannelExistError, ChannelNotExistError, CorruptionError
-from wal.rocksmq.channel import Channel, Group, Page
-from wal.rocksmq.keys import NEXT_ID_KEY, Changes, number, numbers, parse_meta
+from wal.rocksmq.channel import Channel, ChannelPage, ConsumerGroup
+from wal.rocksmq.keys import NEXT_ID_KEY, TurnWrites, number, numbers, parse_meta
 
 __all__ = ["FIRST_ID", "Catalog", "ChannelInfo", "GroupInfo"]
 
@@ -77,7 +77,7 @@ class Catalog:
             raise ChannelNotExistError(f"channel {name!r} does not exist: create_channel() makes it")
         return found
 
-    def group(self, name: str, channel: str) -> tuple[Channel, Group]:
+    def group(self, name: str, channel: str) -> tuple[Channel, ConsumerGroup]:
         """Returns the channel and its group, or raises ChannelNotExistError."""
         found = self.channel(channel)
         group = found.groups.get(name)
@@ -87,21 +87,21 @@ class Catalog:
             )
         return found, group
 
-    def create_channel(self, name: str, changes: Changes) -> None:
+    def create_channel(self, name: str, changes: TurnWrites) -> None:
         """Adds an empty channel, or raises ChannelExistError."""
         if name in self.channels:
             raise ChannelExistError(f"channel {name!r} already exists")
         channel = self.channels[name] = Channel(name)
         channel.create(changes)
 
-    def create_group(self, name: str, channel: str, changes: Changes, *, latest: bool) -> None:
+    def create_group(self, name: str, channel: str, changes: TurnWrites, *, latest: bool) -> None:
         """Adds a group to a channel, or raises ChannelExistError."""
         found = self.channel(channel)
         if name in found.groups:
             raise ChannelExistError(f"consumer group {name!r} already exists on channel {channel!r}")
         found.add_group(name, changes, latest=latest)
 
-    def take_ids(self, count: int, changes: Changes) -> int:
+    def take_ids(self, count: int, changes: TurnWrites) -> int:
         """Allocates `count` consecutive ids, and returns the first of them."""
         first, self.next_id = self.next_id, self.next_id + count
         changes.put(NEXT_ID_KEY, number(self.next_id))
@@ -123,9 +123,9 @@ class Catalog:
                     channel.first_id, channel.open_bytes, channel.dropped_id = numbers(value)
             case ("page", name, last_id):
                 first_id, size, filled_us = numbers(value)
-                self.channels[name].pages.append(Page(first_id, int(last_id), size, filled_us))
+                self.channels[name].pages.append(ChannelPage(first_id, int(last_id), size, filled_us))
             case ("group", name, group):
                 (current_id,) = numbers(value)
-                self.channels[name].groups[group] = Group(group, current_id, current_id, current_id)
+                self.channels[name].groups[group] = ConsumerGroup(group, current_id, current_id, current_id)
             case _:
                 raise ValueError(f"{parsed} means nothing")

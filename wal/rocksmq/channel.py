@@ -21,7 +21,7 @@ import msgspec
 
 from wal.rocksmq.keys import (
     NOTHING,
-    Changes,
+    TurnWrites,
     begin_id_key,
     current_id_key,
     data_prefix,
@@ -35,7 +35,16 @@ from wal.rocksmq.keys import (
 )
 from wal.rocksmq.settings import RocksMQSettings
 
-__all__ = ["LOST", "RECORD_BYTES", "Channel", "ConsumerMessage", "Group", "Page", "ProducerMessage", "pages_to_drop"]
+__all__ = [
+    "LOST",
+    "RECORD_BYTES",
+    "Channel",
+    "ChannelPage",
+    "ConsumerGroup",
+    "ConsumerMessage",
+    "ProducerMessage",
+    "pages_to_drop",
+]
 
 RECORD_BYTES: Final = 16
 """The bytes that a message counts in addition to its payload: its id, and the id before it."""
@@ -56,7 +65,7 @@ class ConsumerMessage(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class Page(msgspec.Struct, frozen=True):
+class ChannelPage(msgspec.Struct, frozen=True):
     """Messages that are dropped together: the first and the last id, their bytes, and when the page was filled (µs since 1970)."""
 
     first_id: int
@@ -65,7 +74,7 @@ class Page(msgspec.Struct, frozen=True):
     filled_us: int
 
 
-class Group(msgspec.Struct):
+class ConsumerGroup(msgspec.Struct):
     """A consumer group of one channel."""
 
     name: str
@@ -88,8 +97,8 @@ class Channel:
         self.open_bytes: int = 0
         self.dropped_id: int = 0
         """The last id that retention dropped; 0 for none."""
-        self.pages: deque[Page] = deque()
-        self.groups: dict[str, Group] = {}
+        self.pages: deque[ChannelPage] = deque()
+        self.groups: dict[str, ConsumerGroup] = {}
 
     @property
     def size(self) -> int:
@@ -105,13 +114,13 @@ class Channel:
         """Returns the id up to which every group has consumed all messages; NOTHING without groups."""
         return min((group.current_id for group in self.groups.values()), default=NOTHING)
 
-    def create(self, changes: Changes) -> None:
+    def create(self, changes: TurnWrites) -> None:
         """Stores the empty channel."""
         changes.put(begin_id_key(self.name), number(self.begin_id))
         changes.put(end_id_key(self.name), number(self.end_id))
         self._store_page(changes)
 
-    def destroy(self, changes: Changes) -> None:
+    def destroy(self, changes: TurnWrites) -> None:
         """Removes the channel, its messages and its groups."""
         for key in (begin_id_key(self.name), end_id_key(self.name), open_page_key(self.name)):
             changes.delete(key)
@@ -119,7 +128,7 @@ class Channel:
             changes.delete_prefix(prefix)
 
     def produce(
-        self, payloads: Sequence[bytes], first_id: int, changes: Changes, *, now_us: int, page_bytes: int
+        self, payloads: Sequence[bytes], first_id: int, changes: TurnWrites, *, now_us: int, page_bytes: int
     ) -> None:
         """Adds the payloads under the ids from `first_id` on, which must be at or above `end_id`."""
         prefix, previous, message_id = self.prefix, self.last_id, first_id
@@ -136,12 +145,12 @@ class Channel:
             message_id += 1
         self.end_id = message_id
 
-    def store_end(self, changes: Changes) -> None:
+    def store_end(self, changes: TurnWrites) -> None:
         """Stores the end of the channel, once for all messages that a turn produced."""
         changes.put(end_id_key(self.name), number(self.end_id))
         self._store_page(changes)
 
-    def drop(self, count: int, changes: Changes) -> None:
+    def drop(self, count: int, changes: TurnWrites) -> None:
         """Removes the `count` oldest pages, and notes it in groups that had consumed nothing."""
         dropped = [self.pages.popleft() for _ in range(count)]
         begin = self.begin_id
@@ -158,21 +167,21 @@ class Channel:
                 group.read_id = max(group.read_id, LOST)
                 changes.put(current_id_key(group.name, self.name), number(LOST))
 
-    def add_group(self, name: str, changes: Changes, *, latest: bool) -> None:
+    def add_group(self, name: str, changes: TurnWrites, *, latest: bool) -> None:
         """Adds a group that has consumed nothing, or everything if `latest`."""
-        group = self.groups[name] = Group(name)
+        group = self.groups[name] = ConsumerGroup(name)
         self.move(group, self.last_id if latest else NOTHING, changes)
 
-    def remove_group(self, name: str, changes: Changes) -> None:
+    def remove_group(self, name: str, changes: TurnWrites) -> None:
         del self.groups[name]
         changes.delete(current_id_key(name, self.name))
 
-    def move(self, group: Group, message_id: int, changes: Changes) -> None:
+    def move(self, group: ConsumerGroup, message_id: int, changes: TurnWrites) -> None:
         """Marks everything up to this id as finally consumed; the group continues after it."""
         group.current_id = group.read_id = group.acked_id = message_id
         changes.put(current_id_key(group.name, self.name), number(message_id))
 
-    def ack(self, group: Group, message_id: int, changes: Changes, *, held: int | None = None) -> None:
+    def ack(self, group: ConsumerGroup, message_id: int, changes: TurnWrites, *, held: int | None = None) -> None:
         """Marks everything up to this id as finally consumed; the group's next read stays. An id below the current one changes nothing.
 
         `held`: the id before the first returned message; the group has consumed nothing after it.
@@ -183,17 +192,17 @@ class Channel:
             group.current_id = current
             changes.put(current_id_key(group.name, self.name), number(current))
 
-    def is_lost(self, group: Group) -> bool:
+    def is_lost(self, group: ConsumerGroup) -> bool:
         """Returns whether a message that the group has not read was dropped."""
         return group.read_id != NOTHING and group.read_id < self.dropped_id
 
-    def _fill(self, last_id: int, now_us: int, changes: Changes) -> None:
-        page = Page(self.first_id, last_id, self.open_bytes, now_us)
+    def _fill(self, last_id: int, now_us: int, changes: TurnWrites) -> None:
+        page = ChannelPage(self.first_id, last_id, self.open_bytes, now_us)
         self.pages.append(page)
         changes.put(page_key(self.name, last_id), number(page.first_id) + number(page.bytes) + number(page.filled_us))
         self.first_id = self.open_bytes = 0
 
-    def _store_page(self, changes: Changes) -> None:
+    def _store_page(self, changes: TurnWrites) -> None:
         changes.put(open_page_key(self.name), number(self.first_id) + number(self.open_bytes) + number(self.dropped_id))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.rocksmq.catalog import Catalog
-from wal.rocksmq.channel import Channel, ConsumerMessage, Group
-from wal.rocksmq.keys import NOTHING, Changes
-from wal.rocksmq.requests import Ack, Consume, Find, GiveBack, Seek, Waiting
+from wal.rocksmq.channel import Channel, ConsumerGroup, ConsumerMessage
+from wal.rocksmq.keys import NOTHING, TurnWrites
+from wal.rocksmq.requests import AckRequest, ConsumeRequest, FindRequest, GiveBackRequest, SeekRequest, Waiting
 from wal.rocksmq.store import Store
 
 __all__ = ["Consuming"]
@@ -25,7 +25,7 @@ class Consuming:
     def __init__(self, store: Store, catalog: Catalog, run: Callable[..., Awaitable[Any]], *, bytes_max: int) -> None:
         self.consumed: int = 0
         self.waiting: Waiting = Waiting()
-        self.serving: list[Consume] = []
+        self.serving: list[ConsumeRequest] = []
         """The calls being served that had waited: neither an inbox nor a batch holds them."""
         self._store = store
         self._catalog = catalog
@@ -40,7 +40,7 @@ class Consuming:
                 what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
                 consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
 
-    async def seek(self, request: Seek, changes: Changes) -> None:
+    async def seek(self, request: SeekRequest, changes: TurnWrites) -> None:
         channel, group = self._catalog.group(request.group, request.channel)
         if request.message_id is None:
             position = channel.last_id
@@ -51,10 +51,10 @@ class Consuming:
             if not request.inclusive:
                 position = request.message_id
         # Messages that were delivered before are not returned.
-        group = channel.groups[group.name] = Group(group.name)
+        group = channel.groups[group.name] = ConsumerGroup(group.name)
         channel.move(group, position, changes)
 
-    async def ack(self, request: Ack, changes: Changes) -> None:
+    async def ack(self, request: AckRequest, changes: TurnWrites) -> None:
         channel, group = self._catalog.group(request.group, request.channel)
         if request.message_id > group.read_id:
             raise InvalidArgumentError(
@@ -63,7 +63,7 @@ class Consuming:
             )
         channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
 
-    async def give_back(self, request: GiveBack, changes: Changes) -> None:
+    async def give_back(self, request: GiveBackRequest, changes: TurnWrites) -> None:
         channel, group = self._catalog.group(request.group, request.channel)
         last = max((message.message_id for message in request.messages), default=NOTHING)
         if last > group.read_id:
@@ -75,15 +75,15 @@ class Consuming:
         group.returned = [returned[message_id] for message_id in sorted(returned)]
         channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
 
-    async def find(self, request: Find) -> None:
+    async def find(self, request: FindRequest) -> None:
         await self._found(self._catalog.channel(request.channel), request.message_id)
 
-    async def consume(self, consumes: list[Consume]) -> None:
+    async def consume(self, consumes: list[ConsumeRequest]) -> None:
         """Answers the calls for which there are messages; the others wait. Positions are written once, unsynced, before the answers."""
         while consumes:
             self.serving = consumes
-            changes = Changes()
-            answers: list[tuple[Consume, list[ConsumerMessage]]] = []
+            changes = TurnWrites()
+            answers: list[tuple[ConsumeRequest, list[ConsumerMessage]]] = []
             for consume in consumes:
                 if not consume.reply.done():
                     try:
@@ -96,7 +96,7 @@ class Consuming:
                         answers.append((consume, messages))
             if changes:
                 await self._run(self._store.write, changes, sync=False)
-            changes, again = Changes(), []
+            changes, again = TurnWrites(), []
             for consume, messages in answers:
                 self.consumed += len(messages)
                 if consume.reply.done():  # it was cancelled meanwhile
@@ -108,7 +108,7 @@ class Consuming:
             if changes:
                 await self._run(self._store.write, changes, sync=False)
 
-    async def _serve(self, consume: Consume, changes: Changes) -> list[ConsumerMessage]:
+    async def _serve(self, consume: ConsumeRequest, changes: TurnWrites) -> list[ConsumerMessage]:
         """Returns the messages for this call; without any, the call waits or gets its empty answer."""
         channel, group = self._catalog.group(consume.group, consume.channel)
         messages = await self._next(channel, group, consume.count_max)
@@ -126,7 +126,7 @@ class Consuming:
             consume.reply.set_result([])
         return messages
 
-    async def take_back(self, consume: Consume, messages: list[ConsumerMessage], changes: Changes) -> None:
+    async def take_back(self, consume: ConsumeRequest, messages: list[ConsumerMessage], changes: TurnWrites) -> None:
         """Keeps the messages for the next call of the group, unless the group has moved since they were delivered."""
         self.consumed -= len(messages)
         channel = self._catalog.channels.get(consume.channel)
@@ -135,7 +135,7 @@ class Consuming:
         group.returned = sorted([*group.returned, *messages], key=lambda message: message.message_id)
         channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
 
-    async def _next(self, channel: Channel, group: Group, count_max: int) -> list[ConsumerMessage]:
+    async def _next(self, channel: Channel, group: ConsumerGroup, count_max: int) -> list[ConsumerMessage]:
         """Returns the messages that the group reads next, and marks them as read."""
         if group.returned:
             returned, group.returned = group.returned[:count_max], group.returned[count_max:]
@@ -175,7 +175,7 @@ class Consuming:
         """Returns the position of a group that reads from the first message of the channel."""
         return channel.dropped_id or NOTHING
 
-    async def _held(self, channel: Channel, group: Group) -> int | None:
+    async def _held(self, channel: Channel, group: ConsumerGroup) -> int | None:
         """Returns the id before the first returned message, after which the group has consumed nothing; None when there is none."""
         return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
 

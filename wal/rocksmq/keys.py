@@ -1,4 +1,4 @@
-"""The keys in RocksDB: the seeds' names, with numbers of fixed width, and none a prefix of another channel's; and Changes.
+"""The keys in RocksDB: the seeds' names, with numbers of fixed width, and none a prefix of another channel's; and TurnWrites.
 
     data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
     meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from wal.errors import InvalidArgumentError
 
 __all__ = [
-    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "Changes", "begin_id_key", "check_name",
+    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "TurnWrites", "begin_id_key", "check_name",
     "current_id_key", "data_prefix", "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix",
     "parse_meta", "prefix_end", "record_key",
 ]  # fmt: skip
@@ -124,7 +124,7 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
     raise ValueError(f"{key!r} is no key of a RocksMQ")
 
 
-class Changes:
+class TurnWrites:
     """The changes that one turn writes: puts, deletions, deletions of ranges; the store turns them into one write batch.
 
     These are plain lists, because a write batch of RocksDB is used up by a write that fails, and must be built again for the next try.

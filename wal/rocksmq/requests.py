@@ -9,25 +9,25 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from wal.errors import WouldBlockError
-from wal.rocksmq.channel import ConsumerMessage, Group
+from wal.rocksmq.channel import ConsumerGroup, ConsumerMessage
 
 __all__ = [
     "WAITING_MAX",
-    "Ack",
-    "Change",
-    "Consume",
-    "Find",
-    "GiveBack",
-    "Produce",
-    "Retain",
-    "Seek",
+    "AckRequest",
+    "ChangeRequest",
+    "ConsumeRequest",
+    "FindRequest",
+    "GiveBackRequest",
+    "ProduceRequest",
+    "RetainRequest",
+    "SeekRequest",
     "Waiting",
-    "Withdraw",
+    "WithdrawRequest",
 ]
 
 
 @dataclass(slots=True, eq=False)
-class Produce:
+class ProduceRequest:
     """Adds these payloads; the result is the range of their ids."""
 
     reply: asyncio.Future[range]
@@ -37,7 +37,7 @@ class Produce:
 
 
 @dataclass(slots=True, eq=False)
-class Consume:
+class ConsumeRequest:
     """Requests up to `count_max` messages. If there are none, it gets an empty list or, if it `waits`, the next messages."""
 
     reply: asyncio.Future[list[ConsumerMessage]]
@@ -47,20 +47,20 @@ class Consume:
     _: KW_ONLY
     waits: bool
     auto_ack: bool
-    taken: Group | None = None
+    taken: ConsumerGroup | None = None
     """The group, as it was when it got messages."""
 
 
 @dataclass(slots=True, eq=False)
-class Withdraw:
+class WithdrawRequest:
     """Ends a wait, or returns the messages of a caller that was cancelled after its answer: the group's next call gets them."""
 
-    consume: Consume
+    consume: ConsumeRequest
     messages: list[ConsumerMessage]
 
 
 @dataclass(slots=True, eq=False)
-class Seek:
+class SeekRequest:
     """Moves the group after this id, or before it if `inclusive`; None moves it after everything."""
 
     reply: asyncio.Future[None]
@@ -72,7 +72,7 @@ class Seek:
 
 
 @dataclass(slots=True, eq=False)
-class Ack:
+class AckRequest:
     """Marks everything up to this id as consumed by the group."""
 
     reply: asyncio.Future[None]
@@ -82,7 +82,7 @@ class Ack:
 
 
 @dataclass(slots=True, eq=False)
-class GiveBack:
+class GiveBackRequest:
     """Returns messages that were handed to the group: its next call gets them."""
 
     reply: asyncio.Future[None]
@@ -92,7 +92,7 @@ class GiveBack:
 
 
 @dataclass(slots=True, eq=False)
-class Find:
+class FindRequest:
     """Looks for the message of this id, and changes nothing."""
 
     reply: asyncio.Future[None]
@@ -101,7 +101,7 @@ class Find:
 
 
 @dataclass(slots=True, eq=False)
-class Change:
+class ChangeRequest:
     """Creates or destroys (`kind`) a channel, or a group of it."""
 
     reply: asyncio.Future[None]
@@ -113,7 +113,7 @@ class Change:
 
 
 @dataclass(slots=True, eq=False)
-class Retain:
+class RetainRequest:
     """Drops what retention may drop; the answer is the number of dropped pages."""
 
     reply: asyncio.Future[int] | None
@@ -130,20 +130,20 @@ class Waiting:
     """
 
     def __init__(self) -> None:
-        self._by_channel: dict[str, deque[Consume]] = {}
+        self._by_channel: dict[str, deque[ConsumeRequest]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, consume: Consume) -> None:
+    def add(self, consume: ConsumeRequest) -> None:
         """Lets a call wait, after the others of its channel; raises WouldBlockError when too many wait."""
         if self._count >= WAITING_MAX:
             raise WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
         self._by_channel.setdefault(consume.channel, deque()).append(consume)
         self._count += 1
 
-    def remove(self, consume: Consume) -> None:
+    def remove(self, consume: ConsumeRequest) -> None:
         """Ends the wait of a call, if it waits."""
         waiting = self._by_channel.get(consume.channel)
         if waiting is not None and consume in waiting:
@@ -152,7 +152,7 @@ class Waiting:
             if not waiting:
                 del self._by_channel[consume.channel]
 
-    def of(self, channel: str, group: str | None = None) -> list[Consume]:
+    def of(self, channel: str, group: str | None = None) -> list[ConsumeRequest]:
         """Returns the calls that wait for this channel, as this group unless None."""
         return [each for each in self._by_channel.get(channel, ()) if group is None or each.group == group]
 
@@ -160,12 +160,12 @@ class Waiting:
         """Returns how many unanswered calls wait for this channel as this group."""
         return sum(not consume.reply.done() for consume in self.of(channel, group))
 
-    def take(self, channel: str) -> list[Consume]:
+    def take(self, channel: str) -> list[ConsumeRequest]:
         """Returns the calls that wait for this channel, and ends their wait."""
         waiting = list(self._by_channel.pop(channel, ()))
         self._count -= len(waiting)
         return waiting
 
-    def take_all(self) -> list[Consume]:
+    def take_all(self) -> list[ConsumeRequest]:
         """Returns all calls that wait, and ends their wait."""
         return [consume for channel in list(self._by_channel) for consume in self.take(channel)]

@@ -16,7 +16,17 @@ from wal.rocksmq.broker import Broker, IDAllocator, RocksMQStatistics
 from wal.rocksmq.catalog import Catalog, ChannelInfo
 from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
 from wal.rocksmq.keys import NOTHING, check_name
-from wal.rocksmq.requests import Ack, Change, Consume, Find, GiveBack, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.requests import (
+    AckRequest,
+    ChangeRequest,
+    ConsumeRequest,
+    FindRequest,
+    GiveBackRequest,
+    ProduceRequest,
+    RetainRequest,
+    SeekRequest,
+    WithdrawRequest,
+)
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 from wal.rocksmq.store import Store
 
@@ -94,23 +104,23 @@ class RocksMQ:
     async def create_channel(self, channel_name: str) -> None:
         """Creates an empty channel; raises ChannelExistError when the name exists."""
         check_name("channel_name", channel_name)
-        await self._ask(lambda reply: Change(reply, "create", channel_name))
+        await self._ask(lambda reply: ChangeRequest(reply, "create", channel_name))
 
     async def destroy_channel(self, channel_name: str) -> None:
         """Removes a channel with its messages and groups; waiting consumers get ChannelNotExistError."""
         check_name("channel_name", channel_name)
-        await self._ask(lambda reply: Change(reply, "destroy", channel_name))
+        await self._ask(lambda reply: ChangeRequest(reply, "destroy", channel_name))
 
     async def create_consumer_group(self, group_name: str, channel_name: str, *, latest: bool = False) -> None:
         """Creates a group of a channel that has consumed nothing, or all messages there if `latest`; raises ChannelExistError if it
         exists."""
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: Change(reply, "create", channel_name, group_name, latest=latest))
+        await self._ask(lambda reply: ChangeRequest(reply, "create", channel_name, group_name, latest=latest))
 
     async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
         """Removes a group and its position; its waiting consumers get ChannelNotExistError."""
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: Change(reply, "destroy", channel_name, group_name))
+        await self._ask(lambda reply: ChangeRequest(reply, "destroy", channel_name, group_name))
 
     async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
         """Adds the messages in order, all or none of them; they are durable when it returns. Returns the range of their ids.
@@ -134,7 +144,7 @@ class RocksMQ:
         self._check_open()
         broker.in_flight_bytes += size
         reply: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        request = Produce(reply, channel_name, payloads, size)
+        request = ProduceRequest(reply, channel_name, payloads, size)
         try:
             try:
                 self._ref.tell(request)
@@ -169,7 +179,7 @@ class RocksMQ:
             )
         self._check_open()
         reply: asyncio.Future[list[ConsumerMessage]] = asyncio.get_running_loop().create_future()
-        request = Consume(
+        request = ConsumeRequest(
             reply, group_name, channel_name, n, waits=timeout_s is None or timeout_s > 0, auto_ack=auto_ack
         )
         try:
@@ -201,7 +211,7 @@ class RocksMQ:
         """
         _check_names(group_name, channel_name)
         _check_int("message_id", message_id)
-        await self._ask(lambda reply: Ack(reply, group_name, channel_name, message_id))
+        await self._ask(lambda reply: AckRequest(reply, group_name, channel_name, message_id))
 
     async def give_back(self, group_name: str, channel_name: str, messages: Sequence[ConsumerMessage]) -> None:
         """Returns messages that `consume` handed over with `auto_ack=False`: the next calls of the group get them first, in order.
@@ -209,13 +219,13 @@ class RocksMQ:
         Raises InvalidArgumentError for an id above the last one delivered to the group.
         """
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: GiveBack(reply, group_name, channel_name, list(messages)))
+        await self._ask(lambda reply: GiveBackRequest(reply, group_name, channel_name, list(messages)))
 
     async def find(self, channel_name: str, message_id: int) -> None:
         """Returns if the channel has a message of this id, and raises the errors of `seek` otherwise."""
         check_name("channel_name", channel_name)
         _check_int("message_id", message_id)
-        await self._ask(lambda reply: Find(reply, channel_name, message_id))
+        await self._ask(lambda reply: FindRequest(reply, channel_name, message_id))
 
     async def seek(
         self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False
@@ -233,11 +243,11 @@ class RocksMQ:
                 raise InvalidArgumentError(
                     f"message_id={message_id} is out of range: give an id of at least 1, or -1 for the beginning"
                 )
-        await self._ask(lambda reply: Seek(reply, group_name, channel_name, message_id, inclusive=inclusive))
+        await self._ask(lambda reply: SeekRequest(reply, group_name, channel_name, message_id, inclusive=inclusive))
 
     async def retain(self) -> int:
         """Drops now what retention may drop; returns the number of pages. RocksMQ itself does this every `retention_interval_s`."""
-        return int(await self._ask(Retain))
+        return int(await self._ask(RetainRequest))
 
     def channels(self) -> list[ChannelInfo]:
         """Returns all channels with their groups, by name."""
@@ -278,9 +288,9 @@ class RocksMQ:
             )
         return size
 
-    def _withdraw(self, request: Consume, messages: list[ConsumerMessage]) -> None:
+    def _withdraw(self, request: ConsumeRequest, messages: list[ConsumerMessage]) -> None:
         try:
-            self._ref.tell_control(Withdraw(request, messages))
+            self._ref.tell_control(WithdrawRequest(request, messages))
         except (ActorFailedError, ActorStoppedError):
             pass  # no other call will ask
 

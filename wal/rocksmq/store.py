@@ -24,7 +24,7 @@ from wal.errors import CorruptionError, FormatError, LockedError, StorageError, 
 from wal.files import PRIVATE
 from wal.installation import install_hint
 from wal.rocksmq.channel import ConsumerMessage
-from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, Changes, number, numbers, record_key
+from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, TurnWrites, number, numbers, record_key
 from wal.rocksmq.settings import RocksMQSettings
 
 __all__ = ["Store"]
@@ -70,7 +70,7 @@ class Store:
             if found is None and not store._is_empty():
                 raise FormatError(f"{path} holds a RocksDB that is no RocksMQ: give it a directory of its own")
             if found is None:
-                changes = Changes()
+                changes = TurnWrites()
                 changes.put(FORMAT_KEY, FORMAT)
                 store.write(changes)
             elif found != FORMAT:
@@ -84,7 +84,7 @@ class Store:
             raise _error(path, error) from error
         return store
 
-    def write(self, changes: Changes, *, sync: bool = True) -> None:
+    def write(self, changes: TurnWrites, *, sync: bool = True) -> None:
         """Writes all changes or none; durable when it returns. With `sync` False they are durable after the next synced write."""
         try:
             while True:

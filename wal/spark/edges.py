@@ -16,7 +16,7 @@ import msgspec
 from wal.channels.vchannels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.read.truncated import log_went_back
-from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
+from wal.spark.frame_source import FrameLogs, LogMoment, ReadableVChannels
 from wal.spark.offsets import LogPosition, PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
 from wal.timestamp import parse
@@ -116,7 +116,7 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
         )
 
 
-def warn_of_unknown(options: SourceOptions, known: KnownVChannels) -> None:
+def warn_of_unknown(options: SourceOptions, known: ReadableVChannels) -> None:
     """Warns of vchannels that the read names but that do not exist: they are empty until they are created."""
     unknown = UnknownVChannels(options.location.value)
     unknown.note(options.channels.names or (), known.names())

@@ -24,14 +24,14 @@ from wal.storage.base import FramePage
 __all__ = [
     "FrameLogs",
     "FrameSource",
-    "KnownVChannels",
     "LogMoment",
+    "ReadableVChannels",
     "ViewedVChannels",
 ]
 
 
 class ViewedVChannels:
-    """The vchannels of a view. See `KnownVChannels`."""
+    """The vchannels of a view. See `ReadableVChannels`."""
 
     def __init__(self, view: VChannelView) -> None:
         self._view = view
@@ -68,7 +68,7 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
     lineage: Lineage = Lineage(0)
 
 
-class KnownVChannels(Protocol):
+class ReadableVChannels(Protocol):
     """The vchannels that are known to exist: their incarnations, and which incarnations have ended."""
 
     def current(self, name: str) -> int | None:
@@ -97,7 +97,7 @@ class FrameLogs(Protocol):
     def moment(self, pchannel: str) -> LogMoment:
         """Returns the log as it is now. Called about sixty times a second; takes microseconds, or one request to a server."""
 
-    def vchannels(self) -> KnownVChannels:
+    def vchannels(self) -> ReadableVChannels:
         """Returns the vchannels that are known now."""
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:

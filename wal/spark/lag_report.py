@@ -16,7 +16,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.spark.edges import at_edge
 from wal.spark.frame_source import FrameSource
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import LATEST, ChannelChoice
 from wal.spark.sources import source_of
@@ -95,7 +95,7 @@ def lag(
     Raises InvalidArgumentError for anything else, including None: Spark has no progress before the end of the first batch.
     """
     report = _report(progress)
-    source = None if path is None and options is None else source_of(Location.named(path, options))
+    source = None if path is None and options is None else source_of(SparkLocation.named(path, options))
     if source is None and (vchannels is not None or vchannels_pattern is not None):
         raise InvalidArgumentError("vchannels are counted in the log at path=… or options=…: give one of them too")
     found: list[PChannelLag] = []

@@ -1,4 +1,4 @@
-"""Location: where a log is, as the options of a read or a write name it. Pure.
+"""SparkLocation: where a log is, as the options of a read or a write name it. Pure.
 
 Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on the network by `address`,
 the location of its server; a log on Pulsar by `service.url` together with `kv`, its metadata, and the credentials. No repr and no error
@@ -27,7 +27,7 @@ from wal.location import (
 )
 from wal.secret import Secret, shown
 
-__all__ = ["LOCATION_OPTIONS", "Location", "only_one"]
+__all__ = ["LOCATION_OPTIONS", "SparkLocation", "only_one"]
 
 _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
@@ -37,7 +37,7 @@ _OF_SERVERS: Final = ("token",)
 LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
 
 
-class Location(msgspec.Struct, frozen=True):
+class SparkLocation(msgspec.Struct, frozen=True):
     """The location of a log. `kind` is path, address or service.url. The other fields belong to service.url, and `token` also to address.
 
     `value` is the text that Spark got: show it with `shown`, as the repr does.
@@ -51,7 +51,7 @@ class Location(msgspec.Struct, frozen=True):
     tls_authority: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Location:
+    def of(cls, given: Mapping[str, str]) -> SparkLocation:
         """Returns the location in these options (names in lower case). InvalidArgumentError if there is none, or for a contradiction."""
         kind = only_one(given, *_KINDS)
         value = "" if kind is None else given[kind].strip()
@@ -72,7 +72,7 @@ class Location(msgspec.Struct, frozen=True):
         return cls(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
 
     @classmethod
-    def named(cls, path: str | None, options: Mapping[str, str] | None) -> Location:
+    def named(cls, path: str | None, options: Mapping[str, str] | None) -> SparkLocation:
         """Returns the location of a journal's directory, or of the log that these options of a source name; other options are ignored."""
         if (path is None) == (options is None):
             raise InvalidArgumentError("the log is named by path=… or by options=…: give one of them")
@@ -150,7 +150,7 @@ class Location(msgspec.Struct, frozen=True):
         return str(place), {"kv": kv, **{name: value for name, value in given.items() if value is not None}}
 
     def __repr__(self) -> str:
-        return f"Location({self.kind!r}, {shown(self.value)!r})"
+        return f"SparkLocation({self.kind!r}, {shown(self.value)!r})"
 
 
 def only_one(given: Mapping[str, str], *names: str) -> str | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType, type_properties
-from wal.spark.location import LOCATION_OPTIONS, Location, only_one
+from wal.spark.location import LOCATION_OPTIONS, SparkLocation, only_one
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_pchannel_offset
 
 __all__ = ["OPTIONS", "ChannelChoice", "Edge", "SourceOptions"]
@@ -88,7 +88,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
 class SourceOptions(msgspec.Struct, frozen=True):
     """The options of one read, see docs/reference/spark.md."""
 
-    location: Location
+    location: SparkLocation
     channels: ChannelChoice
     starting: Edge
     starting_tick: int | None = None
@@ -131,7 +131,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
             )
         rows = only_one(given.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
         return cls(
-            Location.of(given.options),
+            SparkLocation.of(given.options),
             given.channels(),
             starting,
             starting_tick,

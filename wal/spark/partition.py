@@ -19,7 +19,7 @@ from wal.frame import FrameView, RunKind, RunRow
 from wal.message import Origin
 from wal.read.options import Selection
 from wal.spark.edges import was_dropped
-from wal.spark.frame_source import FrameSource, KnownVChannels
+from wal.spark.frame_source import FrameSource, ReadableVChannels
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import Piece
 
@@ -52,7 +52,7 @@ class RowSelection(Selection):
     __slots__ = ("_accepted", "_known", "_partition", "_pchannel", "_wanted")
 
     def __init__(
-        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: KnownVChannels
+        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: ReadableVChannels
     ) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self._pchannel = pchannel

@@ -21,7 +21,7 @@ from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
 from wal.read.cursors.store import CursorStore
-from wal.read.pulsar_source import KnownVChannels, PulsarMetadata
+from wal.read.pulsar_source import LoadedVChannels, PulsarMetadata
 from wal.secret import Secret
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import LogPosition
@@ -30,7 +30,7 @@ from wal.spark.planning import FrameWeight, ScannedFrames, weight_of
 from wal.storage.base import FramePage
 from wal.storage.pulsar.address import PulsarAddress, text_of
 from wal.storage.pulsar.admin import Admin
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.read_only import ReadOnlyTopic
 
 __all__ = ["PulsarFrames", "PulsarSource"]
@@ -64,7 +64,7 @@ class PulsarFrames:
 
     def __init__(self, address: PulsarAddress, kv: Secret) -> None:
         self._address = address
-        self._connection = Connection(address)
+        self._connection = PulsarConnection(address)
         self._admin = Admin(address)
         self._metadata = PulsarMetadata(kv, closing=self._connection.close)
         # If it is garbage-collected without `close`, the client's threads would leak. When the interpreter exits, the loop stops by itself.
@@ -117,7 +117,7 @@ class PulsarFrames:
             topic.last_truncated,
         )
 
-    def vchannels(self) -> KnownVChannels:
+    def vchannels(self) -> LoadedVChannels:
         return self._metadata.vchannels(age_s=_VCHANNELS_AGE_S)
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from typing import Final
 from wal.errors import InvalidArgumentError
 from wal.spark.frame_source import FrameLogs, FrameSource
 from wal.spark.journal_frames import JournalSource
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 
 __all__ = ["opened", "source_of"]
 
@@ -23,7 +23,7 @@ _lock: Final = threading.RLock()
 _logs: Final[OrderedDict[tuple[int, int, FrameSource], FrameLogs]] = OrderedDict()
 
 
-def source_of(location: Location) -> FrameSource:
+def source_of(location: SparkLocation) -> FrameSource:
     """Returns the source that reads the log at this location. Raises InvalidArgumentError for a location that Spark cannot read."""
     if (directory := location.directory()) is not None:
         return JournalSource(str(directory))

@@ -35,7 +35,7 @@ from wal.spark.edges import (
     warn_of_unknown,
     was_dropped,
 )
-from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
+from wal.spark.frame_source import FrameLogs, LogMoment, ReadableVChannels
 from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
@@ -267,11 +267,11 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             follows=True,
         )
 
-    def _incarnations(self, known: KnownVChannels) -> dict[str, int]:
+    def _incarnations(self, known: ReadableVChannels) -> dict[str, int]:
         named = self._options.channels.names or ()
         return {name: incarnation for name in named if (incarnation := known.current(name)) is not None}
 
-    def _check_incarnations(self, known: KnownVChannels, begin: StreamOffset) -> None:
+    def _check_incarnations(self, known: ReadableVChannels, begin: StreamOffset) -> None:
         """Checks that each vchannel that the query names and has read still has the incarnation that it read."""
         named = self._options.channels.names or ()  # others belong to options of an earlier run
         for name, incarnation in begin.incarnations.items():

@@ -44,18 +44,18 @@ from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 
 __all__ = [
-    "Changes",
     "Checkpoint",
     "CheckpointLedger",
     "CheckpointRule",
     "Checkpointer",
     "RecoveryState",
+    "StateChanges",
     "recover",
     "replay",
 ]
 
 
-class Changes(msgspec.Struct, frozen=True):
+class StateChanges(msgspec.Struct, frozen=True):
     """The changes between two checkpoints: counts, the broadcasts that ended, and whether any event was added."""
 
     keyed: int
@@ -80,16 +80,18 @@ class RecoveryState:
         """The number of changes since the last checkpoint."""
         return self.keys.keyed_since_checkpoint + self.copies.changes
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> StateChanges:
         """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
         copies = self.copies
-        taken = Changes(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved)
+        taken = StateChanges(
+            self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved
+        )
         self.keys.keyed_since_checkpoint = copies.changes = 0
         self.lasts.moved = False
         copies.forgotten.clear()
         return taken
 
-    def give_back(self, changes: Changes) -> None:
+    def give_back(self, changes: StateChanges) -> None:
         """Counts the changes again of a checkpoint that was not stored."""
         self.keys.keyed_since_checkpoint += changes.keyed
         self.copies.changes += changes.copies
@@ -402,7 +404,7 @@ class Checkpointer:
         return self._running
 
     async def _guarded(
-        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: Changes, keyed_bytes: int
+        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: StateChanges, keyed_bytes: int
     ) -> None:
         """Takes a checkpoint. If it fails, the changes since the previous one are counted again."""
         try:

@@ -18,7 +18,7 @@ from wal.msgstream import PartialSendError
 from wal.msgstream.media.pulsar import PulsarMedium, PulsarProducer, create_producer
 from wal.msgstream.media.pulsar_ids import TopicIds
 from wal.storage.pulsar.address import PulsarAddress
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 
 CLOSE_LIMIT_S = 10.0
 """A stream closes a consumer, a producer and the medium, each of which may wait three seconds for its broker."""
@@ -202,7 +202,7 @@ async def test_a_message_that_is_too_large_is_refused_before_anything_is_sent(me
 
 
 async def test_a_send_that_fails_in_part_says_what_is_durable(kept: PulsarAddress, medium: PulsarMedium) -> None:
-    connection = Connection(kept)
+    connection = PulsarConnection(kept)
     await connection.run(connection.start)
     await (await medium.producer("a")).close()
     topic = kept.topic("a")

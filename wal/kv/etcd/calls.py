@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.connection import Connection
+from wal.kv.etcd.connection import EtcdConnection
 from wal.kv.etcd.requests import TXN
 
 __all__ = ["EtcdCalls"]
@@ -26,7 +26,7 @@ class EtcdCalls:
     `root` is the prefix of each key in etcd. At most `waiting_max` calls may be in progress; above it a call raises WouldBlockError.
     """
 
-    def __init__(self, connection: Connection, *, root: str, waiting_max: int) -> None:
+    def __init__(self, connection: EtcdConnection, *, root: str, waiting_max: int) -> None:
         self.connection = connection
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.idle: asyncio.Event = asyncio.Event()

@@ -1,11 +1,11 @@
-"""Connection: calls to an etcd of one or more members, each with a deadline.
+"""EtcdConnection: calls to an etcd of one or more members, each with a deadline.
 
 Owns: the endpoints, the token, and the rules for sending a call twice. A read is retried, at another member if there is one, until its
 deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
 carried out, or may still be by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that etcd refused
 before doing anything is retried in either case.
 
-Token: identifies this client to an etcd with authentication.
+EtcdToken: identifies this client to an etcd with authentication.
 
 It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
 shows the password.
@@ -29,13 +29,13 @@ from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
 __all__ = [
-    "Connection",
-    "Stream",
-    "Token",
+    "EtcdConnection",
+    "EtcdStream",
+    "EtcdToken",
 ]
 
 
-class Token:
+class EtcdToken:
     """`authenticate` returns a new token; None if etcd runs without authentication."""
 
     def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
@@ -74,14 +74,14 @@ _LEADER: Final = ("hasleader", "true")
 """Asks a member that has lost its leader to refuse at once (etcd's rpctypes.MetadataRequireLeaderKey)."""
 
 
-class Connection:
+class EtcdConnection:
     """The calls to one etcd. `timeout_s` is the default deadline of a call."""
 
     def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, Secret] | None) -> None:
         self._endpoints = endpoints
         self._reach = Reach(endpoints, scheme="etcd")
         self._user = user
-        self._token = None if user is None else Token(self._authenticate)
+        self._token = None if user is None else EtcdToken(self._authenticate)
         self._calls: dict[tuple[int, str], Any] = {}
         self._closing = False
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
@@ -110,16 +110,16 @@ class Connection:
         """
         return await self._call(method, request, what, timeout_s, writing=True)
 
-    async def open_stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None) -> Stream:
+    async def open_stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None) -> EtcdStream:
         """Opens a stream to a connected member. With `timeout_s` None it waits without limit, and the stream has no deadline."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         number, channel = await self._connected(deadline, what)
         token = await self.token()
         call = channel.stream_stream(method.path, **method.serializers())
         self.attempts += 1
-        return Stream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
+        return EtcdStream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
 
-    async def failed(self, stream: Stream, error: grpc.aio.AioRpcError) -> Refusal:
+    async def failed(self, stream: EtcdStream, error: grpc.aio.AioRpcError) -> Refusal:
         """Returns the meaning of the end of a stream; leaves the member, or renews the token, if that helps."""
         refusal = classify(_code(error), error.details() or "")
         if refusal in (Refusal.AWAY, Refusal.BUSY):
@@ -217,7 +217,7 @@ class Connection:
         return answer.token
 
 
-class Stream:
+class EtcdStream:
     """One stream, the number of its member and the token with which it was opened."""
 
     def __init__(self, call: Any, number: int, token: str | None) -> None:

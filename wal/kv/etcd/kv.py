@@ -15,10 +15,10 @@ from typing import Final, Self
 import grpc
 
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
-from wal.kv.base import OPERATIONS_MAX, Batch, KVBase, KVStatistics
+from wal.kv.base import OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.calls import EtcdCalls
-from wal.kv.etcd.connection import Connection
+from wal.kv.etcd.connection import EtcdConnection
 from wal.kv.etcd.refusals import CompactedError
 from wal.kv.etcd.requests import RANGE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
@@ -49,7 +49,7 @@ class EtcdKV(KVBase):
 
     operations_max: int = OPERATIONS_MAX
 
-    def __init__(self, connection: Connection, *, root_path: str, waiting_max: int) -> None:
+    def __init__(self, connection: EtcdConnection, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)
         self.calls: EtcdCalls = EtcdCalls(connection, root=self._root, waiting_max=waiting_max)
         self._watchers: dict[Watch, tuple[Watcher, asyncio.Task[None]]] = {}
@@ -89,7 +89,7 @@ class EtcdKV(KVBase):
         named = None if user is None else (user[0], Secret.of(user[1]))
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
         members = Endpoints(endpoints, credentials=credentials, probe=_PROBE)
-        connection = Connection(members, timeout_s=timeout_s, user=named)
+        connection = EtcdConnection(members, timeout_s=timeout_s, user=named)
         kv = cls(connection, root_path=root_path, waiting_max=waiting_max)
         try:
             await kv.store_revision()
@@ -182,7 +182,7 @@ class EtcdKV(KVBase):
             first = answer.kvs[-1].key + b"\0"
             limit = page_limit(len(answer.kvs), answer.ByteSize())
 
-    async def _commit(self, batch: Batch) -> str | None:
+    async def _commit(self, batch: KVBatch) -> str | None:
         operations = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode()))
             for key, value in batch.saves.items()

@@ -17,7 +17,7 @@ import msgspec
 
 from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.connection import Connection, Stream
+from wal.kv.etcd.connection import EtcdConnection, EtcdStream
 from wal.kv.etcd.refusals import CompactedError, Refusal, RevisionAheadError, explain
 from wal.kv.etcd.requests import RANGE, WATCH, decoded, range_of
 from wal.kv.watch import Watch, WatchEvent, WatchKind
@@ -97,7 +97,7 @@ class Watcher:
     """
 
     def __init__(
-        self, connection: Connection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int
+        self, connection: EtcdConnection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int
     ) -> None:
         self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its caller may be gone
@@ -169,7 +169,7 @@ class Watcher:
         finally:
             stream.cancel()
 
-    async def _take(self, answer: Any, stream: Stream) -> None:
+    async def _take(self, answer: Any, stream: EtcdStream) -> None:
         if answer.canceled:
             await self._refused(answer, stream)
         self._check_cluster(answer.header.cluster_id)
@@ -190,7 +190,7 @@ class Watcher:
         elif not answer.fragment:
             self._position.progressed(answer.header.revision)
 
-    async def _refused(self, answer: Any, stream: Stream) -> None:
+    async def _refused(self, answer: Any, stream: EtcdStream) -> None:
         if answer.compact_revision:
             raise CompactedError(
                 f"{self} wanted revision {self._position.next_revision}, and etcd has compacted all below {answer.compact_revision}: "

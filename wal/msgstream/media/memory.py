@@ -25,13 +25,13 @@ PREFIX_BYTES: Final = 8
 """The first bytes of an id: random, one value for each channel of each medium. Eight more are the message's number."""
 
 
-class Channel:
+class MemoryChannel:
     """The messages of a channel. A message is known by its number; the first one ever has the number 0."""
 
     def __init__(self, name: str, bytes_max: int) -> None:
         self.name: Final = name
         self.prefix: Final = os.urandom(PREFIX_BYTES)
-        self.subscriptions: Final[dict[str, Subscription]] = {}
+        self.subscriptions: Final[dict[str, MemorySubscription]] = {}
         self.first: int = 0
         self.messages: Final[deque[Received]] = deque()
         self._bytes_max = bytes_max
@@ -95,10 +95,10 @@ class Channel:
         self._bytes -= freed
 
 
-class Subscription:
+class MemorySubscription:
     """What a subscription has handled, and what its consumers have in hand."""
 
-    def __init__(self, name: str, channel: Channel, *, next_number: int) -> None:
+    def __init__(self, name: str, channel: MemoryChannel, *, next_number: int) -> None:
         self.name: Final = name
         self.consumers: Final[set[MemoryConsumer]] = set()
         self.exclusive: bool = False
@@ -163,7 +163,7 @@ class Subscription:
 class MemoryProducer:
     """Adds messages to one channel."""
 
-    def __init__(self, medium: MemoryMedium, channel: Channel) -> None:
+    def __init__(self, medium: MemoryMedium, channel: MemoryChannel) -> None:
         self._medium = medium
         self._channel = channel
         self._closed = False
@@ -180,7 +180,7 @@ class MemoryProducer:
 class MemoryConsumer:
     """Reads one channel under one subscription."""
 
-    def __init__(self, channel: Channel, subscription: Subscription) -> None:
+    def __init__(self, channel: MemoryChannel, subscription: MemorySubscription) -> None:
         self._channel = channel
         self._subscription = subscription
         self._closed = False
@@ -216,7 +216,7 @@ class MemoryMedium:
             raise InvalidArgumentError(f"channel_bytes_max={channel_bytes_max} is out of range: give at least 1")
         self.name: str = "memory"
         self.closed: bool = False
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, MemoryChannel] = {}
         self._channel_bytes_max = channel_bytes_max
 
     async def producer(self, channel: str) -> MemoryProducer:
@@ -228,7 +228,7 @@ class MemoryMedium:
         found = self._channel(channel)
         subscription = found.subscriptions.get(sub_name)
         if subscription is None:
-            subscription = Subscription(sub_name, found, next_number=found.first if earliest else found.end)
+            subscription = MemorySubscription(sub_name, found, next_number=found.first if earliest else found.end)
             found.subscriptions[sub_name] = subscription
         if subscription.consumers and (exclusive or subscription.exclusive):
             raise LockedError(
@@ -259,7 +259,7 @@ class MemoryMedium:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _channel(self, name: str) -> Channel:
+    def _channel(self, name: str) -> MemoryChannel:
         if self.closed:
             raise ClosedError("the memory medium was closed: make another one")
-        return self._channels.setdefault(name, Channel(name, self._channel_bytes_max))
+        return self._channels.setdefault(name, MemoryChannel(name, self._channel_bytes_max))

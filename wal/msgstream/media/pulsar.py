@@ -26,7 +26,7 @@ from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
 from wal.location import check_admin_url, check_token, parse_location
 from wal.msgstream.errors import PartialSendError
-from wal.msgstream.media.pulsar_consumer import PulsarConsumer, Subscription
+from wal.msgstream.media.pulsar_consumer import PulsarConsumer, PulsarSubscription
 from wal.msgstream.media.pulsar_ids import Place, TopicIds
 from wal.msgstream.medium import MediumProducer, Outgoing
 from wal.msgstream.options import StreamOptions, TtStreamOptions
@@ -36,7 +36,7 @@ from wal.msgstream.tt_stream import TtMsgStream
 from wal.secret import Secret
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
-from wal.storage.pulsar.connection import Connection, is_refusal, patiently
+from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patiently
 
 if TYPE_CHECKING:
     import pulsar
@@ -63,7 +63,7 @@ class PulsarProducer:
     """Writes to one channel. `bytes_max`: the largest payload that the broker takes."""
 
     def __init__(
-        self, connection: Connection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int
+        self, connection: PulsarConnection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int
     ) -> None:
         self._connection = connection
         self._channel = channel
@@ -210,7 +210,7 @@ class PulsarMedium(AsyncOnly):
         tls_authority: str | None = None,
     ) -> None:
         self._address = _address(address, admin_url, None if token is None else Secret.of(token), tls_authority)
-        self._connection = Connection(self._address, readers=CONSUMERS_MAX)
+        self._connection = PulsarConnection(self._address, readers=CONSUMERS_MAX)
         self._admin = Admin(self._address)
         self._starting: asyncio.Task[int] | None = None
         self._closed = False
@@ -237,7 +237,7 @@ class PulsarMedium(AsyncOnly):
                 f"subscription {sub_name!r} is the name by which logs on Pulsar hold their messages: choose another name"
             )
         topic, _ = await self._open(channel)
-        subscription = Subscription(self._connection, topic, sub_name, earliest=earliest, exclusive=exclusive)
+        subscription = PulsarSubscription(self._connection, topic, sub_name, earliest=earliest, exclusive=exclusive)
         consumer = await self._connection.run(subscription.consumer)
         return PulsarConsumer(subscription, channel, TopicIds(topic), consumer)
 

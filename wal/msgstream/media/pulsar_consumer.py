@@ -13,7 +13,7 @@ of a subscription, all up to the last one.
 
 Threads use the books, one at a time.
 
-Subscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has.
+PulsarSubscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
 from wal.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
 from wal.msgstream.medium import Received
-from wal.storage.pulsar.connection import Connection, is_one_of, patiently
+from wal.storage.pulsar.connection import PulsarConnection, is_one_of, patiently
 
 if TYPE_CHECKING:
     import pulsar
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Books",
     "PulsarConsumer",
-    "Subscription",
+    "PulsarSubscription",
 ]
 
 _NONE: Final = UNBATCHED - 1
@@ -52,8 +52,8 @@ class Books:
         self.acked: deque[Any] = deque()
         self._ids = ids
         self._exclusive = exclusive
-        self._entries: dict[tuple[int, int], Entry] = {}
-        self._held: dict[bytes, tuple[Entry, Any]] = {}  # with the native id
+        self._entries: dict[tuple[int, int], BookEntry] = {}
+        self._held: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
         self._done: Place | None = None
         self._lock = threading.Lock()
 
@@ -67,7 +67,7 @@ class Books:
         with self._lock:
             held, ids = self._held, self._ids
             ledger = number = -1
-            newest: Entry | None = None
+            newest: BookEntry | None = None
             for message in messages:
                 native = message.message_id()
                 if native.entry_id() != number or native.ledger_id() != ledger:
@@ -91,7 +91,7 @@ class Books:
     def handle(self, msg_ids: Iterable[bytes]) -> None:
         """These messages are handled; ids that are not in the books were handled before."""
         with self._lock:
-            parts: dict[Entry, list[Any]] = {}
+            parts: dict[BookEntry, list[Any]] = {}
             for msg_id in msg_ids:
                 entry, native = self._held.pop(msg_id, (None, None))
                 if entry is not None:
@@ -100,18 +100,18 @@ class Books:
                 if not self._count(entry, len(natives)):
                     self.acked.extend(natives)
 
-    def _entry(self, ledger: int, number: int, native: Any) -> Entry:
+    def _entry(self, ledger: int, number: int, native: Any) -> BookEntry:
         """Returns the entry in the books; a new one knows which of its messages are not wanted."""
         found = self._entries.get((ledger, number))
         if found is None:
-            found = self._entries[ledger, number] = Entry(ledger, number, batch_size(native.serialize()))
+            found = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
             if self._done is not None and self._done[:2] == (ledger, number):
                 found.seen = self._done.batch_index
             elif self._done is not None and self._exclusive and (ledger, number) < self._done[:2]:
                 found.seen = found.size
         return found
 
-    def _count(self, entry: Entry, count: int) -> bool:
+    def _count(self, entry: BookEntry, count: int) -> bool:
         """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
         entry.left -= count
         if entry.left:
@@ -121,7 +121,7 @@ class Books:
         return True
 
 
-class Entry:
+class BookEntry:
     """An entry of the topic: of `size` messages `left` are not handled. Those up to the index `seen` were received, or are not wanted;
     those up to `counted` are counted, or will be when they are handled."""
 
@@ -151,10 +151,10 @@ LOOK_MS: Final = 5_000
 """How long a message that must exist is waited for."""
 
 
-class Subscription:
+class PulsarSubscription:
     """How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block."""
 
-    def __init__(self, connection: Connection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
+    def __init__(self, connection: PulsarConnection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
         self.connection = connection
         self.topic = topic
         self.name = name
@@ -228,7 +228,9 @@ _log: Final = logging.getLogger("wal.pulsar")
 class PulsarConsumer:
     """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
 
-    def __init__(self, subscription: Subscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer) -> None:
+    def __init__(
+        self, subscription: PulsarSubscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer
+    ) -> None:
         self._subscription = subscription
         self._connection = subscription.connection
         self._channel = channel

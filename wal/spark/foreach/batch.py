@@ -4,7 +4,7 @@ After a failure, a kill or a restart, Spark reruns a batch with the same rows, u
 the same each time. So an effect happens once if it is stored under the key, or replaces what is stored under the key: `once` does the
 first, `write_parquet` the second.
 
-Ledger: a database table with the last batch of each query whose effects the database has.
+BatchLedger: a database table with the last batch of each query whose effects the database has.
 
 Owns one row for each query, with its newest finished batch, so the table does not grow with the batches. A query's batches run one after
 the other, and only the newest can run again: so a batch is done if its number is not above the row's. The row is written in the transaction
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
-    "Ledger",
+    "BatchLedger",
 ]
 
 _MARKS: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
 """The placeholders for two values, in the styles of PEP 249 that take a sequence."""
 
 
-class Ledger:
+class BatchLedger:
     """The notes in `table` of the database of `connection`. One transaction at a time."""
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
@@ -173,7 +173,7 @@ class Batch(msgspec.Struct, frozen=True):
         absent, in the same database: after a crash the effect and the note are both there, or neither is. An exception rolls both back and
         propagates. Raises InvalidArgumentError for a connection in autocommit mode (sqlite3's may be) or in a transaction.
         """
-        with Ledger(connection, table, paramstyle=paramstyle).transaction(self.query_id, self.batch_id) as first:
+        with BatchLedger(connection, table, paramstyle=paramstyle).transaction(self.query_id, self.batch_id) as first:
             yield first
 
     def _claim(self, directory: Path) -> None:

@@ -19,7 +19,7 @@ from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
 from wal.spark.foreach.query_cursor import QueryCursor
 from wal.spark.local_session import require_pyspark
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
 from wal.spark.sources import source_of
 
@@ -89,7 +89,7 @@ def foreach_batch(
             ) from error
     saved = None
     if cursor is not None:
-        source = source_of(Location.named(path, options))
+        source = source_of(SparkLocation.named(path, options))
         saved = QueryCursor(source, cursor, ChannelChoice(pattern=vchannels_pattern))
     return ForeachBatch(handler, decoding, saved, persist=persist, checkpoint=checkpoint)
 

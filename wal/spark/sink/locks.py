@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
 from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
-from wal.spark.location import Location
+from wal.spark.location import SparkLocation
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sources import opened, source_of
@@ -82,7 +82,7 @@ def check_journal(folder: SinkFolder) -> None:
         )
 
 
-def check_topics(location: Location) -> None:
+def check_topics(location: SparkLocation) -> None:
     """Raises LockedError when a writer of this log on Pulsar is connected. A metadata file needs no check: only one process can open it."""
     if location.is_kv_file:
         return

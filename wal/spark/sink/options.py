@@ -12,7 +12,7 @@ from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError
 from wal.location import absolute_path
 from wal.settings import Settings
-from wal.spark.location import LOCATION_OPTIONS, Location
+from wal.spark.location import LOCATION_OPTIONS, SparkLocation
 from wal.spark.sink.folder import SinkFolder
 
 __all__ = ["SinkOptions"]
@@ -27,7 +27,7 @@ _SPARK_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 class SinkOptions(msgspec.Struct, frozen=True):
     """The options of one write. Times are in seconds. `vchannel` is the target of all rows, whatever their column says."""
 
-    location: Location
+    location: SparkLocation
     directory: Path
     """The directory that has the sink's folder: the journal's own, or the option staging."""
     vchannel: str | None
@@ -48,7 +48,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
                 raise InvalidArgumentError(
                     f"there is no option {name!r} of the sink; accepted are: {', '.join(sorted((*LOCATION_OPTIONS, *_OWN)))}"
                 )
-        location = Location.of(given)
+        location = SparkLocation.of(given)
         settings = given.get("settings")
         return cls(
             location,
@@ -65,7 +65,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
         return SinkFolder(self.directory)
 
 
-def _directory(location: Location, staging: str | None) -> Path:
+def _directory(location: SparkLocation, staging: str | None) -> Path:
     journal = location.directory()
     if journal is not None:
         if staging is not None:

@@ -1,4 +1,4 @@
-"""Rows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
+"""SinkRows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
 
 Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is identified by its number
 within its task, from 0, and the Spark partition. No Python runs per row, except in a batch that has properties.
@@ -32,7 +32,7 @@ __all__ = [
     "ROW_OVERHEAD",
     "ChunkBounds",
     "RowReader",
-    "Rows",
+    "SinkRows",
     "check_columns",
     "cut",
     "first_too_large",
@@ -151,7 +151,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) ->
         )
 
 
-class Rows(msgspec.Struct, frozen=True):
+class SinkRows(msgspec.Struct, frozen=True):
     """Checked rows.
 
     `table` has the columns vchannel (dictionary of string), payload (binary) and, unless all rows have the default, message_type (uint16)
@@ -172,7 +172,7 @@ class RowReader:
         self._partition_id = partition_id
         self._seen = 0
 
-    def read(self, batch: pa.RecordBatch) -> Rows:
+    def read(self, batch: pa.RecordBatch) -> SinkRows:
         """Returns the rows of the next batch; raises InvalidArgumentError, which names the first wrong row of a column."""
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         names = self._names(columns.get("vchannel"), batch.num_rows)
@@ -199,7 +199,7 @@ class RowReader:
         stored = with_names(stored, names.dictionary.to_pylist(), names.indices.to_pylist)
         self._check_chunk(counted, stored)
         self._seen += batch.num_rows
-        return Rows(pa.record_batch(made), counted, stored)
+        return SinkRows(pa.record_batch(made), counted, stored)
 
     def _names(self, column: Any, rows: int) -> Any:
         if self._vchannel is not None:

@@ -31,7 +31,7 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log import JournalLog
 from wal.storage.journal.read_only import absence
-from wal.storage.journal.recovery import Recovered, recover_log
+from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
 
 __all__ = ["JournalBackend", "hold"]
@@ -92,7 +92,7 @@ class JournalBackend(LogBackend):
         self.held: HeldDirectory | None = None
         """The directory, with those names in it on which all pchannels depend; None before `start`."""
         self._starting: asyncio.Task[None] | None = None
-        self._recovering: set[concurrent.futures.Future[tuple[Recovered, HeldDirectory]]] = set()
+        self._recovering: set[concurrent.futures.Future[tuple[RecoveredLog, HeldDirectory]]] = set()
         self._logs: weakref.WeakSet[JournalLog] = weakref.WeakSet()
         self._closed = False
 
@@ -252,8 +252,8 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
 
 
 def hold(
-    recovered: Recovered, directory: Path, *, within: HeldDirectory | None = None
-) -> tuple[Recovered, HeldDirectory]:
+    recovered: RecoveredLog, directory: Path, *, within: HeldDirectory | None = None
+) -> tuple[RecoveredLog, HeldDirectory]:
     """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, if its names already lead to other
     files.
 
@@ -272,7 +272,7 @@ def hold(
     return recovered, held
 
 
-def _let_go(recovering: concurrent.futures.Future[tuple[Recovered, HeldDirectory]]) -> None:
+def _let_go(recovering: concurrent.futures.Future[tuple[RecoveredLog, HeldDirectory]]) -> None:
     """Releases a recovered log whose opener no longer waits for it."""
     if not recovering.cancelled() and recovering.exception() is None:
         recovered, held = recovering.result()

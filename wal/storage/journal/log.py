@@ -3,7 +3,7 @@
 Owns the parts of an open log and the order in which they start and stop: writer and preparer (a thread each), reader, truncation,
 checkpoints. The loop only queues and answers; all file access is in threads.
 
-Truncation: where the log begins, where its recovery begins, and what happens to the segments below both.
+JournalTruncation: where the log begins, where its recovery begins, and what happens to the segments below both.
 
 Owns the order of the steps: the earliest event is stored and synced before any file is removed, and a file is removed only when the
 checkpoint of the next recovery has passed it too. Then the segment becomes a spare, if no reader holds it and there are not enough spares,
@@ -46,16 +46,16 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import index_name
 from wal.storage.journal.log_tail import ActiveSegment, IndexKeeper, LogTail
 from wal.storage.journal.preparer import Preparer
-from wal.storage.journal.reader import LogReader
-from wal.storage.journal.recovery import Recovered
+from wal.storage.journal.reader import JournalReader
+from wal.storage.journal.recovery import RecoveredLog
 from wal.storage.journal.segment import Segment
 from wal.storage.journal.segments import SegmentSet, last_truncated, write_index
-from wal.storage.journal.writer import WritePath, Writer, loop_bytes_max, loop_write
+from wal.storage.journal.writer import JournalWriter, WritePath, loop_bytes_max, loop_write
 
 __all__ = [
     "JournalLog",
     "JournalStatistics",
-    "Truncation",
+    "JournalTruncation",
 ]
 
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class JournalLog(PChannelLog):
         self,
         disk: Disk,
         directory: Path,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         pool: concurrent.futures.ThreadPoolExecutor,
         held: HeldDirectory,
         *,
@@ -105,7 +105,7 @@ class JournalLog(PChannelLog):
         self._closed = False
         self._control = control = recovered.control
         self._segments = SegmentSet(disk, directory, recovered.segments, recovered.active.index)
-        self._reader = LogReader(
+        self._reader = JournalReader(
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )
         self._checkpoints = CheckpointFiles(disk, directory, control, lineage=recovered.lineage, term=term)
@@ -119,7 +119,7 @@ class JournalLog(PChannelLog):
             undo.callback(pool.submit, self._preparer.close)
             for spare in recovered.spares:
                 self._preparer.adopt(spare)
-            self._truncation = Truncation(
+            self._truncation = JournalTruncation(
                 disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint
             )
             self._tail = LogTail(
@@ -133,7 +133,7 @@ class JournalLog(PChannelLog):
                 newest=recovered.state.newest,
                 sealed=self._sealed,
             )
-            self._writer = Writer(
+            self._writer = JournalWriter(
                 self._tail,
                 pchannel=pchannel,
                 loop_write=loop_writes,
@@ -385,7 +385,7 @@ class JournalLog(PChannelLog):
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
 
 
-class Truncation:
+class JournalTruncation:
     """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks, so it runs in threads."""
 
     def __init__(

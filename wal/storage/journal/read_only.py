@@ -37,7 +37,7 @@ from wal.storage.journal.directory import check_format, load_lineage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import segment_name
-from wal.storage.journal.reader import LogReader
+from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.segment import Segment, damaged, segment_bases
 from wal.storage.journal.segments import (
     IndexCache,
@@ -159,7 +159,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
             self._control.close()
             raise
         self._segments = ReadOnlySegments(disk, directory, lineage=self.lineage)
-        self._reader = LogReader(
+        self._reader = JournalReader(
             disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
         )
         self._newest: tuple[int, int] | None = None
@@ -238,7 +238,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         if start < segments.segments[0].base:  # truncated, and held for recovery
             segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
             segments.reach(record.durable, start)
-            reader = LogReader(
+            reader = JournalReader(
                 self._disk,
                 segments,
                 pchannel=self.pchannel,

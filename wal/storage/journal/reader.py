@@ -1,4 +1,4 @@
-"""LogReader: pages of frames from the segments, for any number of readers at once, while the writer writes.
+"""JournalReader: pages of frames from the segments, for any number of readers at once, while the writer writes.
 
 Owns: fetching an extent of the log. Indices tell which frames are wanted; these are read into memory, under a shared flock on the
 segment (so that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views in a
@@ -25,7 +25,7 @@ from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.storage.journal.segment import Segment, Window, damaged
 from wal.storage.journal.segments import open_shared
 
-__all__ = ["LogReader"]
+__all__ = ["JournalReader"]
 
 _SEGMENTS_MAX: Final = 16
 """The most segments that one call examines: a page for an absent name returns after this many indices."""
@@ -51,7 +51,7 @@ class SegmentSource(Protocol):
         """Returns the index computed from the segment itself, up to the last frame known to be durable: the current index may be wrong."""
 
 
-class LogReader:
+class JournalReader:
     """Reads one log. `earliest` returns the first log position that is not truncated, and must be current."""
 
     def __init__(

@@ -38,14 +38,14 @@ from wal.storage.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
 from wal.storage.journal.segment import ScanEnd, Segment, damaged, segment_bases
 from wal.storage.journal.segments import load_index
 
-__all__ = ["Recovered", "recover_log"]
+__all__ = ["RecoveredLog", "recover_log"]
 
 _SEARCH_BYTES: Final = 4 << 20
 _SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
 """More bytes than a frame has by default, so that the frame after a broken one begins within them."""
 
 
-class Recovered(msgspec.Struct, frozen=True, gc=False):
+class RecoveredLog(msgspec.Struct, frozen=True, gc=False):
     """A log that is ready to be written: its state, its segments (the last one active), files that can become segments, and `leftovers`,
     large files of the last writer that can be removed later."""
 
@@ -64,7 +64,7 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 
 def recover_log(
     disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int, checkpoint: int | None = None
-) -> Recovered:
+) -> RecoveredLog:
     """Takes over the log in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
     control_path = directory / CONTROL_NAME
     bases = segment_bases(directory)
@@ -116,7 +116,7 @@ def recover_log(
             )
             control.note_boot(boot)
         undo.pop_all()
-    return Recovered(state, control, lineage, segments, active, spares, leftovers)
+    return RecoveredLog(state, control, lineage, segments, active, spares, leftovers)
 
 
 def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:

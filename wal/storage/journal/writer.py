@@ -1,4 +1,4 @@
-"""Writer: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
+"""JournalWriter: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
 
 There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for everything that
 blocks. Only one of them writes at a time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of
@@ -46,10 +46,10 @@ from wal.storage.journal.log_tail import ActiveSegment, LogTail
 __all__ = [
     "LOOP_BYTES_MAX",
     "Answer",
+    "JournalWriter",
     "LoopPath",
     "ThreadPath",
     "WritePath",
-    "Writer",
     "loop_bytes_max",
     "loop_write",
     "unknown_outcome",
@@ -475,7 +475,7 @@ def _not_written(failure: WALError) -> WALError:
     return failure
 
 
-class Writer:
+class JournalWriter:
     """Writes frames to the tail of a log; it is used on the loop, but for `finish` and `join`."""
 
     def __init__(

@@ -16,8 +16,8 @@ from wal.storage.base import LogBackend
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.broker_settings import Allowances, check_policies, frame_bytes_limit
-from wal.storage.pulsar.connection import Connection, patiently
-from wal.storage.pulsar.control import Control, ControlRecord, RecordStore
+from wal.storage.pulsar.connection import PulsarConnection, patiently
+from wal.storage.pulsar.control import Control, PulsarControlRecord, RecordStore
 from wal.storage.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.log import PulsarLog
@@ -42,7 +42,7 @@ class PulsarBackend(LogBackend):
         self._address = address
         self._records = records
         self._allowed = allowed or Allowances()
-        self._connection = Connection(address)
+        self._connection = PulsarConnection(address)
         self._admin = Admin(address)
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
@@ -106,7 +106,9 @@ class PulsarBackend(LogBackend):
         self._closed = True
         self._connection.abandon()
 
-    async def _open(self, control: Control, before: ControlRecord, term: int, checkpoint: int | None) -> PulsarLog:
+    async def _open(
+        self, control: Control, before: PulsarControlRecord, term: int, checkpoint: int | None
+    ) -> PulsarLog:
         await self._connection.run(lambda: self._make_topics(control.pchannel))
         opened = await open_log(self._connection, self._admin, control, term=term, checkpoint=checkpoint, before=before)
         return PulsarLog(opened, frame_bytes_limit=self.frame_bytes_limit)
@@ -153,7 +155,7 @@ class PulsarBackend(LogBackend):
             allowed=self._allowed,
         )
 
-    def _holds_frames(self, topic: str, record: ControlRecord | None) -> bool:
+    def _holds_frames(self, topic: str, record: PulsarControlRecord | None) -> bool:
         """Whether the topic holds anything except the marks of owners that wrote nothing."""
         ledgers = self._admin.ledgers(topic)
         if not ledgers:

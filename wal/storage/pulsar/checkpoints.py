@@ -15,7 +15,7 @@ import google_crc32c
 
 from wal.errors import CorruptionError
 from wal.storage.pulsar.address import text_of
-from wal.storage.pulsar.connection import Connection, failure, position_of_id
+from wal.storage.pulsar.connection import PulsarConnection, failure, position_of_id
 from wal.storage.pulsar.control import Control, SavedState
 from wal.storage.pulsar.layout import KIND, PIECE
 from wal.storage.pulsar.topic import TopicReader, move_cursor
@@ -29,7 +29,7 @@ class Checkpoints:
     """The checkpoints of one log in one term."""
 
     def __init__(
-        self, connection: Connection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES
+        self, connection: PulsarConnection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES
     ) -> None:
         self._connection = connection
         self._control = control
@@ -87,7 +87,7 @@ class Checkpoints:
         return SavedState(positions[0], positions[-1], save, len(blob), google_crc32c.value(blob))
 
 
-def read_state(connection: Connection, topic: str, saved: SavedState) -> bytes:
+def read_state(connection: PulsarConnection, topic: str, saved: SavedState) -> bytes:
     """Returns a state from the topic of checkpoints. Blocks. Raises CorruptionError when it is damaged."""
     reader = TopicReader(connection, topic, saved.first)
     parts: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Connection: the client of one Pulsar, and the threads for its blocking calls.
+"""PulsarConnection: the client of one Pulsar, and the threads for its blocking calls.
 
 Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. The only call of the client's library on the loop is
 `send_async`, which only queues. A caller that waits for a thread can be cancelled; the thread still finishes its call.
@@ -39,7 +39,7 @@ __all__ = [
     "CLIENT_LOG",
     "READ_AHEAD",
     "ClientLog",
-    "Connection",
+    "PulsarConnection",
     "check_requirements",
     "close_producer",
     "failure",
@@ -197,7 +197,7 @@ def check_requirements(address: PulsarAddress) -> None:
             ) from error
 
 
-class Connection:
+class PulsarConnection:
     """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it.
 
     `readers`: how many calls of `read` are made at once; each has a thread, created when it is first needed.
@@ -382,7 +382,7 @@ def close_producer(producer: pulsar.Producer) -> None:
         pass  # it was fenced, or its broker is gone
 
 
-def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
+def patiently(connection: PulsarConnection, call: Callable[[], _T], doing: str) -> _T:
     """Returns the result of a call, retrying while the broker moves the topic. Blocks."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -410,7 +410,7 @@ def is_one_of(error: Exception, *names: str) -> bool:
     )
 
 
-_started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+_started: Final[weakref.WeakSet[PulsarConnection]] = weakref.WeakSet()
 
 
 def _end_all() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
 from wal.storage.pulsar.ledgers import LedgerRecord
 
-__all__ = ["Control", "ControlRecord", "RecordStore", "SavedState"]
+__all__ = ["Control", "PulsarControlRecord", "RecordStore", "SavedState"]
 
 CHANGES_MAX: Final = 100
 """The most records in one swap, below the 128 operations that every KV accepts."""
@@ -55,7 +55,7 @@ class SavedState(msgspec.Struct, frozen=True, gc=False):
     crc: int
 
 
-class ControlRecord(msgspec.Struct, frozen=True):
+class PulsarControlRecord(msgspec.Struct, frozen=True):
     """The control record of a log. `term`: that of the owner, 0 before the first. `earliest`: the first event that is not truncated.
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
@@ -82,7 +82,7 @@ class Control:
 
     def __init__(self, store: RecordStore, pchannel: str) -> None:
         self.pchannel = pchannel
-        self.record: ControlRecord
+        self.record: PulsarControlRecord
         self.terms: dict[int, int] = {}
         """The position of the mark of each term."""
         self.ledgers: dict[int, LedgerRecord] = {}
@@ -91,7 +91,7 @@ class Control:
         self._text: str | None = None
         self._turn = asyncio.Lock()
 
-    async def load(self) -> ControlRecord | None:
+    async def load(self) -> PulsarControlRecord | None:
         """Loads all records and returns the control record; None when there is none."""
         text = await self._load_text()
         if text is None:
@@ -100,7 +100,7 @@ class Control:
         await self._load_others()
         return self.record
 
-    async def look(self) -> ControlRecord | None:
+    async def look(self) -> PulsarControlRecord | None:
         """Loads the control record and `terms`, but not `ledgers`, for a process that only reads; None when there is no record."""
         text = await self._load_text()
         if text is None:
@@ -114,7 +114,7 @@ class Control:
 
     async def create(self, incarnation: int) -> None:
         """Stores the record of a log that was never opened; it may replace a log without a frame."""
-        record = ControlRecord(VERSION, incarnation)
+        record = PulsarControlRecord(VERSION, incarnation)
         text = _encode(record)
         removals = [self._terms + str(term) for term in self.terms] + [self._ledgers + str(one) for one in self.ledgers]
         while not await self._store.compare_and_swap(self._key, self._text, text, removals=removals[:CHANGES_MAX]):
@@ -123,7 +123,7 @@ class Control:
             )
         self._text, self.record, self.terms, self.ledgers = text, record, {}, {}
 
-    async def claim(self, term: int) -> ControlRecord:
+    async def claim(self, term: int) -> PulsarControlRecord:
         """Makes this the owner's term and returns the previous record. Raises ChannelFencedError unless it is above every earlier term."""
         async with self._turn:
             while True:
@@ -233,7 +233,7 @@ class Control:
             self._text, self.record = text, self._decode(text)
 
     async def _swap(
-        self, changed: ControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
+        self, changed: PulsarControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
     ) -> bool:
         text = _encode(changed)
         if not await self._store.compare_and_swap(self._key, self._text, text, saves=saves, removals=removals):
@@ -241,7 +241,7 @@ class Control:
         self._text, self.record = text, changed
         return True
 
-    def _decode(self, text: str) -> ControlRecord:
+    def _decode(self, text: str) -> PulsarControlRecord:
         try:
             record = _decoder.decode(text)
         except msgspec.DecodeError as error:
@@ -255,10 +255,10 @@ class Control:
         return record
 
 
-def _encode(record: ControlRecord) -> str:
+def _encode(record: PulsarControlRecord) -> str:
     return _encoder.encode(record).decode()
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(ControlRecord)
+_decoder: Final = msgspec.json.Decoder(PulsarControlRecord)
 _ledgers: Final = msgspec.json.Decoder(LedgerRecord)

@@ -3,7 +3,7 @@
 Owns the writer, the reader, truncation and checkpoints, and the order in which they end. The loop only queues and answers; every call that
 waits for Pulsar runs in a thread.
 
-Truncation: the position where the log begins, the one where its recovery begins, and what Pulsar may delete below both.
+PulsarTruncation: the position where the log begins, the one where its recovery begins, and what Pulsar may delete below both.
 
 Owns the order of the steps. The earliest event is first stored in the control record; only then is the durable cursor advanced, past
 messages that neither a reader nor the next recovery needs. Pulsar deletes whole ledgers, when they are full and its own retention allows
@@ -29,13 +29,13 @@ from wal.storage.pulsar.control import CHANGES_MAX
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.ledgers import LedgerRecord
 from wal.storage.pulsar.opening import Opened
-from wal.storage.pulsar.reader import LogReader
+from wal.storage.pulsar.reader import PulsarReader
 from wal.storage.pulsar.topic import move_cursor
-from wal.storage.pulsar.writer import Writer
+from wal.storage.pulsar.writer import PulsarWriter
 
 __all__ = [
     "PulsarLog",
-    "Truncation",
+    "PulsarTruncation",
 ]
 
 _T = TypeVar("_T")
@@ -63,8 +63,8 @@ class PulsarLog(PChannelLog):
         self._working: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._writer = Writer(opened, ledger_full=self._ledger_full)
-        self._reader = LogReader(
+        self._writer = PulsarWriter(opened, ledger_full=self._ledger_full)
+        self._reader = PulsarReader(
             opened.connection,
             opened.topic,
             opened.ledgers,
@@ -75,7 +75,7 @@ class PulsarLog(PChannelLog):
             kept_from=lambda: opened.control.record.kept_from,
             term_at=opened.control.term_at,
         )
-        self._truncation = Truncation(opened, floor_before=self._reader.floor_before)
+        self._truncation = PulsarTruncation(opened, floor_before=self._reader.floor_before)
         self._checkpoints = Checkpoints(
             opened.connection,
             opened.control,
@@ -255,7 +255,7 @@ class PulsarLog(PChannelLog):
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
 
 
-class Truncation:
+class PulsarTruncation:
     """Truncates one log. `floor_before` returns the fencing floor below a position; it blocks."""
 
     def __init__(self, opened: Opened, *, floor_before: Callable[[int], FencingFloor]) -> None:

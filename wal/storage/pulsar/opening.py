@@ -17,8 +17,8 @@ from wal.errors import CorruptionError
 from wal.storage.base import LogState
 from wal.storage.pulsar.address import entry_of, ledger_of, text_of
 from wal.storage.pulsar.admin import Admin
-from wal.storage.pulsar.connection import Connection, close_producer, failure, is_one_of, patiently
-from wal.storage.pulsar.control import Control, ControlRecord
+from wal.storage.pulsar.connection import PulsarConnection, close_producer, failure, is_one_of, patiently
+from wal.storage.pulsar.control import Control, PulsarControlRecord
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import Mark
@@ -35,7 +35,7 @@ FENCED: Final = ("ProducerFenced", "AlreadyClosed")
 class Opened(msgspec.Struct):
     """A log that was taken over, for PulsarLog. `producer` is Pulsar's fencing producer."""
 
-    connection: Connection
+    connection: PulsarConnection
     control: Control
     producer: Any
     ledgers: LedgerTable
@@ -48,13 +48,13 @@ class Opened(msgspec.Struct):
 
 
 async def open_log(
-    connection: Connection,
+    connection: PulsarConnection,
     admin: Admin,
     control: Control,
     *,
     term: int,
     checkpoint: int | None,
-    before: ControlRecord,
+    before: PulsarControlRecord,
 ) -> Opened:
     """Takes over the log in `term`, which was claimed when the control record was `before`. Its topics exist.
 
@@ -106,13 +106,13 @@ async def open_log(
     return Opened(connection, control, producer, ledgers, floors, topic, mark, floor, state, checkpoint)
 
 
-def check_checkpoint(topic: str, record: ControlRecord, checkpoint: int | None) -> None:
+def check_checkpoint(topic: str, record: PulsarControlRecord, checkpoint: int | None) -> None:
     """Raises CorruptionError when the log no longer holds the messages after this checkpoint."""
     if checkpoint is not None and checkpoint < record.kept_from:
         raise _lost_checkpoint(topic, record.kept_from, None, checkpoint)
 
 
-async def _take_over(connection: Connection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
+async def _take_over(connection: PulsarConnection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
     """Returns the producer, the only one from now on, and the position of its mark.
 
     A writer of a lower term may fence after this one. That writer then learns that it is too late, but this producer is fenced as well, so
@@ -137,7 +137,7 @@ async def _take_over(connection: Connection, control: Control, topic: str, mark:
     raise AssertionError
 
 
-def _known_floors(control: Control, record: ControlRecord) -> FloorIndex:
+def _known_floors(control: Control, record: PulsarControlRecord) -> FloorIndex:
     """Returns the fencing floors that the metadata knows."""
     floors = FloorIndex()
     floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
@@ -148,7 +148,7 @@ def _known_floors(control: Control, record: ControlRecord) -> FloorIndex:
 
 
 def _check_kept(
-    topic: str, control: Control, record: ControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
+    topic: str, control: Control, record: PulsarControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
 ) -> None:
     """Raises CorruptionError when Pulsar has lost messages that were not released."""
     kept = record.kept_from

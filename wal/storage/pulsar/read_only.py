@@ -22,12 +22,12 @@ from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.pulsar.address import ledger_of, position_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
-from wal.storage.pulsar.connection import Connection
-from wal.storage.pulsar.control import ControlRecord
+from wal.storage.pulsar.connection import PulsarConnection
+from wal.storage.pulsar.control import PulsarControlRecord
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.ledgers import LedgerTable
-from wal.storage.pulsar.reader import LogReader
+from wal.storage.pulsar.reader import PulsarReader
 from wal.storage.pulsar.recovery import end_before
 
 __all__ = ["LookAtControl", "ReadOnlyTopic"]
@@ -42,7 +42,7 @@ request."""
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.25
 
-LookAtControl = Callable[[], tuple[ControlRecord, dict[int, int]]]
+LookAtControl = Callable[[], tuple[PulsarControlRecord, dict[int, int]]]
 """Returns the current control record, and the position of the mark of each term."""
 
 
@@ -52,7 +52,7 @@ class ReadOnlyTopic:
     refresh_waits: bool = True
 
     def __init__(
-        self, connection: Connection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int
+        self, connection: PulsarConnection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int
     ) -> None:
         self.pchannel = pchannel
         self.incarnation = incarnation
@@ -65,7 +65,7 @@ class ReadOnlyTopic:
         self._admin = admin
         self._look = look
         self._floors = FloorIndex()
-        self._record: ControlRecord
+        self._record: PulsarControlRecord
         self._terms: dict[int, int] = {}
         self._end = 0
         self._promised_tick = 0
@@ -74,7 +74,7 @@ class ReadOnlyTopic:
         self._fresh_until_s = 0.0
         self._closed = False
         self._newest: tuple[int, int] | None = None
-        self._reader = LogReader(
+        self._reader = PulsarReader(
             connection,
             self.topic,
             self.ledgers,
@@ -120,7 +120,7 @@ class ReadOnlyTopic:
         return self.ledgers.bytes_between(start, end)
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns the wanted frames in [start, end), see `LogReader.page`. Raises TruncatedError also for frames that are truncated
+        """Returns the wanted frames in [start, end), see `PulsarReader.page`. Raises TruncatedError also for frames that are truncated
         meanwhile."""
         self._check_open()
         return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
@@ -151,7 +151,7 @@ class ReadOnlyTopic:
         return self._patiently(lambda: read_state(self._connection, topic, saved))
 
     def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """Returns all frames in [start, end) by their heads, see `LogReader.heads`."""
+        """Returns all frames in [start, end) by their heads, see `PulsarReader.heads`."""
         return self._reading(start, end, lambda: self._reader.heads(start, end, bytes_max))
 
     def has_writer(self) -> bool:
@@ -213,7 +213,7 @@ class ReadOnlyTopic:
             self.ledgers.added(position, 0)
         return position + 1
 
-    def _take_over(self, record: ControlRecord, terms: dict[int, int], end: int) -> None:
+    def _take_over(self, record: PulsarControlRecord, terms: dict[int, int], end: int) -> None:
         """Applies the current metadata. Raises CorruptionError when the topic is not the one that it describes."""
         if record.incarnation != self.incarnation:
             raise ClosedError(

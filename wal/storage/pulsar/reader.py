@@ -1,4 +1,4 @@
-"""LogReader: reads pages of frames from a topic, for any number of readers at once, while the writer writes.
+"""PulsarReader: reads pages of frames from a topic, for any number of readers at once, while the writer writes.
 
 Owns: a few topic readers that stopped where a page ended, so that the next page continues there; and the start of a read anywhere else,
 which first finds the fencing floor there (wal.storage.pulsar.fencing_floor). A page is in memory: using it never reads anything.
@@ -24,14 +24,14 @@ from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind, RunName
 from wal.message import FORM_PULSAR, LogPosition, MessageID
 from wal.storage.base import FramePage, StoredFrame
 from wal.storage.pulsar.address import text_of
-from wal.storage.pulsar.connection import READ_AHEAD, Connection
+from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection
 from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.ledgers import LedgerTable
-from wal.storage.pulsar.topic import Entry, TopicReader, damaged
+from wal.storage.pulsar.topic import TopicEntry, TopicReader, damaged
 
-__all__ = ["LogReader"]
+__all__ = ["PulsarReader"]
 
 IDLE_MAX: Final = 4
 """Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
@@ -51,7 +51,7 @@ class _Idle(msgspec.Struct, frozen=True, gc=False):
     since_s: float
 
 
-class LogReader:
+class PulsarReader:
     """Reads one log. `earliest` and `kept_from` must be current; `term_at` returns the last term whose mark is below a position."""
 
     idle_s: ClassVar[float] = 30.0
@@ -59,7 +59,7 @@ class LogReader:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PulsarConnection,
         topic: str,
         ledgers: LedgerTable,
         floors: FloorIndex,
@@ -259,7 +259,7 @@ class LogReader:
         next_position = end if at is None or at >= end else at
         return FramePage(frames, next_position, last_event, promised_tick)
 
-    def _view(self, entry: Entry) -> FrameView:
+    def _view(self, entry: TopicEntry) -> FrameView:
         assert entry.header is not None
         data, head = entry.data, entry.header.head_bytes
         try:
@@ -349,7 +349,7 @@ class LogReader:
             self._busy.discard(reader)
         reader.close()
 
-    def _moves(self, floor: FencingFloor, entry: Entry) -> bool:
+    def _moves(self, floor: FencingFloor, entry: TopicEntry) -> bool:
         """Advances the floor past this message; returns whether it is a frame that counts. Raises CorruptionError when frames are
         missing."""
         if entry.mark is not None:

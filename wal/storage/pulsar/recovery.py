@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
@@ -38,7 +38,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 def end_before(
-    connection: Connection,
+    connection: PulsarConnection,
     topic: str,
     position: int,
     *,
@@ -93,7 +93,7 @@ def missing_records(ledgers: LedgerTable, look: Callable[..., LogEnd]) -> dict[i
 
 
 def _read(
-    connection: Connection,
+    connection: PulsarConnection,
     topic: str,
     begin: int,
     end: int,

@@ -15,13 +15,13 @@ import msgspec
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, entry_of, ledger_of, text_of
-from wal.storage.pulsar.connection import Connection, failure, position_of_id
+from wal.storage.pulsar.connection import PulsarConnection, failure, position_of_id
 from wal.storage.pulsar.layout import Mark, mark_of, mark_properties
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["Entry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
+__all__ = ["TopicEntry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 90.0
 _log: Final = logging.getLogger("wal.pulsar")
 
 
-class Entry(msgspec.Struct, gc=False):
+class TopicEntry(msgspec.Struct, gc=False):
     """A message: its position and its bytes. A mark of the log has `mark`, a frame of the log has `header`; other messages have neither."""
 
     position: int
@@ -45,7 +45,7 @@ class TopicReader:
     `start`: the position of the message to begin with; None: the beginning of the topic. With `after` the reader begins after it.
     """
 
-    def __init__(self, connection: Connection, topic: str, start: int | None, *, after: bool = False) -> None:
+    def __init__(self, connection: PulsarConnection, topic: str, start: int | None, *, after: bool = False) -> None:
         self._connection = connection
         self._topic = topic
         self._start = start
@@ -53,7 +53,7 @@ class TopicReader:
         self._closed = False
         self.last: int | None = start if after else None
 
-    def next(self, incarnation: int) -> Entry:
+    def next(self, incarnation: int) -> TopicEntry:
         """Returns the next message, which must be known to exist.
 
         Raises StorageError when Pulsar does not return it within `TIMEOUT_S`, CorruptionError for a message that cannot be a frame.
@@ -69,7 +69,7 @@ class TopicReader:
         data = message.data()
         if not data:
             mark = mark_of(message.properties(), position)
-            return Entry(position, data, mark if mark is not None and mark.incarnation == incarnation else None)
+            return TopicEntry(position, data, mark if mark is not None and mark.incarnation == incarnation else None)
         try:
             header = FrameHeader.unpack(data)
         except CorruptionError as error:
@@ -80,7 +80,7 @@ class TopicReader:
                 self._topic,
                 position,
             )
-        return Entry(position, data, None, header if header.incarnation == incarnation else None)
+        return TopicEntry(position, data, None, header if header.incarnation == incarnation else None)
 
     def message(self) -> pulsar.Message:
         """Returns the next raw message, in a topic that is not a log."""
@@ -138,11 +138,11 @@ class TopicReader:
 
 
 def read_entries(
-    connection: Connection, topic: str, after: int, last: int, incarnation: int
-) -> list[tuple[int, Entry]]:
+    connection: PulsarConnection, topic: str, after: int, last: int, incarnation: int
+) -> list[tuple[int, TopicEntry]]:
     """Returns the messages after this position up to `last`, which must exist: their sizes, and the entries without bytes. Blocks."""
     reader = TopicReader(connection, topic, after, after=True)
-    found: list[tuple[int, Entry]] = []
+    found: list[tuple[int, TopicEntry]] = []
     try:
         while not found or found[-1][1].position < last:
             entry = reader.next(incarnation)
@@ -158,7 +158,7 @@ def send_mark(producer: pulsar.Producer, mark: Mark) -> int:
     return position_of_id(producer.send(b"", properties=mark_properties(mark)))
 
 
-def move_cursor(connection: Connection, topic: str, last: int) -> None:
+def move_cursor(connection: PulsarConnection, topic: str, last: int) -> None:
     """Tells Pulsar that messages up to this position are no longer needed. Blocks; a failure is logged, and the next opening repeats
     it."""
     import pulsar

@@ -1,4 +1,4 @@
-"""Writer: writes frames into a topic in order, several in flight at once, and answers each with its position.
+"""PulsarWriter: writes frames into a topic in order, several in flight at once, and answers each with its position.
 
 Owns: the producer, the frames in flight, and the fencing floor after the last answered frame. Sending only queues a frame in the client,
 whose answers come back to the loop. An answer that directly follows the previous one (the next entry of the same ledger) is accepted. Any
@@ -36,13 +36,13 @@ from wal.storage.pulsar.connection import close_producer, failure, is_refusal, p
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.opening import Opened
 from wal.storage.pulsar.repair import Outage, Repair, WriterAction, WriterEvent, WriterState
-from wal.storage.pulsar.topic import Entry, read_entries, send_mark
+from wal.storage.pulsar.topic import TopicEntry, read_entries, send_mark
 
 __all__ = [
     "ClientWindow",
     "Flight",
     "FramesInFlight",
-    "Writer",
+    "PulsarWriter",
     "error_for",
 ]
 
@@ -206,7 +206,7 @@ away."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
-class Writer:
+class PulsarWriter:
     """The writer of one log in one term. `ledger_full` is called with the position of the first message of each new ledger."""
 
     def __init__(self, opened: Opened, *, ledger_full: Callable[[int], None]) -> None:
@@ -483,7 +483,7 @@ class Writer:
                 outcome_unknown=True,
             ) from problem
 
-    def _take_in(self, entries: list[tuple[int, Entry]]) -> None:
+    def _take_in(self, entries: list[tuple[int, TopicEntry]]) -> None:
         """Counts the messages read, by the fencing floor as every reader does, and sets the position of each frame in flight."""
         floor, waiting = self._floor, self._flights.by_number()
         for size, entry in entries:

@@ -21,7 +21,16 @@ import msgspec
 from wal.frame import RunName
 from wal.write.idempotency.keys import Key
 
-__all__ = ["RUN_KEYS", "Claim", "Entry", "Kept", "KeyRun", "KeyWindow", "Scope", "Scopes"]
+__all__ = [
+    "RUN_KEYS",
+    "Claim",
+    "Kept",
+    "KeyEntry",
+    "KeyRun",
+    "KeyWindow",
+    "Scope",
+    "Scopes",
+]
 
 RUN_KEYS: Final = 256
 """The most keys of a run that is claimed or stored: a key is searched in its run one by one, when it is appended again."""
@@ -41,7 +50,7 @@ class Scope(msgspec.Struct, eq=False, gc=False):
     names: tuple[RunName, ...]
     uses: int = 0
     live: bool = True
-    keys: dict[str, Entry] = {}
+    keys: dict[str, KeyEntry] = {}
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
@@ -112,7 +121,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     keepalive_ms: int = 0
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class KeyEntry(msgspec.Struct, eq=False, gc=False):
     """What a scope knows of the plain keys of a run: the claim of each while they are pending, then the result `kept` of the first.
 
     It does not lead back to its scope, because the garbage collector would not find such a cycle.
@@ -144,10 +153,10 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
     tick: int
     txn_id: int = 0
     keepalive_ms: int = 0
-    entry: Entry | None = None
+    entry: KeyEntry | None = None
 
     @classmethod
-    def known(cls, scope: Scope, entry: Entry, kept: Kept) -> KeyRun:
+    def known(cls, scope: Scope, entry: KeyEntry, kept: Kept) -> KeyRun:
         """Returns the run of an entry that is remembered from now on: the result of its first key is `kept`."""
         entry.claims, entry.kept = None, kept
         return cls(scope, entry.keys, kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms, entry)
@@ -215,7 +224,7 @@ class KeyWindow:
         self.cut = cut
         for run in runs:
             run.scope.uses += len(run.keys)
-            entry = Entry(run.keys)
+            entry = KeyEntry(run.keys)
             kept = Kept(run.position, run.index, run.tick, run.txn_id, run.keepalive_ms)
             run.scope.keys.update(dict.fromkeys(run.keys, entry))
             self._runs.append(KeyRun.known(run.scope, entry, kept))
@@ -267,7 +276,7 @@ class KeyWindow:
             end = min(start + count, len(run.keys))
             keys = run.keys[start:end]
             self._bytes -= sum(map(len, keys))
-            found: list[Entry | None] = list(map(known.pop, keys, repeat(None)))
+            found: list[KeyEntry | None] = list(map(known.pop, keys, repeat(None)))
             entry = run.entry
             if found.count(entry) != len(keys):
                 # Some were appended again after they had expired: these have newer entries.

@@ -18,7 +18,7 @@ from typing import cast
 from wal.frame import FrameView, RunName
 from wal.write.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.write.idempotency.producers import Producers
-from wal.write.idempotency.scopes import RUN_KEYS, Claim, Entry, Kept, KeyRun, KeyWindow, Scope, Scopes
+from wal.write.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyEntry, KeyRun, KeyWindow, Scope, Scopes
 from wal.write.idempotency.state import decode_state, encode_state
 
 __all__ = ["IdempotencyTable"]
@@ -70,7 +70,7 @@ class IdempotencyTable:
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
         claim = Claim(scope, key, barrier)
-        scope.keys[key] = Entry([key], [claim])
+        scope.keys[key] = KeyEntry([key], [claim])
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
@@ -157,7 +157,7 @@ class IdempotencyTable:
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
             if event.sequence is None:
-                entry = scope.keys[event.text] = Entry([event.text])
+                entry = scope.keys[event.text] = KeyEntry([event.text])
                 self._window.add(KeyRun.known(scope, entry, kept))
             else:
                 self.producers.durable(scope, event.text, event.sequence, kept)
@@ -198,7 +198,7 @@ class IdempotencyTable:
         scope = claims[0].scope
         entry = scope.keys[cast("str", claims[0].key)]
         if entry.claims != claims:  # a part of what was claimed: the others are in another frame, or have failed
-            entry = Entry([cast("str", claim.key) for claim in claims])
+            entry = KeyEntry([cast("str", claim.key) for claim in claims])
             scope.keys.update(dict.fromkeys(entry.keys, entry))
         run = KeyRun.known(scope, entry, kept)
         if scope.live:
@@ -210,7 +210,7 @@ class IdempotencyTable:
 def _claim_new(scope: Scope, keys: list[str]) -> list[Claim] | None:
     """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
     known = scope.keys
-    before, entry = len(known), Entry(keys)
+    before, entry = len(known), KeyEntry(keys)
     for _ in map(known.setdefault, keys, repeat(entry)):
         pass
     if len(known) != before + len(keys):
