@@ -1,13 +1,23 @@
-"""Progress: the state of one read, from its beginning to its end.
+"""Progress: the state of one read, from its beginning to its end. How a read begins, continues and ends. Pure.
 
-Owns the end of the read, the current page, the messages of its current frame, and the progress of the read; `start` decides where it
-begins. Its caller drives it: it looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages.
-Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
-nothing for this reader. A progress never waits and never fetches: a scanner, the bridge and Spark do that around it.
+    begin --> advance --PAGE--> take --> assemble --> MESSAGES --> hand_over --+
+                 ^  |                                                          |
+                 |  +--TAIL--> the caller waits for the log to move            |
+                 |  +--END---> everything that was asked for was handed over   |
+                 +-------------------------------------------------------------+
 
-ReadStart: where a read begins, decided once from its policy, from the position it resumes at, or from a cursor. Pure.
+Whoever reads drives it and fetches around it: a scanner on an event loop (`loop.py`), `wal.bridge` and Spark's tasks in a thread. It
+looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages. It never waits and never fetches.
 
-It also says which events of the first frames do not belong to the read: pages begin at a frame, reads at an event.
+* The beginning is decided once (`ReadStart`): from the deliver policy, from the position that is resumed, or from a cursor. Pages begin
+  at a frame and reads at an event, so it also says which events of the first frames do not belong to the read.
+* Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
+  nothing for this reader. A caller that is cancelled before a hand-over gets the same messages again.
+* The end is the tick or the position that the options name, or the durable end when the read began without following.
+
+What can go wrong: the next page was truncated (TruncatedError names the earliest event that is left), the log is damaged
+(CorruptionError), or it ends below what was read before (LogWentBackError). A vchannel that is created on another pchannel moves the read
+there (`move`).
 """
 
 from __future__ import annotations

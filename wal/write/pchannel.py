@@ -1,9 +1,25 @@
-"""The PChannel actor: one pchannel in one term, which all vchannels on it share.
+"""The PChannel actor: one pchannel in one term, which all vchannels on it share. What happens when a lease, a disk or a connection is lost.
 
 Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
 broadcasts, and the start, failure and end of the pchannel. It is the member of the group that receives timer turns and ticks. `VChannel`
-decides about the operations on one vchannel, `FramePipeline` turns submissions into frames. Once the pchannel has failed, every later
-operation fails with the same cause.
+decides about the operations on one vchannel, `FramePipeline` turns submissions into frames.
+
+    opening --start--> open --drain--> closing --finish--> closed
+                        |
+                        +--fail--> failed, for good: every later operation gets the same cause
+
+`fail` is the one place where a pchannel is lost. What was in flight has an unknown outcome, unless the backend answered; what was not
+handed over was certainly not written; readers end with the error, and no tick is promised any more. It comes from:
+
+* **a lease** (`lease.py`): asked in `holds_lease` wherever an answer leaves, so a process that was stopped answers nothing afterwards;
+* **a disk**, or any other storage: a write that failed comes from `FramePipeline._settled`, a log that failed by itself from
+  `log.failed`; a full disk is no failure: the backend refuses the frame, and the log goes on when there is room;
+* **another writer**: the backend finds a higher term and answers ChannelFencedError;
+* **the metadata**, when no tick can be saved at the end, and a defect in this code (`poisoned`).
+
+A lost **connection** of a client does not reach the pchannel: what it sent is written, and the client asks again on a new one, or gives
+an UnknownOutcomeError to its caller (`wal/client/producer.py`); a change that it has given up meanwhile is refused (`wal/node/fence.py`).
+A lost connection of the backend to Pulsar is repaired by its writer (`wal/storage/pulsar/repair.py`), or ends as a failed storage.
 """
 
 from __future__ import annotations

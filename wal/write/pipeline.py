@@ -1,15 +1,23 @@
-"""FramePipeline: the way of submissions into the log of a pchannel, one frame at a time (group commit).
+"""FramePipeline: the way of submissions into the log of a pchannel, one frame at a time (group commit). How an append is made durable.
 
     submit --> waiting --cut--> prepared --hand over--> in flight --settled--> durable: the callers have their results
                   ^                |                        |
                   +----withdraw----+                        +--> refused or failed: the callers have the error
 
-Everything that was submitted in one turn of the group becomes one frame at the end of the turn. The frame gets its ticks and is handed to
-the backend in that same turn, so ids, ticks and delivery have one order. The backend says how many frames it takes at a time
-(two if it syncs one while the next is built); what is submitted meanwhile waits and makes the following frame larger.
+1. A call checks the message, takes room in flight and tells the vchannel's actor (`wal/node/appends.py`). The actors of a pchannel share
+   one inbox and one turn (`actors/group.py`), so all calls have one order.
+2. The vchannel decides (`vchannel.py`) and submits. Everything that was submitted in one turn of the group becomes one frame at the end
+   of the turn. The frame gets its ticks and is handed to the backend in that same turn, so ids, ticks and delivery have one order.
+3. The backend writes and syncs it off the loop (a journal: `wal/storage/journal/writer.py`), and says how many frames it takes at a time
+   (two if it syncs one while the next is built); what is submitted meanwhile waits and makes the following frame larger.
+4. Its answer comes back in `_settled`: the lease is asked, the durable end moves, readers wake, and the callers get their results.
 
 **Only `_hand_over` hands a frame to the backend, and its answer arrives only in `_settled`.** Every submission is settled exactly once:
 resolved when its frame is durable, failed otherwise.
+
+What can go wrong: there are no ticks (the frame stays prepared until the oracle has saved more); the backend refuses a frame before it
+touched the log (a full disk: its callers get the error, the sequence is used again, the log goes on); the write fails, or the lease is
+lost (the pchannel fails for good: `PChannel.fail`). A caller that is cancelled changes nothing: what was submitted is written.
 """
 
 from __future__ import annotations
