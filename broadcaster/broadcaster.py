@@ -87,7 +87,7 @@ class Broadcaster(Actor):
         lifecycle.saver.remove(recovered.garbage)
         # A drop just before that opening ended may have been the last ack.
         waiting = [task.broadcast_id for task, _ in recovered.tasks if task.state is BroadcastState.WAIT_ACK]
-        dropped = operator.dropped(waiting) if waiting else {}
+        dropped = await operator.dropped(waiting) if waiting else {}
         for task, content in recovered.tasks:
             task.ack_rest(dropped.get(task.broadcast_id, ()))
             if task.finished:

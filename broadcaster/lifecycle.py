@@ -9,7 +9,7 @@ never waits, and it decides neither what is written next (the task does) nor whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from wal.message import BroadcastHeader, CopyOutcomes, encode_properties
 
 __all__ = ["BroadcastLifecycle"]
 
+ASK_AGAIN_S: Final = 1.0
 SINGLE_FRAMES_A_COLLECTION: Final = 64
 """After this many finished broadcasts without a done mark, the tombstones over the bounds are removed."""
 
@@ -64,6 +65,8 @@ class BroadcastLifecycle:
         self.closing = False
         self._operator = operator
         self._jobs = jobs
+        self._clock = clock
+        self._tell = tell
         self._to_ask: dict[int, Running] = {}
         """Broadcasts that may wait for the ack of a vchannel that was dropped."""
 
@@ -215,7 +218,7 @@ class BroadcastLifecycle:
             for running in touched:
                 self._progress(running)
             if self._to_ask:
-                self._ack_dropped()
+                self._ask_dropped()
         self.writer.flush()
         self.saver.flush()
 
@@ -264,14 +267,33 @@ class BroadcastLifecycle:
         settle(*replies)
         running.callers.answer_watchers(running.callers.watch_once, running.owner)
 
-    def _ack_dropped(self) -> None:
-        """Counts the drop of a vchannel that had its copy as the ack of that copy."""
+    def _ask_dropped(self) -> None:
+        """Asks which vchannels had their copy and were dropped."""
         asked, self._to_ask = self._to_ask, {}
-        for broadcast_id, vchannels in self._operator.dropped(asked).items():
+        self._jobs.run(self._operator.dropped(tuple(asked)), partial(self._ack_dropped, asked))
+
+    def _ack_dropped(
+        self, asked: dict[int, Running], dropped: Mapping[int, Collection[str]], error: BaseException | None
+    ) -> None:
+        """Counts the drop of a vchannel that had its copy as the ack of that copy."""
+        if error is not None:
+            if not isinstance(error, WALError):
+                raise error
+            self._clock.call_later(ASK_AGAIN_S, partial(self._tell, partial(self._ask_again, frozenset(asked))))
+            return
+        for broadcast_id, vchannels in dropped.items():
             running = asked[broadcast_id]
-            for vchannel in vchannels:
-                running.acks.add(running.task.ack(vchannel))
-            self.table.touch(running)
+            if running.task.state is BroadcastState.WAIT_ACK and not running.finishing:
+                for vchannel in vchannels:
+                    running.acks.add(running.task.ack(vchannel))
+                self.table.touch(running)
+
+    def _ask_again(self, asked: frozenset[int]) -> None:
+        """Asks again for those of these broadcasts that are still running: the pchannels could not answer."""
+        for running in self.table:
+            if running.task.broadcast_id in asked:
+                running.dropped = True
+                self.table.touch(running)
 
     def _save_delayed(self, error: WALError) -> None:
         """Tells the callers that wait for the end of a broadcast that its save has to be retried, perhaps for long."""

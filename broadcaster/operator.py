@@ -30,7 +30,10 @@ class CopiesAnswer(Protocol):
 
 
 class AppendOperator(Protocol):
-    """A log, as its broadcaster sees it. All methods are called on one event loop."""
+    """A log, as its broadcaster sees it. All methods are called on one event loop.
+
+    A method that is not async asks a local table, or only tells: the pchannels may be on other machines.
+    """
 
     def allocate_id(self) -> int:
         """Returns a fresh time tick: unique, and above all earlier ones. Raises WouldBlockError if none is available without waiting."""
@@ -83,9 +86,12 @@ class AppendOperator(Protocol):
         """Reads the content of a copy from this log. Called only for broadcasts that are in the log and were not forgotten."""
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
-        """Drops a finished broadcast from the recovery state of these pchannels, so that retention no longer keeps its copies."""
+        """Tells these pchannels to drop a finished broadcast from their recovery state, so that retention no longer keeps its copies.
 
-    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        It neither waits nor raises. A pchannel that does not hear of it keeps the copies until the next recovery finds the broadcast's end.
+        """
+
+    async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
         """Returns, for each broadcast that has any, the vchannels that got their copy and were durably dropped since."""
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
@@ -98,4 +104,4 @@ class AppendOperator(Protocol):
         """
 
     def request_checkpoint(self) -> None:
-        """Requests a checkpoint, because many finished broadcasts await one."""
+        """Tells the pchannels that many finished broadcasts await a checkpoint. It neither waits nor raises."""

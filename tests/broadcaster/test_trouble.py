@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -157,6 +157,31 @@ async def test_a_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() 
         logs = world.in_logs()
         assert logs.aborts == logs.copies == {(task.broadcast_id, name): 1 for name in ("a0", "b0")}
         await life.broadcast.append(message("c0"))
+
+
+async def test_drop_counts_once_the_pchannels_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pchannels may be on other machines: a question that they cannot answer is asked again."""
+    clock, asked = VirtualClock(), 0
+    async with Life(World(vchannels=PLACES), clock=clock) as life:
+        await life.broadcast.append(message("a0", "a1"))
+        task = await the_task(life)
+        answer = life.dropped
+
+        async def away(broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise UnavailableError("p0 is on no node")
+            return await answer(broadcast_ids)
+
+        monkeypatch.setattr(life, "dropped", away)
+        life.drop("a1")
+        await clock.run(0.5)
+        assert (asked, (await the_task(life)).missing_acks) == (1, ("a0", "a1"))
+        await clock.run(5.0)
+        assert (asked, (await the_task(life)).missing_acks) == (3, ("a0",))
+        await life.broadcast.ack(task.broadcast_id, "a0")
+        assert await life.broadcast.tasks() == []
 
 
 async def test_a_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:

@@ -353,7 +353,7 @@ class Life:
             self.state[pchannel].pop(broadcast_id)
             self.forgotten[pchannel].add(broadcast_id)
 
-    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+    async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
         gone: dict[int, list[str]] = {}
         for state in self.state.values():
             for broadcast_id in broadcast_ids:

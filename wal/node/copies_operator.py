@@ -298,9 +298,10 @@ class CopiesOperator:
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         """Drops a finished broadcast: retention no longer keeps its copies, and the next checkpoint does not list them."""
         for name in pchannels:
-            self._pchannel(name).copies.table.forget(broadcast_id)
+            if (pchannel := self._node.pchannels.get(name)) is not None:
+                pchannel.copies.table.forget(broadcast_id)
 
-    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+    async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
         """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any. Only durable drops count."""
         existing = {(info.name, info.incarnation) for info in self._node.routes.known.durable()}
         gone: dict[int, list[str]] = {}
