@@ -25,7 +25,7 @@ class Log:
 async def stores() -> tuple[CursorsInKV, CursorsBesideWriter]:
     kv = MemoryKV()
     writer = CursorsInKV(kv)
-    await writer.begin()
+    await writer.begin(["p0", "p1"])
     return writer, CursorsBesideWriter(kv)
 
 
@@ -66,39 +66,72 @@ async def test_a_save_that_the_truncation_leaves_room_for_is_kept() -> None:
     assert await saving
 
 
+async def test_truncation_of_other_pchannels_delays_no_save() -> None:
+    """Each node marks the pchannels that it has: one node's truncation is no concern of a cursor on another's."""
+    kv = MemoryKV()
+    here, elsewhere, beside = CursorsInKV(kv), CursorsInKV(kv), CursorsBesideWriter(kv)
+    await here.begin(["p0"])
+    await elsewhere.begin(["p1", "p2"])
+    await asyncio.to_thread(elsewhere.acquire, 1.0)
+    assert await asyncio.to_thread(save, beside, Log(), at(50))
+    await elsewhere.begin(["p1", "p2", "p0"])  # a pchannel comes while it truncates
+    assert await asyncio.to_thread(save, beside, Log(), at(60))
+    elsewhere.release()
+    await asyncio.to_thread(elsewhere.acquire, 1.0)
+    saving = asyncio.ensure_future(asyncio.to_thread(save, beside, Log(), at(70)))
+    while await asyncio.to_thread(beside.load_all) != [at(70)]:
+        await asyncio.sleep(0)
+    assert not saving.done()
+    elsewhere.release()
+    assert await saving
+
+
+async def test_mark_of_the_first_release_is_respected() -> None:
+    kv = MemoryKV()
+    await kv.save("truncating", "a writer of version 0.1.0")
+    saving = asyncio.ensure_future(asyncio.to_thread(save, CursorsBesideWriter(kv), Log(), at(50)))
+    while not await asyncio.to_thread(CursorsBesideWriter(kv).load_all):
+        await asyncio.sleep(0)
+    assert not saving.done()
+    await kv.save("truncating", "")
+    assert await saving
+
+
 async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None:
     kv = MemoryKV()
     killed = CursorsInKV(kv)
+    await killed.begin(["p0"])
     await asyncio.to_thread(killed.acquire, 1.0)
     beside = CursorsBesideWriter(kv)
     saving = asyncio.ensure_future(asyncio.to_thread(save, beside, Log(), at(50)))
     while not await asyncio.to_thread(beside.load_all):
         await asyncio.sleep(0)
     assert not saving.done()
-    await CursorsInKV(kv).begin()
+    await CursorsInKV(kv).begin(["p0"])
     assert await saving
 
 
-@pytest.mark.parametrize("lost", ["compare_and_swap", "save"])
+@pytest.mark.parametrize("lost", ["compare_and_swap", "multi_save"])
 async def test_a_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removal fails once, or the answer to the save of the mark is lost: other processes can soon save their cursors again."""
     kv = MemoryKV()
     writer, beside = CursorsInKV(kv), CursorsBesideWriter(kv)
+    await writer.begin(["p0"])
     real = getattr(kv, lost)
     failures = 0
 
     async def unreachable(*arguments: Any) -> Any:
         nonlocal failures
-        if lost == "save":
+        if lost == "multi_save":
             await real(*arguments)
         failures += 1
         monkeypatch.setattr(kv, lost, real)
         raise UnavailableError("the metadata cannot be reached")
 
     monkeypatch.setattr(kv, lost, unreachable)
-    if lost == "save":
+    if lost == "multi_save":
         with pytest.raises(UnavailableError):
             await asyncio.to_thread(writer.acquire, 1.0)
     else:

@@ -183,7 +183,6 @@ class LocalLog:
         store: CursorStore
         if location.pulsar is not None:
             store = CursorsInKV(storage.kv.under(CURSOR_ROOT))
-            await store.begin()
         else:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=storage.held)
         await node.open_cursors(store)

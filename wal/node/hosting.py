@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -79,7 +79,7 @@ class Hosting:
         self._is_live = is_live
         self._lease = lease
         self._places: dict[str, _Place] = {}
-        self.on_opened: Callable[[PChannel], object] = lambda pchannel: None
+        self.on_opened: Callable[[PChannel], Awaitable[None]] | None = None
         """Called with each pchannel that was opened, before it is among `pchannels`."""
         self.on_closing: Callable[[PChannel, Callable[[], WALError]], object] = lambda pchannel, closed: None
         """Called with each pchannel that is closed by itself, once it is not in `pchannels` any more, and with the reason for callers."""
@@ -100,10 +100,11 @@ class Hosting:
                 await self._close_one(meta.name, place)
             try:
                 pchannel, replayed = await self._open(meta, place)
+                if self.on_opened is not None:
+                    await self.on_opened(pchannel)
             except BaseException:
                 await self._release(place)
                 raise
-            self.on_opened(pchannel)
             self._pchannels[meta.name] = pchannel
             return pchannel, replayed
 

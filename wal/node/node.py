@@ -109,6 +109,7 @@ class StreamingNode:
     async def open_cursors(self, store: CursorStore) -> None:
         """Serves cursors from this store; those of an earlier incarnation become this log's."""
         lineages = {name: pchannel.log.lineage for name, pchannel in self.pchannels.items()}
+        await store.begin(self.pchannels)
         if any(lineage.restores for lineage in lineages.values()):
             await asyncio.to_thread(store.adopt, lineages)
         self.cursors = self.routes.cursors = CursorService(store, view=self._cursor_view, wall=self.system.clock.wall)
@@ -120,8 +121,13 @@ class StreamingNode:
             settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s
         )
         self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock)
-        self.hosting.on_opened = self.retention.watch
+        self.hosting.on_opened = self._opened
         await self.retention.start()
+
+    async def _opened(self, pchannel: PChannel) -> None:
+        """Includes a pchannel that has come in what is truncated here; one that has gone is not among `pchannels` any more."""
+        await self.cursors.store.begin([*self.pchannels, pchannel.channel])
+        self.retention.watch(pchannel)
 
     async def close(self, cause: Callable[[], WALError]) -> tuple[BaseException | str | None, list[BaseException]]:
         """Takes no append any more, writes what was accepted, and ends all pchannels with one closing tick.

@@ -4,9 +4,10 @@ Owns the keys below a root path to which nothing else writes. It blocks, so it r
 loop it would deadlock.
 
 The lock is a thread lock in the writer's process, so other processes cannot wait for it. Their cursors are protected all the same: while
-the writer holds the lock to truncate, there is a mark in the KV, from before it reads the cursors until the new earliest event is stored.
-Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads the earliest event. So either the
-writer saw the cursor, or the other process sees the truncation. That process holds no lock that could block the writer.
+the writer of a pchannel holds the lock to truncate it, there is a mark of the pchannel in the KV, from before it reads the cursors until
+the new earliest event is stored. Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads
+the earliest event. So either the writer saw the cursor, or the other process sees the truncation. That process holds no lock that could
+block the writer.
 
 MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
 """
@@ -20,7 +21,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from wal.errors import (
@@ -91,7 +92,12 @@ class MemoryCursors(LockedByThreads):
 _T = TypeVar("_T")
 ANSWER_TIMEOUT_S: Final = 30.0
 MARK: Final = "truncating"
-"""The key of the mark. It is not a cursor's name; its value is empty while there is no truncation."""
+"""The beginning of the keys of marks, `truncating/<pchannel>`. No cursor's name begins so; a value is empty while there is no truncation.
+
+Version 0.1.0 had one mark for all pchannels, under this key itself, and its writer may still set it.
+"""
+MARKS_MAX: Final = 64
+"""The most marks that one operation saves; etcd takes 128 by default."""
 _POLL_S: Final = 0.01
 _RETRY_S: Final = 0.5
 
@@ -104,6 +110,8 @@ class CursorTexts(Protocol):
     async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]: ...
 
     async def save(self, key: str, value: str) -> None: ...
+
+    async def multi_save(self, kvs: Mapping[str, str]) -> None: ...
 
     async def remove(self, key: str) -> None: ...
 
@@ -120,38 +128,52 @@ class CursorsInKV(LockedByThreads):
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._mark = ""
+        self._marked: tuple[str, ...] = ()
+        self._keys: tuple[str, ...] = ()
+        """The keys of the marks of the pchannels that this process may truncate."""
 
-    async def begin(self) -> None:
-        """Removes the mark of an earlier writer, which can no longer truncate. The log's writer calls this on its loop before it
-        truncates."""
-        await self._kv.save(MARK, "")
+    async def begin(self, pchannels: Iterable[str]) -> None:
+        """Prepares for truncating these pchannels, and no others: removes the marks of earlier writers, which can no longer truncate them.
+
+        The writer calls it on its loop before it truncates, and whenever a pchannel comes or goes.
+        """
+        keys = tuple([f"{MARK}/{name}" for name in pchannels])
+        await self._save_marks((MARK, *(key for key in keys if key not in self._keys)), "")
+        self._keys = keys
 
     def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
         super().acquire(timeout_s, since_s=since_s)
         self._mark = secrets.token_hex(8)
+        self._marked = self._keys
         try:
-            self._ask(self._kv.save(MARK, self._mark))
+            if self._marked:
+                self._ask(self._save_marks(self._marked, self._mark))
         except BaseException:
             self.release()  # the mark may have been stored anyway
             raise
 
     def release(self) -> None:
-        removing = self._remove_mark(self._mark)  # not waited for
+        removing = self._remove_marks(self._marked, self._mark)  # not waited for
         try:
             asyncio.run_coroutine_threadsafe(removing, self._loop)
         except RuntimeError:  # the loop has ended: the next writer removes the mark
             removing.close()
         super().release()
 
-    async def _remove_mark(self, mark: str) -> None:
-        """Removes this mark, retrying while the metadata is unreachable: no other process can save a cursor until then.
+    async def _save_marks(self, keys: tuple[str, ...], mark: str) -> None:
+        for first in range(0, len(keys), MARKS_MAX):
+            await self._kv.multi_save(dict.fromkeys(keys[first : first + MARKS_MAX], mark))
+
+    async def _remove_marks(self, keys: tuple[str, ...], mark: str) -> None:
+        """Removes these marks, retrying while the metadata is unreachable: no other process can save a cursor until then.
 
         The mark of a later truncation stays. The next writer removes a mark that still exists when the KV is closed.
         """
-        while True:
+        left = list(keys)
+        while left:
             try:
-                await self._kv.compare_and_swap(MARK, mark, "")
-                return
+                await self._kv.compare_and_swap(left[-1], mark, "")
+                left.pop()
             except ClosedError:
                 return
             except WALError:
@@ -185,7 +207,7 @@ class CursorsInKV(LockedByThreads):
         cursors: list[Cursor] = []
         damaged: list[DamagedCursor] = []
         for name, text in zip(*self._ask(self._kv.load_with_prefix("")), strict=True):
-            if name == MARK:
+            if name == MARK or name.startswith(f"{MARK}/"):
                 continue
             try:
                 cursors.append(_decode(name, text))
@@ -231,7 +253,7 @@ class CursorsBesideWriter(CursorsInKV):
         if not super().save(cursor, earliest=earliest, since_s=since_s, forward_only=forward_only):
             return False
         until = time.monotonic() + LOCK_TIMEOUT_S
-        while self._is_truncating():
+        while self._is_truncating(cursor.pchannel):
             if time.monotonic() > until:
                 raise WouldBlockError(
                     f"the writer of the log has been truncating for more than {LOCK_TIMEOUT_S:g} s, or was killed while it did: save the "
@@ -255,11 +277,12 @@ class CursorsBesideWriter(CursorsInKV):
     def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
         raise NotImplementedError("only the process that writes the log truncates it")
 
-    def _is_truncating(self) -> bool:
-        try:
-            return bool(self._ask(self._kv.load(MARK)))
-        except KeyNotExistError:
-            return False
+    def _is_truncating(self, pchannel: str) -> bool:
+        for key in (f"{MARK}/{pchannel}", MARK):
+            with contextlib.suppress(KeyNotExistError):
+                if self._ask(self._kv.load(key)):
+                    return True
+        return False
 
 
 def _decode(name: str, text: str) -> Cursor:

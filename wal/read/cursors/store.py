@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -59,6 +59,9 @@ class SavedCursors(abc.ABC):
 
 class CursorStore(SavedCursors):
     """Cursors by their key, with the lock between saves and truncations."""
+
+    async def begin(self, pchannels: Iterable[str]) -> None:
+        """Prepares for truncating these pchannels, and no others; the writer calls it whenever one comes or goes."""
 
     def saved_keys(self) -> list[CursorKey]:
         return [cursor.key for cursor in self.load_all() if isinstance(cursor, Cursor)]
