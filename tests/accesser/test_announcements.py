@@ -93,7 +93,7 @@ def tear(folder: Path) -> int:
     return layout.slot_bytes(TORN_BYTES)
 
 
-async def test_a_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         async with open_wal(data) as log:
             await log.raw_append(Message("orders", b"one"))
@@ -106,7 +106,7 @@ async def test_a_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCa
     assert data in first_end
 
 
-async def test_a_log_whose_writer_was_killed(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_whose_writer_was_killed(data: str, caplog: pytest.LogCaptureFixture) -> None:
     await killed(data)
     torn = sum(tear(folder) for folder in Path(data).glob("pchannels/*"))
     async with open_wal(data):
@@ -115,7 +115,7 @@ async def test_a_log_whose_writer_was_killed(data: str, caplog: pytest.LogCaptur
         assert torn >= 2 * TORN_BYTES
 
 
-async def test_a_log_in_memory(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal("memory:", pchannels=3):
         (line,) = lines(caplog)
         assert opening(line) == ("new", "term 1", 0, 0, 3)
@@ -136,7 +136,7 @@ async def test_reading_alone_is_told_at_debug(data: str, caplog: pytest.LogCaptu
     ] == [f"opened the log at {data} for reading"]
 
 
-async def test_a_close_after_a_failed_write_says_why(
+async def test_close_after_a_failed_write_says_why(
     data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FaultyDisk()
@@ -151,13 +151,13 @@ async def test_a_close_after_a_failed_write_says_why(
     assert re.match(r"not cleanly \(.*failed", how)
 
 
-def test_a_log_whose_loop_has_ended(data: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_whose_loop_has_ended(data: str, caplog: pytest.LogCaptureFixture) -> None:
     log = asyncio.run(open_wal(data).__aenter__())
     asyncio.run(log.close())
     assert closing(lines(caplog)[-1]) == (0, "not cleanly (its event loop had ended)")
 
 
-async def test_a_failed_opening_announces_nothing(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_opening_announces_nothing(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data):
         caplog.clear()
         with pytest.raises(WALError):

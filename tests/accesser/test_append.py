@@ -15,7 +15,7 @@ from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 NAMES = [f"v{number}" for number in range(8)]
 
 
-async def test_the_result_of_an_append(log: WALAccesser) -> None:
+async def test_result_of_an_append(log: WALAccesser) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     result = await log.raw_append(Message("orders", b"1", properties={"k": "v"}))
     assert isinstance(result, AppendResult)
@@ -33,7 +33,7 @@ async def test_the_result_of_an_append(log: WALAccesser) -> None:
     assert message.append_time.tzinfo is UTC
 
 
-async def test_the_same_message_may_be_appended_again(log: WALAccesser) -> None:
+async def test_same_message_may_be_appended_again(log: WALAccesser) -> None:
     message = Message("orders", b"1", properties={"k": "v"})
     first, second = await log.raw_append(message), await log.raw_append(message)
     assert first.message_id < second.message_id
@@ -105,7 +105,7 @@ async def test_ids_ticks_and_delivery_have_one_order(log4: WALAccesser) -> None:
             assert (message.message_id, message.time_tick) == (result.message_id, result.time_tick)
 
 
-async def test_an_append_issued_after_another_returned_has_a_larger_tick(log4: WALAccesser) -> None:
+async def test_append_issued_after_another_returned_has_a_larger_tick(log4: WALAccesser) -> None:
     """This holds over pchannels too, and whatever other writers do."""
     await made_on(log4, "p0", "a")
     await made_on(log4, "p1", "b")
@@ -178,7 +178,7 @@ async def test_one_message_larger_than_the_bound_still_goes(location: str) -> No
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_a_cancelled_caller_does_not_take_the_append_back(log: WALAccesser) -> None:
+async def test_cancelled_caller_does_not_take_the_append_back(log: WALAccesser) -> None:
     append = start(log.raw_append(Message("orders", b"1")))
     await turns(1)
     append.cancel()
@@ -210,7 +210,7 @@ async def test_appends_in_flight_at_close_are_drained(location: str) -> None:
             assert len(await payloads(log, "bulk")) == 3000
 
 
-async def test_an_append_that_waits_for_room_at_close_fails_and_is_not_written(location: str) -> None:
+async def test_append_that_waits_for_room_at_close_fails_and_is_not_written(location: str) -> None:
     log = await open_wal(location, in_flight_bytes_max=2000)
     calls = [start(log.raw_append(Message("orders", b"%03d" % number + bytes(900)))) for number in range(40)]
     await turns(1)
@@ -227,7 +227,7 @@ async def test_an_append_that_waits_for_room_at_close_fails_and_is_not_written(l
             assert [int(payload[:3]) for payload in await payloads(log, "orders")] == written
 
 
-async def test_a_refused_message_makes_no_vchannel(log: WALAccesser) -> None:
+async def test_refused_message_makes_no_vchannel(log: WALAccesser) -> None:
     """Wrong values are refused before anything is sent, and before a vchannel is created."""
     refused = [
         Message("too-large", bytes((1 << 20) + 1)),

@@ -50,7 +50,7 @@ async def test_bodies_keep_input_order(log: WALAccesser) -> None:
     assert [int(body.payload) for body in message.bodies()] == list(range(1000))
 
 
-async def test_a_group_that_fails_does_not_fail_the_others(location: str) -> None:
+async def test_group_that_fails_does_not_fail_the_others(location: str) -> None:
     async with open_wal(location, txn_bodies_max=3) as log:
         responses = await log.append_messages(
             *[Message("large", b"1")] * 4,
@@ -78,7 +78,7 @@ async def test_a_group_that_fails_does_not_fail_the_others(location: str) -> Non
         ]
 
 
-async def test_a_vchannel_that_may_not_be_created_is_the_error_of_its_group(location: str) -> None:
+async def test_vchannel_that_may_not_be_created_is_the_error_of_its_group(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("a")
         responses = await log.append_messages(
@@ -89,7 +89,7 @@ async def test_a_vchannel_that_may_not_be_created_is_the_error_of_its_group(loca
         assert responses.max_time_tick == responses[0].time_tick
 
 
-async def test_a_wrong_message_is_raised_and_nothing_is_sent(log: WALAccesser) -> None:
+async def test_wrong_message_is_raised_and_nothing_is_sent(log: WALAccesser) -> None:
     fine = Message("orders", b"1")
     for wrong, error in (
         (Message("orders", bytes((1 << 20) + 1)), InvalidArgumentError),
@@ -105,7 +105,7 @@ async def test_a_wrong_message_is_raised_and_nothing_is_sent(log: WALAccesser) -
     assert await log.vchannels() == []
 
 
-async def test_an_append_option_applies_to_every_group(log: WALAccesser) -> None:
+async def test_append_option_applies_to_every_group(log: WALAccesser) -> None:
     barrier = await log.allocate_time_tick()
     messages = [Message("a", b"1"), Message("b", b"2"), Message("b", b"3")]
     responses = await log.append_messages_with_option(AppendOption(barrier_time_tick=barrier), *messages)
@@ -148,7 +148,7 @@ async def test_bulk_is_no_transaction(location: str) -> None:
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_an_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> None:
+async def test_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     await log.append_bulk(
@@ -163,7 +163,7 @@ async def test_an_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> 
     assert await payloads(log, "orders") == [b"2", b"ddl", b"3"]
 
 
-async def test_a_bulk_that_fails_in_the_middle_says_what_is_durable(location: str) -> None:
+async def test_bulk_that_fails_in_the_middle_says_what_is_durable(location: str) -> None:
     log = await open_wal(location, in_flight_bytes_max=200_000)
     bulk = start(log.append_bulk([Message("orders", b"%05d" % number + bytes(10_000)) for number in range(1000)]))
     while log.statistics().pchannels[0].frames < 3:
@@ -181,7 +181,7 @@ async def test_a_bulk_that_fails_in_the_middle_says_what_is_durable(location: st
             assert [int(message.payload[:5]) for message in read] == list(range(len(results)))
 
 
-async def test_a_vchannel_dropped_under_a_bulk(log: WALAccesser) -> None:
+async def test_vchannel_dropped_under_a_bulk(log: WALAccesser) -> None:
     await log.create_vchannel("orders")
     messages = [Message("other", b"1"), *[Message("orders", bytes(500_000))] * 300, Message("other", b"2")]
     bulk = start(log.append_bulk(messages))
@@ -224,7 +224,7 @@ async def test_bulk_over_two_pchannels_goes_on_with_remaining(location: str) -> 
         assert await payloads(log, "here") == [messages[number].payload for number in failed if number % 2 == 0]
 
 
-async def test_a_transaction_group_is_one_message(log: WALAccesser) -> None:
+async def test_transaction_group_is_one_message(log: WALAccesser) -> None:
     await log.append_messages(Message("a", b"1"), Message("a", b"2", message_type=MessageType.DELETE))
     await log.append_messages(Message("a", b"3"))
     assert grouped(await read_all(log, "a")) == [[b"1", b"2"], [b"3"]]

@@ -45,7 +45,7 @@ WIDE = st.lists(
 )
 
 
-async def test_a_whole_transaction_in_one_call(log: WALAccesser) -> None:
+async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
     result = await log.append_txn("orders", [b"1", Message("orders", b"2", message_type=MessageType.DELETE)])
     assert not result.duplicate
     (message,) = await read_all(log, "orders")
@@ -186,7 +186,7 @@ async def test_it_cannot_be_written_where_nothing_can(data: str) -> None:
             await log.append_txn("unknown", [b"2"])
 
 
-async def test_a_retry_writes_nothing(log: WALAccesser) -> None:
+async def test_retry_writes_nothing(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     for key in ("k", ProducerKey("p", 7)):
         first = await log.append_txn("a", [b"1", b"2"], idempotency_key=key)
@@ -302,7 +302,7 @@ async def test_it_waits_for_room(location: str) -> None:
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_the_largest_one(log: WALAccesser) -> None:
+async def test_largest_one(log: WALAccesser) -> None:
     size = (4 << 20) // 4096 - 32
     result = await log.append_txn("orders", [bytes(size)] * 4096)
     async with log.txn("orders") as txn:

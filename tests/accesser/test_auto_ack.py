@@ -24,7 +24,7 @@ async def missing(log: WALAccesser) -> dict[int, tuple[str, ...]]:
     return {task.broadcast_id: task.missing_acks for task in await log.broadcast().tasks()}
 
 
-async def test_a_loop_acks_when_it_asks_for_the_next(log: WALAccesser) -> None:
+async def test_loop_acks_when_it_asks_for_the_next(log: WALAccesser) -> None:
     first = await broadcast(log)
     await log.raw_append(Message("a", b"plain"))
     second = await broadcast(log)
@@ -55,7 +55,7 @@ async def test_leaving_the_loop_does_not_ack_the_last_copy(log: WALAccesser) -> 
     assert await read_all(log, "a", resume=position, auto_ack=True) == [], "it said itself that it had seen it"
 
 
-async def test_a_consumer_that_fails_between_handling_and_ack_sees_it_again_by_its_cursor(data: str) -> None:
+async def test_consumer_that_fails_between_handling_and_ack_sees_it_again_by_its_cursor(data: str) -> None:
     handled = []
     async with open_wal(data) as log:
         first, second = await broadcast(log, b"first"), await broadcast(log, b"second")
@@ -71,7 +71,7 @@ async def test_a_consumer_that_fails_between_handling_and_ack_sees_it_again_by_i
     assert handled == [b"first", b"second", b"second"]
 
 
-async def test_a_save_that_is_refused_has_not_acked(log: WALAccesser) -> None:
+async def test_save_that_is_refused_has_not_acked(log: WALAccesser) -> None:
     first = await broadcast(log)
     async with log.read("a", auto_ack=True) as scanner:
         await anext(scanner)
@@ -86,7 +86,7 @@ async def test_a_save_that_is_refused_has_not_acked(log: WALAccesser) -> None:
         assert await missing(log) == {first: ("a",)}, "its drop was the ack"
 
 
-async def test_a_bulk_page_is_acked_when_the_next_is_asked_for(log: WALAccesser) -> None:
+async def test_bulk_page_is_acked_when_the_next_is_asked_for(log: WALAccesser) -> None:
     ids = [await broadcast(log, b"%d" % number) for number in range(4)]
     async with log.read("a", follow=False, auto_ack=True) as scanner:
         pages = scanner.batches(2)
@@ -112,7 +112,7 @@ async def test_only_what_needs_an_ack_is_acked(log: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-async def test_a_handler_acks_when_it_has_returned(log: WALAccesser, *, sync: bool) -> None:
+async def test_handler_acks_when_it_has_returned(log: WALAccesser, *, sync: bool) -> None:
     first = await broadcast(log)
     entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -131,7 +131,7 @@ async def test_a_handler_acks_when_it_has_returned(log: WALAccesser, *, sync: bo
                 await asyncio.sleep(0)
 
 
-async def test_a_handler_that_raises_has_not_acked(log: WALAccesser) -> None:
+async def test_handler_that_raises_has_not_acked(log: WALAccesser) -> None:
     first = await broadcast(log)
 
     def fails(message: ImmutableMessage) -> None:
@@ -154,7 +154,7 @@ async def test_several_vchannels_in_one_reader(log: WALAccesser) -> None:
     assert await missing(log) == {}
 
 
-async def test_an_ack_that_is_cancelled_is_made_again(log: WALAccesser) -> None:
+async def test_ack_that_is_cancelled_is_made_again(log: WALAccesser) -> None:
     first = await broadcast(log)
     scanner: Scanner = log.read("a", auto_ack=True)
     async with scanner:
@@ -169,7 +169,7 @@ async def test_an_ack_that_is_cancelled_is_made_again(log: WALAccesser) -> None:
         assert await missing(log) == {first: ("b",)}
 
 
-async def test_an_ack_after_the_close_is_a_closed_error(location: str) -> None:
+async def test_ack_after_the_close_is_a_closed_error(location: str) -> None:
     log = await open_wal(location)
     await broadcast(log)
     async with log.read("a", auto_ack=True) as scanner:

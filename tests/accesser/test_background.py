@@ -16,7 +16,7 @@ from wal.write.recovery import Checkpointer
 WAIT_S = 60.0
 
 
-async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends to existing vchannels continue; appends that would create a vchannel are refused, at once and later."""
     async with asyncio.timeout(WAIT_S):
         async with open_wal(data_dir) as log:
@@ -37,7 +37,7 @@ async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: 
             assert await payloads(log, "there") == [b"1", b"2"]
 
 
-async def test_a_defect_in_the_timer(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_in_the_timer(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect ends the pchannel in which it occurs, and later calls raise an error with it as the cause."""
     async with asyncio.timeout(WAIT_S):
         log = await open_wal(data_dir, time_tick_interval_s=0.01)

@@ -17,13 +17,13 @@ def in_the_future(tick: int, milliseconds: int) -> int:
     return timestamp.compose(timestamp.parse(tick)[0] + milliseconds, 0)
 
 
-async def test_a_barrier_that_was_passed(log: WALAccesser) -> None:
+async def test_barrier_that_was_passed(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"))
     second = await log.raw_append(Message("orders", b"2"), barrier_time_tick=first.time_tick)
     assert second.time_tick > first.time_tick
 
 
-async def test_a_fresh_barrier_does_not_wait_for_the_timer(location: str) -> None:
+async def test_fresh_barrier_does_not_wait_for_the_timer(location: str) -> None:
     async with open_wal(location, time_tick_interval_s=3600.0) as log:
         for _ in range(20):
             barrier = await log.allocate_time_tick()
@@ -31,7 +31,7 @@ async def test_a_fresh_barrier_does_not_wait_for_the_timer(location: str) -> Non
             assert result.time_tick > barrier
 
 
-async def test_a_barrier_above_appends_of_another_pchannel(log4: WALAccesser) -> None:
+async def test_barrier_above_appends_of_another_pchannel(log4: WALAccesser) -> None:
     await log4.create_vchannel("a", pchannel="p0")
     await log4.create_vchannel("b", pchannel="p3")
     for _ in range(20):
@@ -52,7 +52,7 @@ async def test_everything_up_to_the_barrier_is_read_before_it(log: WALAccesser) 
         assert (message.time_tick <= barrier) == (message.message_id < result.message_id)
 
 
-async def test_a_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) -> None:
+async def test_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"))
     barrier = in_the_future(first.time_tick, 300)
     waiting = log.append_nowait(Message("orders", b"after"), barrier_time_tick=barrier)
@@ -116,7 +116,7 @@ async def test_cancelled_while_it_waits_nothing_of_it_is_written(log: WALAccesse
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_the_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> None:
+async def test_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> None:
     barrier = in_the_future(await log.allocate_time_tick(), 200)
     txn = await log.txn("orders")
     await txn.append(b"1", barrier_time_tick=barrier)
@@ -126,7 +126,7 @@ async def test_the_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> 
     assert bodies(await read_all(log, "orders")) == [b"1", b"2"]
 
 
-async def test_a_transaction_that_waits_for_its_barrier_cannot_expire(location: str) -> None:
+async def test_transaction_that_waits_for_its_barrier_cannot_expire(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     barrier = in_the_future(await log.allocate_time_tick(), 2000)

@@ -99,7 +99,7 @@ async def test_followers_and_filters_see_copies_as_messages(wide: WALAccesser) -
     assert again == []
 
 
-async def test_a_thousand_vchannels_share_one_payload(location: str) -> None:
+async def test_thousand_vchannels_share_one_payload(location: str) -> None:
     names = [f"vchannel-{number:04d}" for number in range(1024)]
     async with open_wal(location) as log:
         before = log.statistics().pchannels[0].bytes
@@ -126,7 +126,7 @@ async def test_sixteen_thousand_vchannels_are_one_broadcast(location: str) -> No
             await log.broadcast().append(schema([*names, "one more"]))
 
 
-async def test_an_exclusive_broadcast_fails_the_transactions_on_its_vchannels(location: str) -> None:
+async def test_exclusive_broadcast_fails_the_transactions_on_its_vchannels(location: str) -> None:
     async with open_wal(location) as log:
         hit, spared = await log.txn("a"), await log.txn("b")
         await hit.append(b"body")
@@ -205,7 +205,7 @@ async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide
     assert await payloads(wide, NAMES[7]) == [b"0", b"1", b"2"]
 
 
-async def test_an_abort_tells_every_vchannel_that_has_its_copy(wide: WALAccesser) -> None:
+async def test_abort_tells_every_vchannel_that_has_its_copy(wide: WALAccesser) -> None:
     broadcast = wide.broadcast()
     first = await broadcast.append(schema())
     await broadcast.ack(first.broadcast_id, NAMES[0])
@@ -249,7 +249,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     return task.broadcast_id
 
 
-async def test_a_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         broadcast_id = await dropped_before_its_copy(log, monkeypatch)
         with pytest.raises(ResourceAcquiredError):
@@ -261,7 +261,7 @@ async def test_a_stuck_broadcast_is_listed_and_can_be_aborted(location: str, mon
         await log.broadcast().append(schema(["a"]))
 
 
-async def test_a_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, pchannels=2)
     broadcast_id = await dropped_before_its_copy(log, monkeypatch)
@@ -276,7 +276,7 @@ async def test_a_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monk
 
 
 @pytest.mark.parametrize("recreated_on", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
-async def test_a_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(
+async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(
     location: str, recreated_on: str | None
 ) -> None:
     async with open_wal(location, pchannels=2) as log:
@@ -294,7 +294,7 @@ async def test_a_call_that_waited_for_its_keys_finds_its_vchannels_where_they_ar
         assert [await payloads(log, name) for name in "ab"] == [[b"add column", b"second"], [b"second"]]
 
 
-async def test_a_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str) -> None:
+async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for name in "ab":
             await log.create_vchannel(name)
@@ -311,7 +311,7 @@ async def test_a_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: s
         assert broadcasts(log).bytes_held == 0
 
 
-async def test_a_refused_broadcast_creates_no_vchannels(location: str) -> None:
+async def test_refused_broadcast_creates_no_vchannels(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a"]))
         with pytest.raises(ResourceAcquiredError) as refused:
@@ -353,7 +353,7 @@ async def test_dropping_a_vchannel_is_its_ack(wide: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_a_drop_just_before_a_crash_is_an_ack_after_it(
+async def test_drop_just_before_a_crash_is_an_ack_after_it(
     data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
@@ -368,7 +368,7 @@ async def test_a_drop_just_before_a_crash_is_an_ack_after_it(
         assert task.missing_acks == (NAMES[0], NAMES[2])
 
 
-async def test_a_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) -> None:
+async def test_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a", "b"]))
         await log.drop_vchannel("b")
@@ -384,7 +384,7 @@ async def test_a_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) 
 # -- bounds, and calls that are refused before anything is done
 
 
-async def test_a_message_that_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
+async def test_message_that_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
     async with open_wal(location, message_bytes_max=10_000, create_vchannels=False) as log:
         broadcast = log.broadcast()
         await log.create_vchannel("there")
@@ -401,14 +401,12 @@ async def test_a_message_that_no_vchannel_would_take_is_refused_at_once(location
         assert await payloads(log, "there") == [b"add column"]
 
 
-def test_a_key_is_text_that_can_be_stored() -> None:
+def test_key_is_text_that_can_be_stored() -> None:
     with pytest.raises(InvalidArgumentError, match="without lone surrogates"):
         ResourceKey("collection", "\ud800")
 
 
-async def test_a_disk_that_fails_under_a_broadcast_is_a_storage_error(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_fails_under_a_broadcast_is_a_storage_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     made = JournalBackend.__init__
     with monkeypatch.context() as patched:
@@ -434,7 +432,7 @@ async def test_names_that_fit_no_frame(location: str) -> None:
         assert await log.vchannels() == []
 
 
-async def test_a_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(location: str) -> None:
+async def test_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(location: str) -> None:
     async with open_wal(location, vchannels_max=3) as log:
         with pytest.raises(InvalidArgumentError, match="control characters"):
             await log.broadcast().append(schema(["a", "b\n"]))
@@ -444,7 +442,7 @@ async def test_a_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(lo
         await log.broadcast().append(schema(["a", "b", "c"]))
 
 
-async def test_the_settings_have_their_effect(location: str) -> None:
+async def test_settings_have_their_effect(location: str) -> None:
     async with open_wal(location, broadcast_tasks_max=2, broadcast_vchannels_max=3) as log:
         with pytest.raises(InvalidArgumentError, match="broadcast_vchannels_max=3"):
             await log.broadcast().append(schema(["a", "b", "c", "d"]))
@@ -456,7 +454,7 @@ async def test_the_settings_have_their_effect(location: str) -> None:
         await open_wal("memory:", broadcast_vchannels_max=300_000)
 
 
-async def test_a_log_that_is_only_read_broadcasts_and_acks_nothing(data: str) -> None:
+async def test_log_that_is_only_read_broadcasts_and_acks_nothing(data: str) -> None:
     async with open_wal(data) as log:
         await log.broadcast().append(schema())
     async with open_wal(data, read_only=True) as log:
@@ -518,7 +516,7 @@ async def test_opening_recovers_broadcasts_before_the_first_use(tmp_path: Path) 
         assert local(log).broadcasts.statistics().tasks == 1
 
 
-async def test_the_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) -> None:
+async def test_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) -> None:
     """The broadcast writes at most 64 KiB to the log and 512 KiB to the metadata, though every ack is awaited separately."""
     names = [f"vchannel-{number:04d}" for number in range(1024)]
     async with open_wal(data) as log:

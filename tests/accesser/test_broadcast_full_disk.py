@@ -39,7 +39,7 @@ def change(*vchannels: str, needs_ack: bool = True) -> BroadcastMessage:
 
 @pytest.mark.parametrize("needs_ack", [False, True])
 @pytest.mark.parametrize("vchannels", [("a0", "a1"), ("a0", "b0")], ids=["one pchannel", "two pchannels"])
-async def test_a_broadcast_without_room_is_refused(disk: Path, vchannels: tuple[str, ...], needs_ack: bool) -> None:
+async def test_broadcast_without_room_is_refused(disk: Path, vchannels: tuple[str, ...], needs_ack: bool) -> None:
     async with open_wal(disk / "data", pchannels=2, **SETTINGS) as log:
         await made_on(log, "p0", "a0", "a1")
         await made_on(log, "p1", "b0")
@@ -65,7 +65,7 @@ async def test_a_broadcast_without_room_is_refused(disk: Path, vchannels: tuple[
         assert kept.message_id is not None
 
 
-async def test_a_broadcast_with_room_on_one_pchannel_is_completed_when_there_is_room(disk: Path) -> None:
+async def test_broadcast_with_room_on_one_pchannel_is_completed_when_there_is_room(disk: Path) -> None:
     async with open_wal(disk / "data", pchannels=2, **SETTINGS) as log:
         await made_on(log, "p0", "a0")
         await made_on(log, "p1", "b0")

@@ -89,7 +89,7 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
         assert await payloads(log, "a") == []
 
 
-async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, tmp_path: Path) -> None:
+async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, tmp_path: Path) -> None:
     """This holds after a crash as well, which is simulated by a copy of the files."""
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
@@ -129,7 +129,7 @@ async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str,
             assert len(pchannel(log).copies.table) == 0
 
 
-async def test_a_broadcast_that_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
+async def test_broadcast_that_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
     """The done marks record that the broadcasts are finished, no checkpoint does."""
     crashed = tmp_path / "crashed"
     async with open_wal(data) as log:
@@ -167,7 +167,7 @@ async def test_done_marks_go_when_no_checkpoint_lists_them(data: str) -> None:
         assert len(pchannel(log).copies.table) == 0
 
 
-async def test_a_log_from_before_there_were_broadcasts_opens(data: str) -> None:
+async def test_log_from_before_there_were_broadcasts_opens(data: str) -> None:
     """The checkpoint of such a log has keys only."""
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"x"), idempotency_key="k")

@@ -102,7 +102,7 @@ async def test_as_many_as_one_call_takes(opened: Open, is_durable: bool) -> None
             assert await log.vchannels() == []
 
 
-async def test_an_unknown_name_destroys_nothing(log4: WALAccesser) -> None:
+async def test_unknown_name_destroys_nothing(log4: WALAccesser) -> None:
     names = await log4.create_channels(OWNER, 2)
     await log4.create_vchannel("mine")
     gone = (await log4.create_channels(OWNER))[0]
@@ -116,7 +116,7 @@ async def test_an_unknown_name_destroys_nothing(log4: WALAccesser) -> None:
     assert len(await log4.vchannels()) == 3
 
 
-async def test_a_dropped_channel_has_no_owner_any_more(opened: Open, is_durable: bool) -> None:
+async def test_dropped_channel_has_no_owner_any_more(opened: Open, is_durable: bool) -> None:
     async with opened() as log:
         first, second = await log.create_channels(OWNER, 2)
         await log.drop_vchannel(first)
@@ -333,7 +333,7 @@ async def test_metadata_that_fail_leave_nothing_half_done(data: str, monkeypatch
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_an_unknown_outcome_leaves_all_or_none(data: str, monkeypatch: pytest.MonkeyPatch, *, lost: bool) -> None:
+async def test_unknown_outcome_leaves_all_or_none(data: str, monkeypatch: pytest.MonkeyPatch, *, lost: bool) -> None:
     async with open_wal(data, pchannels=4) as log:
         faults = Faults(local(log).coordinator.kv, monkeypatch)
         faults.lost = lost
@@ -351,7 +351,7 @@ async def test_an_unknown_outcome_leaves_all_or_none(data: str, monkeypatch: pyt
         assert len(await log.vchannels()) == 1, "channels whose names no caller got are removed"
 
 
-async def test_a_cancelled_caller_leaves_all_or_none(opened: Open) -> None:
+async def test_cancelled_caller_leaves_all_or_none(opened: Open) -> None:
     async with opened() as log:
         for waited in range(6):
             creating = start(log.create_channels(OWNER, 4))
@@ -397,7 +397,7 @@ async def test_read_only(data: str) -> None:
         assert await reader.describe_channels() == described(late, OTHER)
 
 
-async def test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it(
+async def test_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is being removed already: the actor has to end too."""

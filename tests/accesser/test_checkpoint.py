@@ -112,7 +112,7 @@ async def test_keys_and_producers_through_a_checkpoint_alone(data: str) -> None:
             assert await payloads(log, "a") == []
 
 
-async def test_a_close_leaves_nothing_to_replay(data: str) -> None:
+async def test_close_leaves_nothing_to_replay(data: str) -> None:
     keyed = Keyed()
     async with open_wal(data) as log:
         await keyed.append(log, 3)
@@ -189,7 +189,7 @@ async def test_later_state_has_the_keys_of_before(data: str) -> None:
         await keyed.check(log)
 
 
-async def test_the_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(keyed_events=50))
     async with open_wal(data) as log:
         ledger = local(log).node.pchannels["p0"].checkpointer
@@ -204,7 +204,7 @@ async def test_the_rule_makes_them_while_appends_go_on(data: str, monkeypatch: p
             assert (await log.raw_append(Message("a", b"y"), idempotency_key=str(number))).duplicate
 
 
-async def test_a_dropped_vchannel_does_not_come_back(data: str) -> None:
+async def test_dropped_vchannel_does_not_come_back(data: str) -> None:
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"1"), idempotency_key="k")
         await log.raw_append(Message("a", b"2"), idempotency_key=ProducerKey("p", 1))
@@ -218,7 +218,7 @@ async def test_a_dropped_vchannel_does_not_come_back(data: str) -> None:
         assert await payloads(log, "a") == [b"4"]
 
 
-async def test_a_forgotten_producer_stays_forgotten(data: str) -> None:
+async def test_forgotten_producer_stays_forgotten(data: str) -> None:
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"1"), idempotency_key=ProducerKey("p", 5))
     async with open_wal(data) as log:

@@ -57,12 +57,12 @@ async def test_no_call_appends_a_type_that_clients_do_not_write(log: WALAccesser
 
 
 @pytest.mark.parametrize("kind", RESERVED)
-def test_a_broadcast_cannot_be_of_a_type_that_clients_do_not_write(kind: MessageType) -> None:
+def test_broadcast_cannot_be_of_a_type_that_clients_do_not_write(kind: MessageType) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{kind.name} cannot be broadcast"):
         BroadcastMessage(vchannels=["a"], payload=b"forged", message_type=kind)
 
 
-def test_a_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) -> None:
+def test_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) -> None:
     with bridge.blocking(location) as log:
         for append in (log.raw_append, log.append_nowait, log.append_messages):
             with pytest.raises(InvalidArgumentError, match="only the broadcaster writes one"):
@@ -73,7 +73,7 @@ def test_a_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) 
             assert list(scanner) == []
 
 
-async def test_the_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_type(log: WALAccesser) -> None:
+async def test_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_type(log: WALAccesser) -> None:
     """The type is reserved for the broadcaster, but readers still get it and may name it."""
     broadcast = log.broadcast()
     held = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"change"))
@@ -85,5 +85,5 @@ async def test_the_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its
     assert await payloads(log, "a") == [b"change", b"not needed"]
 
 
-def test_the_types_that_clients_do_not_write_are_those_of_the_table() -> None:
+def test_types_that_clients_do_not_write_are_those_of_the_table() -> None:
     assert [kind for kind in MessageType if not type_properties(kind).appendable] == RESERVED

@@ -99,7 +99,7 @@ async def test_twenty_writers_and_twenty_readers(location: str, pchannels: int, 
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_a_reader_that_resumes_at_every_message_beside_a_writer(log: WALAccesser) -> None:
+async def test_reader_that_resumes_at_every_message_beside_a_writer(log: WALAccesser) -> None:
     async def writer() -> None:
         for number in range(200):
             await log.raw_append(Message("orders", b"%d" % number))

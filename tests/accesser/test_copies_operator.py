@@ -62,7 +62,7 @@ def results(outcomes: CopyOutcomes) -> list[AppendResult]:
     return found
 
 
-async def test_a_repeated_call_returns_the_copies_that_exist(bench: Bench) -> None:
+async def test_repeated_call_returns_the_copies_that_exist(bench: Bench) -> None:
     header = await bench.header()
     some = results(await bench.append(header, ["a", "c"]))
     everywhere = results(await bench.append(header))
@@ -80,7 +80,7 @@ async def test_a_repeated_call_returns_the_copies_that_exist(bench: Bench) -> No
     assert await bench.operator.content("p0", header.broadcast_id) == CONTENT
 
 
-async def test_a_call_after_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
+async def test_call_after_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
     header = await bench.header()
     first, second = start(bench.append(header)), start(bench.append(header, ["b", "a"]))
     one, other = results(await first), results(await second)
@@ -113,7 +113,7 @@ async def test_copies_keep_the_order_of_the_calls(bench: Bench) -> None:
     assert await payloads(bench.log, "a") == [b"before", b"payload", b"after"]
 
 
-async def test_the_outcome_of_a_dropped_vchannel_is_an_error(bench: Bench) -> None:
+async def test_outcome_of_a_dropped_vchannel_is_an_error(bench: Bench) -> None:
     header = await bench.header()
     await bench.log.drop_vchannel("b")
     first, error, third = await bench.append(header)
@@ -130,7 +130,7 @@ async def test_the_outcome_of_a_dropped_vchannel_is_an_error(bench: Bench) -> No
     assert isinstance(error, ChannelNotExistError)
 
 
-async def test_a_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do(bench: Bench) -> None:
+async def test_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do(bench: Bench) -> None:
     header = await bench.header()
     await bench.append(header, ["a"])
     drop = start(bench.log.drop_vchannel("b"))
@@ -185,7 +185,7 @@ async def test_forgotten_broadcasts_are_reported_when_a_checkpoint_is_durable(be
     assert await bench.operator.copies() == []
 
 
-async def test_a_copy_without_room_is_a_retryable_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copy_without_room_is_a_retryable_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     made = JournalBackend.__init__
     monkeypatch.setattr(JournalBackend, "__init__", lambda self, *args, **more: made(self, *args, disk=disk, **more))
@@ -216,7 +216,7 @@ async def test_no_copy_is_in_the_log_after_a_failed_write(data: str) -> None:
         assert bench.inside.node.in_flight.size == 0
 
 
-async def test_the_operator_takes_no_copies_after_the_close(location: str) -> None:
+async def test_operator_takes_no_copies_after_the_close(location: str) -> None:
     log = await open_wal(location)
     bench = Bench(log)
     header = await bench.header()
@@ -264,7 +264,7 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
         assert "moved" in (await bench.operator.places(["moved", "new"]))["p1"], "what is remembered holds"
 
 
-async def test_a_full_inbox_is_a_retryable_error(bench: Bench) -> None:
+async def test_full_inbox_is_a_retryable_error(bench: Bench) -> None:
     header = await bench.header()
     group = bench.inside.node.pchannels["p0"].actor_group
     group._inbox_max = 0
@@ -279,7 +279,7 @@ class Defect(Exception):
     """The exception that the test injects into the code as its defect."""
 
 
-async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
+async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(location) as log:
@@ -310,7 +310,7 @@ async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
         assert await payloads(log, "a") == [b"payload", b"plain"]
 
 
-async def test_a_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(
+async def test_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(location) as log:
@@ -332,7 +332,7 @@ async def test_a_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting
         assert bench.inside.node.in_flight.size == 0
 
 
-async def test_a_defect_fails_calls_that_wait_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_fails_calls_that_wait_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         pchannel = bench.inside.node.pchannels["p0"]

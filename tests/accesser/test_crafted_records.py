@@ -94,7 +94,7 @@ def refused_or_read(read: Callable[[], object], what: object) -> None:
         raise AssertionError(f"{type(error).__name__}: {error}, for {str(what)[:300]}") from error
 
 
-def test_a_map_of_the_vchannels() -> None:
+def test_map_of_the_vchannels() -> None:
     whole = VChannelMap(7, 12, {"orders": 3, "é": 4, "x": 11}).encode()
     fields = [*fields_of("4sIQQII"), *((32 + at, "Q") for at in (0, 8, 16)), *((56 + at, "H") for at in (0, 2, 4))]
     texts = [(at, "B") for at in range(62, len(whole) - 4)]
@@ -114,7 +114,7 @@ def test_a_map_of_the_vchannels() -> None:
             VChannelMap.decode(sealed(body + bytes(4)), HERE)
 
 
-def test_a_cursor() -> None:
+def test_cursor() -> None:
     whole = encode_cursor(cursor(vchannels=("a", "b")))
     head, body = whole[:16], whole[24:]
 
@@ -134,7 +134,7 @@ def test_a_cursor() -> None:
             decode(wild)
 
 
-def test_the_state_in_a_checkpoint() -> None:
+def test_state_in_a_checkpoint() -> None:
     scope = Scope((("a", 1), ("b", 2)))
     keys = [
         KeyRun(scope, [f"key {number}", "x"], 4096 * number, 0, 10 + 2 * number, *[7, 8][number:])
@@ -188,7 +188,7 @@ def test_keys_that_were_stored_one_by_one_are_still_read() -> None:
     assert table.find((("a", 1),), "y", now_ms=0) is None
 
 
-def test_the_records_of_broadcasts() -> None:
+def test_records_of_broadcasts() -> None:
     header = BroadcastHeader(77, ("a", "b"), (ResourceKey("d", "k"),))
     records = {
         task_key(77): encode_task(header, Content(b"x", 2, b""), {"p0": ["a"], "p1": ["b"]}),
@@ -228,7 +228,7 @@ async def opened(place: Path) -> None:
             pass
 
 
-async def test_the_records_in_the_metadata(data_dir: Path, soak: int) -> None:
+async def test_records_in_the_metadata(data_dir: Path, soak: int) -> None:
     """Tries each value of each record by an opening, an append and a read; a soak tries all of them, other runs a sample."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

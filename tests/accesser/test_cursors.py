@@ -92,7 +92,7 @@ async def test_it_goes_on_exactly_after_a_save_at_any_message(log: WALAccesser) 
         assert before + bodies(await read_all(log, "orders", cursor=f"after {taken}")) == everything
 
 
-async def test_a_saved_cursor_pins_exactly_the_events_after_it(log: WALAccesser) -> None:
+async def test_saved_cursor_pins_exactly_the_events_after_it(log: WALAccesser) -> None:
     """A cursor continues after a truncation up to the last event that it passed; a truncation of one more event is refused."""
     await mixed(log)
     messages = await read_all(log, "orders")
@@ -109,7 +109,7 @@ async def test_a_saved_cursor_pins_exactly_the_events_after_it(log: WALAccesser)
 
 
 @pytest.mark.parametrize("policy", ["all", "latest", "from", "after"])
-async def test_a_save_at_the_beginning_pins_from_there(log: WALAccesser, policy: str) -> None:
+async def test_save_at_the_beginning_pins_from_there(log: WALAccesser, policy: str) -> None:
     results = await numbered(log, 10)
     chosen = {
         "all": (None, 0),
@@ -130,7 +130,7 @@ async def test_a_save_at_the_beginning_pins_from_there(log: WALAccesser, policy:
     assert (info.position is None) == (policy in ("all", "from"))
 
 
-async def test_a_save_after_a_body_is_after_its_transaction(log: WALAccesser) -> None:
+async def test_save_after_a_body_is_after_its_transaction(log: WALAccesser) -> None:
     async with log.txn("orders") as txn:
         for number in range(3):
             await txn.append(b"%05d" % number)
@@ -190,7 +190,7 @@ async def test_lag_is_zero_after_a_restart(data_dir: Path, read_only: bool) -> N
             assert [info.held_bytes for info in await log.cursors()] == [0, 0]
 
 
-async def test_an_empty_log_can_be_saved(log: WALAccesser) -> None:
+async def test_empty_log_can_be_saved(log: WALAccesser) -> None:
     async with log.read("orders", cursor="billing", deliver_policy=Latest()) as scanner:
         await scanner.save()
     assert (await info_of(log)).lag_bytes == 0
@@ -279,7 +279,7 @@ async def test_wrong_arguments(log: WALAccesser) -> None:
 # -- incarnations
 
 
-async def test_a_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> None:
+async def test_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> None:
     """The drop was not yet known to another process."""
     async with open_wal(data) as log:
         await numbered(log, 5)
@@ -300,7 +300,7 @@ async def test_a_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -
         assert await numbers(log, cursor="billing") == [12]
 
 
-async def test_a_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(location: str) -> None:
+async def test_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(location: str) -> None:
     async with open_wal(location, pchannels=4) as log:
         await made_on(log, "p0", "other")
         await numbered(log, 3, "other")
@@ -334,7 +334,7 @@ async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path)
         assert await numbers(log, cursor="billing") == [6]
 
 
-async def test_a_restored_cursor_below_a_truncation_is_an_error(data: str) -> None:
+async def test_restored_cursor_below_a_truncation_is_an_error(data: str) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         await read_and_save(log, 2)
@@ -350,7 +350,7 @@ async def test_a_restored_cursor_below_a_truncation_is_an_error(data: str) -> No
         await log.truncate(up_to=results[8].message_id)
 
 
-async def test_a_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         await read_and_save(log, 9)
@@ -375,7 +375,7 @@ async def test_a_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, cap
 # -- stale
 
 
-async def test_a_running_reader_of_a_stale_cursor_hears_of_it_at_its_save(location: str) -> None:
+async def test_running_reader_of_a_stale_cursor_hears_of_it_at_its_save(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_lag_bytes_max=MIB)
     await numbered(log, 10)
@@ -411,7 +411,7 @@ async def test_age_counts_from_the_last_save(location: str) -> None:
     await log.close()
 
 
-async def test_a_wall_clock_that_jumps_makes_none_stale(location: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wall_clock_that_jumps_makes_none_stale(location: str, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_age_max_s=100.0)
     await numbered(log, 10)

@@ -67,7 +67,7 @@ def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
     ],
     ids=lambda cause: type(cause).__name__,
 )
-def test_the_error_of_a_bulk_is_also_of_the_class_of_its_cause(cause: WALError) -> None:
+def test_error_of_a_bulk_is_also_of_the_class_of_its_cause(cause: WALError) -> None:
     origin = MessageID("p0", 1, 0, 0, 1)
     durable, late = AppendResult(origin, 5, origin), AppendResult(origin, 7, origin)
     messages = [Message("orders", b"%d" % number) for number in range(3)]
@@ -112,7 +112,7 @@ def test_which_errors_are_retryable() -> None:
     }
 
 
-def test_a_wrong_value_is_a_value_error_too() -> None:
+def test_wrong_value_is_a_value_error_too() -> None:
     assert issubclass(errors.InvalidArgumentError, ValueError)
     assert not issubclass(errors.ClosedError, ValueError)
 
@@ -130,7 +130,7 @@ def test_a_wrong_value_is_a_value_error_too() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_can_leave_its_process(error: WALError) -> None:
+def test_error_can_leave_its_process(error: WALError) -> None:
     """Worker processes send their errors by pickle."""
     found = pickle.loads(pickle.dumps(error))
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))

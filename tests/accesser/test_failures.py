@@ -22,7 +22,7 @@ from wal.storage.journal import backend as journal_backend
 from wal.write import pipeline
 
 
-async def test_a_call_after_a_failure_is_known_not_to_be_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_after_a_failure_is_known_not_to_be_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the frame that was in flight when the disk failed has an unknown outcome."""
     disk = FaultyDisk()
     monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
@@ -107,9 +107,7 @@ async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_a_defect_in_making_a_frame_reaches_every_caller(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_defect_in_making_a_frame_reaches_every_caller(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
 
     def defect(*_: object, **__: object) -> None:
@@ -122,7 +120,7 @@ async def test_a_defect_in_making_a_frame_reaches_every_caller(
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_pchannel_does_not_stop_the_others(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All pchannels share the timer and the ticks: one failed pchannel must not stop them for the others."""
     async with open_wal(location, pchannels=2, time_tick_interval_s=0.001) as log:
         await made_on(log, "p0", "broken")
@@ -153,7 +151,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
         assert await payloads(log, "sound") == [b"1", b"2"]
 
 
-async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> None:
+async def test_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> None:
     """Waiting operations get an outcome, even if the batch before them failed in the middle."""
     async with log.txn("orders") as txn:
         await txn.append(b"1")

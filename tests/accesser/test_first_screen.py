@@ -20,7 +20,7 @@ async def released(location: str) -> AsyncIterator[None]:
     await release()
 
 
-async def test_the_first_screen(location: str) -> None:
+async def test_first_screen(location: str) -> None:
     lines: list[tuple[int, bytes]] = []
     async with open_wal(location) as log:
         result = await log.raw_append(Message("orders", b"created"))
@@ -39,7 +39,7 @@ async def test_the_first_screen(location: str) -> None:
     ]
 
 
-async def test_the_form_of_the_seeds(location: str) -> None:
+async def test_form_of_the_seeds(location: str) -> None:
     wal.init(location)
     txn = await wal.WAL().txn(vchannel="orders", keepalive=10.0)
     await txn.append(b"paid")
@@ -165,7 +165,7 @@ async def test_concurrent_releases_all_wait(location: str) -> None:
     assert all(append.result().time_tick for append in done)
 
 
-async def test_a_call_that_waits_for_the_opening_while_it_is_released(location: str) -> None:
+async def test_call_that_waits_for_the_opening_while_it_is_released(location: str) -> None:
     init(location)
     append = start(WAL().raw_append(Message("orders", b"1")))
     read = start(WAL().read("orders").__anext__())
@@ -176,7 +176,7 @@ async def test_a_call_that_waits_for_the_opening_while_it_is_released(location: 
             await waiting
 
 
-async def test_a_failed_opening_is_raised_by_the_first_call_and_released_quietly(
+async def test_failed_opening_is_raised_by_the_first_call_and_released_quietly(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     place = tmp_path_factory.mktemp("other")
@@ -215,7 +215,7 @@ async def test_release_from_another_loop_is_refused_and_can_be_repeated_here(loc
         await log.raw_append(Message("orders", b"3"))
 
 
-async def test_a_cancelled_close_goes_on(location: str) -> None:
+async def test_cancelled_close_goes_on(location: str) -> None:
     log = await open_wal(location)
     closing = start(log.close())
     await turns(1)
@@ -225,7 +225,7 @@ async def test_a_cancelled_close_goes_on(location: str) -> None:
     await log.close()
 
 
-async def test_a_cancelled_opening_releases_everything(location: str) -> None:
+async def test_cancelled_opening_releases_everything(location: str) -> None:
     for count in range(12):
         opening = start(open_wal(location).__aenter__())
         await turns(count)

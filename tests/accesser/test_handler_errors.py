@@ -75,7 +75,7 @@ async def test_leaving_the_block_is_quiet_when_it_was_heard(ended: WALAccesser, 
                 await scanner.wait_for((1 << 64) - 1)
 
 
-async def test_an_error_that_was_asked_for_before_it_came_is_raised_all_the_same(ended: WALAccesser) -> None:
+async def test_error_that_was_asked_for_before_it_came_is_raised_all_the_same(ended: WALAccesser) -> None:
     with pytest.raises(HandlingError):
         async with ended.read("orders", handler=fails) as scanner:
             assert scanner.error is None
@@ -85,14 +85,14 @@ async def test_an_error_that_was_asked_for_before_it_came_is_raised_all_the_same
             await until_ended(ended)
 
 
-async def test_the_error_of_the_block_itself_wins(ended: WALAccesser) -> None:
+async def test_error_of_the_block_itself_wins(ended: WALAccesser) -> None:
     with pytest.raises(ZeroDivisionError):
         async with ended.read("orders", handler=fails):
             await until_ended(ended)
             raise ZeroDivisionError
 
 
-async def test_a_handler_that_raises_while_its_block_is_left(
+async def test_handler_that_raises_while_its_block_is_left(
     ended: WALAccesser, caplog: pytest.LogCaptureFixture
 ) -> None:
     at_work, go_on = asyncio.Event(), asyncio.Event()
@@ -115,7 +115,7 @@ async def test_a_handler_that_raises_while_its_block_is_left(
     assert len(errors(caplog)) == 1
 
 
-async def test_a_handler_that_raises_when_it_is_closed(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_that_raises_when_it_is_closed(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     class Handler:
         def handle(self, message: ImmutableMessage) -> None:
             pass
@@ -130,7 +130,7 @@ async def test_a_handler_that_raises_when_it_is_closed(ended: WALAccesser, caplo
     assert "cannot close" in record.getMessage()
 
 
-async def test_a_handler_that_awaits_a_cancelled_future(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_that_awaits_a_cancelled_future(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     async def handle(message: ImmutableMessage) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -143,14 +143,14 @@ async def test_a_handler_that_awaits_a_cancelled_future(ended: WALAccesser, capl
     assert len(errors(caplog)) == 1
 
 
-async def test_a_reader_that_acknowledges(log: WALAccesser) -> None:
+async def test_reader_that_acknowledges(log: WALAccesser) -> None:
     await log.broadcast().append(BroadcastMessage(vchannels=["orders"], payload=b"all"))
     with pytest.raises(HandlingError):
         async with log.read("orders", handler=fails, auto_ack=True):
             await until_ended(log)
 
 
-async def test_a_transaction_is_named_by_its_own_id(log: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_transaction_is_named_by_its_own_id(log: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     async with log.txn("orders") as txn:
         await txn.append(b"one")
     assert txn.result is not None
@@ -162,16 +162,14 @@ async def test_a_transaction_is_named_by_its_own_id(log: WALAccesser, caplog: py
         assert part in record.getMessage()
 
 
-async def test_the_end_of_the_log_is_no_error_of_the_handler(location: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_end_of_the_log_is_no_error_of_the_handler(location: str, caplog: pytest.LogCaptureFixture) -> None:
     log = await open_wal(location)
     async with log.read("orders", handler=lambda _: None):
         await log.close()
     assert errors(caplog) == []
 
 
-async def test_the_end_of_a_vchannel_is_no_error_of_the_handler(
-    log: WALAccesser, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_end_of_a_vchannel_is_no_error_of_the_handler(log: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     await log.create_vchannel("orders")
     async with log.read("orders", handler=lambda _: None):
         await log.drop_vchannel("orders")
@@ -194,7 +192,7 @@ async def test_damage_under_a_handler_is_told_as_well(data: str, caplog: pytest.
         assert re.search(r"'orders'.*damaged", record.getMessage())
 
 
-def test_the_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"one"))
         with pytest.raises(HandlingError), log.read("orders", handler=fails):

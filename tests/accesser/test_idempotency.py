@@ -81,7 +81,7 @@ async def outcomes(futures: list[asyncio.Future[AppendResult]]) -> list[AppendRe
 # -- frames that wait or fail
 
 
-async def test_a_key_in_flight_shares_its_result_and_takes_room_until_then(
+async def test_key_in_flight_shares_its_result_and_takes_room_until_then(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.create_vchannel("orders")
@@ -101,7 +101,7 @@ async def test_a_key_in_flight_shares_its_result_and_takes_room_until_then(
     assert await payloads(log, "orders") == [b"1"]
 
 
-async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
+async def test_refused_frame_fails_the_sharers_and_frees_the_keys(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.create_vchannel("orders")
@@ -151,7 +151,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     assert [info.last_sequence for info in await log.producers()] == [3, 1]
 
 
-async def test_a_sequence_that_waits_fails_with_the_second_of_two_refused_frames(
+async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal of the first frame makes room for another one, which must not hold what the refusal of the second one fails."""
@@ -192,7 +192,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
-async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
+async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
@@ -259,7 +259,7 @@ async def test_single_appends_are_withdrawn_out_of_what_waits_together(
     assert local(log).node.in_flight.size == 0
 
 
-async def test_a_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"0", "known")
     vchannel = local(log).node.routes.actors["orders"]
     monkeypatch.setattr(vchannel.pchannel.frames, "submit_keyed", lambda *_: 1 / 0)
@@ -274,7 +274,7 @@ async def test_a_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, m
     assert [entry.claims for scope in scopes for entry in scope.keys.values()] == [None, None], "nothing is pending"
 
 
-async def test_a_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
     log = await open_wal(data)
@@ -296,7 +296,7 @@ async def test_a_failed_disk_says_so_to_all_and_reopening_tells(data: str, monke
 # -- transactions
 
 
-async def test_a_transaction_in_flight_shares_with_one_over_the_same_set(
+async def test_transaction_in_flight_shares_with_one_over_the_same_set(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made_on(log, "p0", "a", "b")
@@ -321,7 +321,7 @@ async def test_a_transaction_in_flight_shares_with_one_over_the_same_set(
         await txns[1].commit()
 
 
-async def test_the_context_is_the_same_after_reopening(data: str) -> None:
+async def test_context_is_the_same_after_reopening(data: str) -> None:
     async with open_wal(data) as log, log.txn("orders", keepalive=30.0123456, idempotency_key="k") as txn:
         pass
     async with open_wal(data) as log:
@@ -333,7 +333,7 @@ async def test_the_context_is_the_same_after_reopening(data: str) -> None:
         assert [message.txn_context for message in await read_all(log, "orders")] == [txn.context]
 
 
-async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
+async def test_commit_that_finds_no_room_stays_open(location: str) -> None:
     async with open_wal(location, producers_max=1) as log:
         await nowait(log, b"1", key(1))
         async with log.txn("orders", idempotency_key=key(1, "q")) as txn:
@@ -345,7 +345,7 @@ async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
         assert grouped(await read_all(log, "orders")) == [[b"1"], [b"body", b"more"]]
 
 
-async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders")
     await txn.append(b"body")
     group = local(log).node.pchannels["p0"].actor_group
@@ -361,7 +361,7 @@ async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypa
     assert grouped(await read_all(log, "orders")) == [[b"body"], [b"1"]]
 
 
-async def test_a_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders", idempotency_key=key(1))
     await txn.append(b"body")
     gate = Gate(log, monkeypatch)
@@ -373,7 +373,7 @@ async def test_a_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pyte
     await second
 
 
-async def test_an_expired_one_leaves_its_key_free(location: str) -> None:
+async def test_expired_one_leaves_its_key_free(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     txn = await log.txn("orders", keepalive=1.0, idempotency_key="k")
@@ -389,7 +389,7 @@ async def test_an_expired_one_leaves_its_key_free(location: str) -> None:
 # -- barriers and exclusive messages
 
 
-async def test_an_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
+async def test_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
@@ -430,7 +430,7 @@ async def test_at_close_an_append_that_waits_for_its_barrier_was_not_sent(data: 
         assert not (await nowait(log, b"2", key(2))).duplicate
 
 
-async def test_an_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> None:
+async def test_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> None:
     exclusive = Message("orders", b"schema", message_type=MessageType.SCHEMA_CHANGE)
     spanned = await log.txn("orders")
     first = await log.raw_append(exclusive, idempotency_key="k")
@@ -441,7 +441,7 @@ async def test_an_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> 
     await txn.commit()
 
 
-async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesser) -> None:
+async def test_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesser) -> None:
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
     txn = await log.txn("orders", idempotency_key=key(1))
@@ -462,7 +462,7 @@ async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAcce
 # -- forgotten keys
 
 
-async def test_a_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_on(log, "p0", "orders", "stock")
     async with log.txn(vchannels=["orders", "stock"], idempotency_key=key(5)):
         pass
@@ -535,7 +535,7 @@ async def test_forgetting_has_its_place_in_the_order_of_the_calls(
         await log.forget_producer(b"p")  # type: ignore[arg-type]
 
 
-async def test_a_producer_is_forgotten_on_all_pchannels(data: str) -> None:
+async def test_producer_is_forgotten_on_all_pchannels(data: str) -> None:
     async with open_wal(data, pchannels=4) as log:
         for number in range(4):
             await log.create_vchannel(f"v{number}", pchannel=f"p{number}")
@@ -550,7 +550,7 @@ async def test_a_producer_is_forgotten_on_all_pchannels(data: str) -> None:
 # -- windows
 
 
-async def test_the_window_is_bounded_by_count_and_by_age(location: str) -> None:
+async def test_window_is_bounded_by_count_and_by_age(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, idempotency_window_count=3, idempotency_window_s=100.0)
     for name in ("a", "b", "c", "d"):
@@ -631,7 +631,7 @@ async def test_no_room_in_flight(location: str) -> None:
         assert local(log).node.in_flight.size == 0
 
 
-async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
+async def test_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
     """The key is in each commit row: a transaction whose key would not fit is refused when it begins."""
     async with open_wal(location, message_bytes_max=1000, txn_bytes_max=1000, txn_bodies_max=1 << 15) as log:
         names = [f"vchannel-{number:05d}" for number in range(22_000)]
@@ -642,7 +642,7 @@ async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> 
             await log.txn(vchannels=names, idempotency_key="k" * 255)
 
 
-async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
+async def test_unknown_vchannel_makes_no_key(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for idempotency_key in ("k", key(1)):
             with pytest.raises(ChannelNotExistError):
@@ -652,7 +652,7 @@ async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
         assert local(log).node.in_flight.size == 0
 
 
-async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vchannel's record still exists, so the next opening finds it with the messages that were appended, and with their keys."""
     plain, sequence = "k", ProducerKey("p", 7)
     async with open_wal(data) as log:

@@ -74,7 +74,7 @@ def test_links_and_parents_are_resolved_by_the_system(here: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [str, "journal:{}".format, Path])
-async def test_a_tilde_is_the_home_and_never_a_directory_of_that_name(
+async def test_tilde_is_the_home_and_never_a_directory_of_that_name(
     here: Path, form: Callable[[str], str | Path]
 ) -> None:
     async with open_wal(form("~/data"), kv="~/meta.sqlite3") as log:
@@ -86,7 +86,7 @@ async def test_a_tilde_is_the_home_and_never_a_directory_of_that_name(
     assert os.listdir(here) == []
 
 
-def test_a_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
+def test_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
     home = here.parent / "home"
     assert parse_location("~").path == home
     assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be given
@@ -97,7 +97,7 @@ def test_a_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
     assert Settings.load("~/wal.toml").pchannels == 3
 
 
-async def test_a_tilde_is_the_home_for_a_rocksmq(here: Path) -> None:
+async def test_tilde_is_the_home_for_a_rocksmq(here: Path) -> None:
     pytest.importorskip("rocksdict")
     async with await RocksMQ.open("~/mq"):
         assert (here.parent / "home" / "mq").is_dir()
@@ -105,7 +105,7 @@ async def test_a_tilde_is_the_home_for_a_rocksmq(here: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["~nobody-of-that-name/data", "~nobody-of-that-name"])
-def test_a_tilde_of_an_unknown_user_is_refused(here: Path, text: str) -> None:
+def test_tilde_of_an_unknown_user_is_refused(here: Path, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="~nobody-of-that-name"):
         open_wal(text)
     with pytest.raises(InvalidArgumentError, match="~nobody-of-that-name"):
@@ -117,7 +117,7 @@ def test_a_tilde_of_an_unknown_user_is_refused(here: Path, text: str) -> None:
     assert os.listdir(here) == []
 
 
-def test_a_relative_location_in_a_directory_that_is_gone_is_refused(here: Path) -> None:
+def test_relative_location_in_a_directory_that_is_gone_is_refused(here: Path) -> None:
     here.rmdir()
     with pytest.raises(InvalidArgumentError, match="absolute path"):
         open_wal("data")

@@ -25,7 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 
 
 @pytest.mark.parametrize("count", [128, 200, 1_000])
-async def test_a_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, dict[str, str]], count: int) -> None:
+async def test_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, dict[str, str]], count: int) -> None:
     location, metadata = place
     names = [f"v{number}" for number in range(count)]
     async with open_wal(location, pchannels=2, **metadata) as log:
@@ -67,7 +67,7 @@ async def test_broadcasts_whose_records_fill_a_request_of_etcd_are_saved_one_aft
         assert len({one.broadcast_id for one in sent}) == 5
 
 
-async def test_a_broadcast_whose_record_is_larger_than_a_request_of_etcd_is_refused_alone(
+async def test_broadcast_whose_record_is_larger_than_a_request_of_etcd_is_refused_alone(
     tmp_path: Path, etcd_address: str
 ) -> None:
     kv = f"etcd://{etcd_address}/wal-test-{secrets.token_hex(6)}"

@@ -11,7 +11,7 @@ from wal import ImmutableMessage, ImmutableTxnMessage, Message, MessageID, Messa
 from wal.errors import InvalidArgumentError
 
 
-def test_the_fields_of_a_message() -> None:
+def test_fields_of_a_message() -> None:
     message = Message("orders", b"payload", properties={"k": "v", "ü": "é"})
     assert (message.vchannel, message.payload, message.message_type) == ("orders", b"payload", MessageType.INSERT)
     assert message.properties == {"k": "v", "ü": "é"}
@@ -89,7 +89,7 @@ async def test_payloads_and_properties_come_back_byte_for_byte(log: WALAccesser)
     assert transaction.estimate_size() == sum(message.estimate_size() for message in sent[:3])
 
 
-async def test_a_delivered_message_does_not_change(log: WALAccesser) -> None:
+async def test_delivered_message_does_not_change(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"1", properties={"k": "v"}))
     (message,) = await read_all(log, "orders")
     message.properties["k"] = "changed"
@@ -114,7 +114,7 @@ async def test_too_large(location: str) -> None:
         assert len(await payloads(log, "orders")) == 1
 
 
-async def test_a_larger_message_bytes_max(location: str) -> None:
+async def test_larger_message_bytes_max(location: str) -> None:
     async with open_wal(location, message_bytes_max=8 << 20) as log:
         await log.raw_append(Message("orders", bytes(8 << 20)))
         assert [len(payload) for payload in await payloads(log, "orders")] == [8 << 20]

@@ -44,7 +44,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-async def test_the_error_of_a_read_of_no_vchannel_says_what_to_give(
+async def test_error_of_a_read_of_no_vchannel_says_what_to_give(
     log: WALAccesser, vchannel: Any, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -52,7 +52,7 @@ async def test_the_error_of_a_read_of_no_vchannel_says_what_to_give(
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-def test_the_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(
+def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(
     data: str, vchannel: Any, error: type[Exception], says: str
 ) -> None:
     with bridge.blocking(data) as log:
@@ -64,6 +64,6 @@ def test_the_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(
             read(data, vchannel)
 
 
-async def test_the_error_of_a_transaction_over_no_vchannels_says_what_to_give(log: WALAccesser) -> None:
+async def test_error_of_a_transaction_over_no_vchannels_says_what_to_give(log: WALAccesser) -> None:
     with pytest.raises(TypeError, match=r"takes several names.*not 3"):
         log.txn(vchannels=3)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def test_without_create_a_blocking_caller_makes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["nothing", "an empty directory", "half of a journal"])
-async def test_a_reader_waits_for_the_first_writer(data: str, before: str) -> None:
+async def test_reader_waits_for_the_first_writer(data: str, before: str) -> None:
     if before != "nothing":
         os.mkdir(data)
     if before == "half of a journal":
@@ -127,7 +127,7 @@ async def test_a_reader_waits_for_the_first_writer(data: str, before: str) -> No
         assert await writer.hear() == "made"
 
 
-async def test_a_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> None:
+async def test_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> None:
     began = time.monotonic()
     with pytest.raises(FormatError, match=rf"{data} holds no journal.*after waiting 0\.2 s"):
         await open_wal(data, read_only=True, wait_s=0.2)
@@ -135,7 +135,7 @@ async def test_a_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> N
     assert not os.path.exists(data)
 
 
-async def test_a_wait_in_vain_is_not_waited_out(tmp_path: Path) -> None:
+async def test_wait_in_vain_is_not_waited_out(tmp_path: Path) -> None:
     """A path at which no writer can create a journal is an error at once."""
     (tmp_path / "file").touch()
     with pytest.raises(FormatError, match="is a file"):
@@ -146,7 +146,7 @@ async def test_a_wait_in_vain_is_not_waited_out(tmp_path: Path) -> None:
         await open_wal(tmp_path / "newer", read_only=True, wait_s=LONG_S)
 
 
-async def test_a_wait_can_be_cancelled_and_released(data: str) -> None:
+async def test_wait_can_be_cancelled_and_released(data: str) -> None:
     opening = start(_opened(data, wait_s=LONG_S))
     await turns()
     opening.cancel()
@@ -169,7 +169,7 @@ async def test_only_a_reader_waits(data: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["iterate", "record_batches", "blocking"])
-async def test_a_blocking_reader_waits_for_the_first_writer(data: str, call: str) -> None:
+async def test_blocking_reader_waits_for_the_first_writer(data: str, call: str) -> None:
     reading = start(asyncio.to_thread(_first, call, data))
     async with Other(made_by, data) as writer:
         assert await reading == b"first"
@@ -177,7 +177,7 @@ async def test_a_blocking_reader_waits_for_the_first_writer(data: str, call: str
 
 
 @pytest.mark.parametrize("call", ["iterate", "record_batches", "blocking"])
-def test_a_blocking_wait_that_ends_in_vain_says_what_was_waited_for(data: str, call: str) -> None:
+def test_blocking_wait_that_ends_in_vain_says_what_was_waited_for(data: str, call: str) -> None:
     with pytest.raises(FormatError, match=r"holds no journal.*after waiting 0\.1 s"):
         _first(call, data, wait_s=0.1)
 

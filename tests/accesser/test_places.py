@@ -66,7 +66,7 @@ async def test_another_loop_is_refused_and_harms_nothing(log: WALAccesser) -> No
     await log.raw_append(Message("orders", b"3"))
 
 
-async def test_the_memory_of_two_openings_is_apart() -> None:
+async def test_memory_of_two_openings_is_apart() -> None:
     async with open_wal("memory:") as one, open_wal("memory:") as other:
         await one.raw_append(Message("orders", b"1"))
         assert await read_all(other, "orders") == []
@@ -128,11 +128,11 @@ FORKED = """
 """
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on(location: str) -> None:
+def test_forked_child_is_refused_and_the_parent_goes_on(location: str) -> None:
     assert run_python(FORKED, elsewhere(location)).strip() == "0 [b'1', b'2']"
 
 
-def test_a_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> None:
+def test_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> None:
     code = """
         import asyncio, os, signal, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -158,7 +158,7 @@ def test_a_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> No
     assert run_python(code, data).strip() == "opened again"
 
 
-async def test_a_second_process_is_told_which_process_has_the_log(data: str) -> None:
+async def test_second_process_is_told_which_process_has_the_log(data: str) -> None:
     code = """
         import asyncio, sys
         from wal import open_wal
@@ -184,7 +184,7 @@ async def test_a_second_process_is_told_which_process_has_the_log(data: str) -> 
     assert (await asyncio.to_thread(run_python, code, data)).strip() == "opened"
 
 
-async def test_a_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(data: str) -> None:
+async def test_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(data: str) -> None:
     code = """
         import asyncio, os, signal, sys
         from wal import Message, open_wal
@@ -217,7 +217,7 @@ async def test_a_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(
 
 
 @pytest.mark.parametrize("content", [{"letters.txt": "a"}, {"FORMAT": "something else\n"}, {"FORMAT": ""}])
-async def test_a_directory_that_is_no_journal(tmp_path: Path, content: dict[str, str]) -> None:
+async def test_directory_that_is_no_journal(tmp_path: Path, content: dict[str, str]) -> None:
     for name, text in content.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(FormatError) as caught:
@@ -226,7 +226,7 @@ async def test_a_directory_that_is_no_journal(tmp_path: Path, content: dict[str,
     assert {path.name: path.read_text() for path in tmp_path.iterdir() if path.name != "LOCK"} == content
 
 
-async def test_a_newer_format_is_refused_and_says_so(data: str) -> None:
+async def test_newer_format_is_refused_and_says_so(data: str) -> None:
     async with open_wal(data) as log:
         await log.raw_append(Message("orders", b"1"))
     file = Path(data) / "FORMAT"
@@ -240,7 +240,7 @@ async def test_a_newer_format_is_refused_and_says_so(data: str) -> None:
         assert await payloads(log, "orders") == [b"1"]
 
 
-async def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
+async def test_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_text("a file")
     with pytest.raises(FormatError, match="data"):
@@ -248,7 +248,7 @@ async def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     assert file.read_text() == "a file"
 
 
-async def test_an_opening_creates_the_directories_and_files_that_the_docs_describe(tmp_path: Path) -> None:
+async def test_opening_creates_the_directories_and_files_that_the_docs_describe(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "er" / "data"
     async with open_wal(place) as log:
         await log.raw_append(Message("orders", b"1"))
@@ -258,7 +258,7 @@ async def test_an_opening_creates_the_directories_and_files_that_the_docs_descri
     assert (place / "pchannels" / "p0").is_dir()
 
 
-async def test_a_directory_that_cannot_be_created() -> None:
+async def test_directory_that_cannot_be_created() -> None:
     """Not even root can create directories in /proc."""
     with pytest.raises(StorageError, match="/proc/wal-runtime"):
         await open_wal("/proc/wal-runtime/data")

@@ -170,7 +170,7 @@ async def test_several_vchannels_must_lie_on_one_pchannel(log4: WALAccesser) -> 
         await read_all(log4, "a", deliver_policy=StartFrom(result.message_id))
 
 
-async def test_an_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: WALAccesser) -> None:
+async def test_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: WALAccesser) -> None:
     assert await read_all(log4, "unknown") == []
     assert await log4.vchannels() == [], "reading makes nothing"
     async with log4.read("unknown") as scanner:
@@ -181,7 +181,7 @@ async def test_an_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_creat
         assert (await first).payload == b"1"
 
 
-async def test_an_unknown_vchannel_that_is_created_on_any_pchannel(log4: WALAccesser) -> None:
+async def test_unknown_vchannel_that_is_created_on_any_pchannel(log4: WALAccesser) -> None:
     """The pchannel of the vchannel is not known when the reader begins."""
     scanners = [log4.read("unknown") for _ in range(4)]
     for scanner in scanners:
@@ -262,7 +262,7 @@ async def test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at
             log.append_nowait(Message("orders", b"1"))
 
 
-async def test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: WALAccesser) -> None:
+async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: WALAccesser) -> None:
     """What the callers append next would make it wait; the messages were built while the frame was written."""
     await log.create_vchannel("orders")
     turned: list[tuple[str, bytes]] = []

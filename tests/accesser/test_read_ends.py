@@ -162,7 +162,7 @@ async def test_time_ticks_only_when_asked_for_and_whatever_the_filters(log: WALA
         await more
 
 
-async def test_a_time_tick_before_any_event_has_no_id(log: WALAccesser) -> None:
+async def test_time_tick_before_any_event_has_no_id(log: WALAccesser) -> None:
     async with log.read("orders", include_time_ticks=True) as scanner:
         message = await anext(scanner)
         assert isinstance(message, TimeTickMessage)
@@ -192,7 +192,7 @@ async def test_read_your_writes(log4: WALAccesser) -> None:
             assert len(seen) == number + 1
 
 
-async def test_the_mvcc_timestamp_covers_every_write_that_returned(log4: WALAccesser) -> None:
+async def test_mvcc_timestamp_covers_every_write_that_returned(log4: WALAccesser) -> None:
     unknown = await log4.get_latest_mvcc_timestamp_if_local("unknown")
     async with log4.read("unknown", handler=lambda _: None) as scanner:
         await scanner.wait_for(unknown)
@@ -239,7 +239,7 @@ async def test_wait_for_on_a_scanner_that_ends(log: WALAccesser) -> None:
             await scanner.wait_for(tick)
 
 
-async def test_a_cancelled_wait_leaves_no_waiter(log: WALAccesser) -> None:
+async def test_cancelled_wait_leaves_no_waiter(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         reading = start(anext(scanner))
         for _ in range(5):

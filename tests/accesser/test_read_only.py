@@ -35,7 +35,7 @@ def other_pchannel(name: str) -> str:
     return next(pchannel for pchannel in PCHANNELS if pchannel != place(name, PCHANNELS))
 
 
-async def test_a_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
+async def test_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
     """Readers of a new incarnation get all of it, even messages from before they knew of it, and nothing of the earlier incarnation."""
     async with open_wal(data, pchannels=4) as writer, open_wal(data, read_only=True) as reader:
         await writer.create_vchannel("moved", pchannel=other_pchannel("moved"))
@@ -60,7 +60,7 @@ async def take(scanner: wal.Scanner, count: int) -> list[bytes]:
     return [(await anext(scanner)).payload for _ in range(count)]
 
 
-async def test_a_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
+async def test_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
     """A drop ends readers that knew the vchannel from a map or from the log, but no readers of its next incarnation."""
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
         async with reader.read("early") as early:
@@ -96,7 +96,7 @@ async def test_pchannels_that_are_added_are_found(data: str) -> None:
             await scanner.close()
 
 
-async def test_a_directory_without_a_journal_is_left_as_it_is(data: str) -> None:
+async def test_directory_without_a_journal_is_left_as_it_is(data: str) -> None:
     for times in range(2):
         with pytest.raises(FormatError, match="holds no journal"):
             async with open_wal(data, read_only=True):
@@ -109,14 +109,14 @@ async def test_a_directory_without_a_journal_is_left_as_it_is(data: str) -> None
         await open_wal(data, read_only=True)
 
 
-async def test_a_log_in_memory_is_refused_at_the_call() -> None:
+async def test_log_in_memory_is_refused_at_the_call() -> None:
     with pytest.raises(InvalidArgumentError, match="memory"):
         open_wal("memory:", read_only=True)
     with pytest.raises(TypeError, match="read_only"):
         open_wal("memory:", read_only=1)  # type: ignore[arg-type]
 
 
-async def test_the_shared_log_may_be_read_only(data: str) -> None:
+async def test_shared_log_may_be_read_only(data: str) -> None:
     async with open_wal(data) as writer:
         await writer.raw_append(Message("orders", b"1"))
     wal.init(data, read_only=True)
@@ -152,7 +152,7 @@ async def test_unknown_vchannels_are_refused_where_none_may_be_created(data: str
             await read_all(reader, "unheard of")
 
 
-async def test_a_journal_without_its_maps_can_be_read(data: str) -> None:
+async def test_journal_without_its_maps_can_be_read(data: str) -> None:
     """An earlier version wrote no maps; a damaged map is an error."""
     async with open_wal(data) as writer:
         await writer.append_bulk([Message("orders", b"1"), Message("other", b"2")])
@@ -168,7 +168,7 @@ async def test_a_journal_without_its_maps_can_be_read(data: str) -> None:
         await open_wal(data, read_only=True)
 
 
-async def test_a_map_that_is_damaged_during_a_read_does_not_end_it(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_map_that_is_damaged_during_a_read_does_not_end_it(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
 
         async def known() -> bool:
@@ -229,7 +229,7 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
-async def test_a_read_begins_with_everything_durable_though_answers_are_reused(
+async def test_read_begins_with_everything_durable_though_answers_are_reused(
     data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log on a server answers `refresh` from its last answer for a while; a read that does not follow must not end there."""
@@ -255,7 +255,7 @@ async def test_a_read_begins_with_everything_durable_though_answers_are_reused(
             assert len(await payloads(reader, "orders")) == count
 
 
-async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = ReadOnlyJournalLog.refresh
     failing: list[ReadOnlyJournalLog] = []
 
@@ -277,7 +277,7 @@ async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, mon
         assert await payloads(reader, "orders") == [b"1"]
 
 
-async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may take long to return the end of a pchannel; readers of the others are attached meanwhile."""
     reach, answer = ReadOnlyJournalLog.reach, threading.Event()
 
@@ -303,7 +303,7 @@ async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, mon
             assert await waiting == [b"1"]
 
 
-async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log on a server answers slowly: the event loop does not wait for it, and readers get the same messages."""
     asking: set[int] = set()
     refresh = ReadOnlyJournalLog.refresh

@@ -17,7 +17,7 @@ from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.log import JournalLog
 
 
-async def test_an_opening_that_fails_releases_every_pchannel(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_that_fails_releases_every_pchannel(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One pchannel of four is damaged: the others, which open after the damage is found, are closed again."""
     real = JournalBackend.open
 

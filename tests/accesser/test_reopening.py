@@ -40,7 +40,7 @@ async def test_terms_rise_and_incarnations_stay(data: str) -> None:
     assert list(ids) == sorted(ids)
 
 
-async def test_the_number_of_pchannels_can_grow_but_not_shrink(data: str) -> None:
+async def test_number_of_pchannels_can_grow_but_not_shrink(data: str) -> None:
     async with open_wal(data, pchannels=2) as log:
         for number in range(8):
             await log.raw_append(Message(f"v{number}", b"1"))

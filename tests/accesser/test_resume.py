@@ -152,7 +152,7 @@ async def test_positions_move_over_ranges_that_hold_nothing(log: WALAccesser) ->
     assert [message.payload for message in await read_all(log, "mine", resume=position)] == [b"2"]
 
 
-async def test_the_position_of_a_follower_at_the_tail_moves_too(log: WALAccesser) -> None:
+async def test_position_of_a_follower_at_the_tail_moves_too(log: WALAccesser) -> None:
     async with log.read("mine") as scanner:
         reading = asyncio.ensure_future(anext(scanner))
         result = await log.raw_append(Message("other", b"1"))
@@ -196,7 +196,7 @@ async def test_batches_can_be_asked_again_after_a_cancellation(log: WALAccesser)
     assert [int(message.payload) for message in found] == list(range(40))
 
 
-async def test_an_interrupted_page_is_not_redelivered(log: WALAccesser) -> None:
+async def test_interrupted_page_is_not_redelivered(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     async with log.read("orders", follow=False) as scanner:
         async for page in scanner.batches(4):

@@ -155,7 +155,7 @@ async def test_its_turn_comes_by_itself(location: str) -> None:
     await log.close()
 
 
-async def test_a_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
+async def test_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
     """The clock stands still: a log that grows fast is truncated as fast."""
     log = await open_virtual(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
     for first in range(0, 64 * 16, 16):
@@ -168,7 +168,7 @@ async def test_a_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
     await log.close()
 
 
-async def test_the_last_truncated_event_is_no_lost_start(location: str) -> None:
+async def test_last_truncated_event_is_no_lost_start(location: str) -> None:
     """A reader that has passed all dropped events has lost nothing, wherever the log was truncated."""
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
     results = await fill(log, 24)
@@ -217,7 +217,7 @@ async def test_never_past_a_live_cursor(location: str, caplog: pytest.LogCapture
     await log.close()
 
 
-async def test_a_stale_cursor_holds_nothing(location: str) -> None:
+async def test_stale_cursor_holds_nothing(location: str) -> None:
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 10 * MIB}
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, **bounds)
     await fill(log, 2)
@@ -234,7 +234,7 @@ async def test_a_stale_cursor_holds_nothing(location: str) -> None:
     await log.close()
 
 
-async def test_a_reader_at_the_tail_is_not_disturbed(location: str) -> None:
+async def test_reader_at_the_tail_is_not_disturbed(location: str) -> None:
     async with (
         open_wal(location, segment_bytes=MIB, retention_bytes=2 * MIB) as log,
         log.read("orders", cursor="tail") as scanner,
@@ -287,7 +287,7 @@ async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None
     await log.close()
 
 
-async def test_a_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
+async def test_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
     data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process was stopped while it saved a cursor: old segments are kept, with a warning."""
@@ -310,7 +310,7 @@ async def test_a_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
     await log.close()
 
 
-async def test_a_failed_retention_turn_is_tried_again(
+async def test_failed_retention_turn_is_tried_again(
     location: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
@@ -330,7 +330,7 @@ async def test_a_failed_retention_turn_is_tried_again(
     await log.close()
 
 
-async def test_a_full_disk_can_be_cut_although_nothing_can_be_stored(
+async def test_full_disk_can_be_cut_although_nothing_can_be_stored(
     data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cursor became stale, and there is no room to record that: it no longer holds the log all the same."""
@@ -369,7 +369,7 @@ async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     await log.close()
 
 
-async def test_an_empty_log_stands_nowhere(location: str) -> None:
+async def test_empty_log_stands_nowhere(location: str) -> None:
     async with open_wal(location, retention_bytes=0, retention_s=0.0) as log:
         one = await told(log)
         assert (one.pchannel, one.earliest, one.oldest_time, one.holders) == ("p0", None, None, ())
@@ -392,7 +392,7 @@ async def test_each_pchannel_has_its_own_bound(location: str) -> None:
         assert (await numbers(log, "stock"))[0] == 0
 
 
-async def test_a_refused_truncation_names_the_holders(location: str) -> None:
+async def test_refused_truncation_names_the_holders(location: str) -> None:
     async with open_wal(location) as log:
         results = await log.append_bulk([Message("orders", b"%05d" % number) for number in range(30)])
         for number in range(15):

@@ -56,7 +56,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_handler_object(log: WALAccesser, asynchronous: bool) -> None:
+async def test_handler_object(log: WALAccesser, asynchronous: bool) -> None:
     recorder = Recorder(asynchronous=asynchronous)
     assert isinstance(recorder, MessageHandler)
     tick = await fill(log)
@@ -72,7 +72,7 @@ async def test_a_handler_object(log: WALAccesser, asynchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_callable(log: WALAccesser, asynchronous: bool) -> None:
+async def test_callable(log: WALAccesser, asynchronous: bool) -> None:
     seen: list[int] = []
 
     async def handle(message: ImmutableMessage) -> None:
@@ -89,7 +89,7 @@ async def test_a_callable(log: WALAccesser, asynchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_handler_that_raises_ends_the_scanner_with_that_error(log: WALAccesser, asynchronous: bool) -> None:
+async def test_handler_that_raises_ends_the_scanner_with_that_error(log: WALAccesser, asynchronous: bool) -> None:
     await fill(log)
     recorder = Recorder(asynchronous=asynchronous, fail_at=4)
     scanner = log.read("orders", handler=recorder)
@@ -144,7 +144,7 @@ async def test_nothing_is_handled_after_close(log: WALAccesser) -> None:
     assert seen == [0]
 
 
-async def test_a_handler_may_close_its_own_scanner(log: WALAccesser) -> None:
+async def test_handler_may_close_its_own_scanner(log: WALAccesser) -> None:
     seen: list[int] = []
     scanners: list[Scanner] = []
 
@@ -170,7 +170,7 @@ async def test_iterating_a_scanner_with_a_handler_is_refused(log: WALAccesser) -
                 pass
 
 
-async def test_a_slow_handler_is_closed_when_the_log_closes(location: str) -> None:
+async def test_slow_handler_is_closed_when_the_log_closes(location: str) -> None:
     log = await open_wal(location)
     await fill(log)
     recorder = Recorder(asynchronous=True)
@@ -200,7 +200,7 @@ async def test_close_is_clean_and_idempotent(log: WALAccesser) -> None:
         assert int((await anext(again)).payload) == 1
 
 
-async def test_a_waiting_consumer_sees_the_end_at_close(log: WALAccesser) -> None:
+async def test_waiting_consumer_sees_the_end_at_close(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         reading = start(anext(scanner))
         done = start(scanner.done())
@@ -278,7 +278,7 @@ async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> 
             await asyncio.sleep(0)
 
 
-async def test_a_handler_that_never_returns_is_cut_off_when_the_log_closes() -> None:
+async def test_handler_that_never_returns_is_cut_off_when_the_log_closes() -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock)
     await fill(log)

@@ -69,7 +69,7 @@ def test_it_cannot_be_changed_and_can_be_copied() -> None:
         "pulsar+ssl://h:6651,i:6651/public/default",
     ],
 )
-def test_a_text_without_a_secret_is_shown_as_it_is(plain: str) -> None:
+def test_text_without_a_secret_is_shown_as_it_is(plain: str) -> None:
     assert shown(plain) == plain
 
 
@@ -87,5 +87,5 @@ def test_a_text_without_a_secret_is_shown_as_it_is(plain: str) -> None:
         ("u:hunter2@h/r", "u:***@h/r"),
     ],
 )
-def test_the_shown_part_of_a_url_with_a_secret(url: str, left: str) -> None:
+def test_shown_part_of_a_url_with_a_secret(url: str, left: str) -> None:
     assert shown(url) == left

@@ -121,7 +121,7 @@ def test_settings_show_none(url: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
-def test_a_setting_of_a_wrong_type_is_not_shown(name: str) -> None:
+def test_setting_of_a_wrong_type_is_not_shown(name: str) -> None:
     for wrong in ([HIDDEN], {HIDDEN: HIDDEN}, HIDDEN.encode(), Path(f"etcd:/root:{HIDDEN}@a/r")):
         check_raises(lambda wrong=wrong: Settings(**{name: wrong}), TypeError)  # type: ignore[misc]
         check_raises(lambda wrong=wrong: open_wal("memory:", **{name: wrong}), TypeError)  # type: ignore[misc]
@@ -132,14 +132,14 @@ def test_a_setting_of_a_wrong_type_is_not_shown(name: str) -> None:
     "written",
     ["pulsar_token = ['{}']", "kv = ['{}']", "pulsar_token = {{ jwt = '{}' }}", "kv = '{}", "pulsar_tokens = '{}'"],
 )
-def test_a_wrong_file_is_not_shown(written: str, tmp_path: Path) -> None:
+def test_wrong_file_is_not_shown(written: str, tmp_path: Path) -> None:
     file = tmp_path / "wal.toml"
     file.write_text(written.format(HIDDEN))
     check_raises(lambda: Settings.load(file), InvalidArgumentError)
 
 
 @pytest.mark.parametrize("url", URLS, ids=map(str, range(len(URLS))))
-async def test_a_location_with_one_is_refused_without_showing_it(url: str) -> None:
+async def test_location_with_one_is_refused_without_showing_it(url: str) -> None:
     for call in (
         lambda: parse_location(url),
         lambda: open_wal(url),
@@ -177,7 +177,7 @@ def shortened(url: str) -> str:
 
 
 @pytest.mark.parametrize("file", ["missing", "damaged"])
-async def test_the_file_of_a_password_is_not_shown(file: str, data_dir: Path, tmp_path: Path) -> None:
+async def test_file_of_a_password_is_not_shown(file: str, data_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "password"
     if file == "damaged":
         path.write_bytes(HIDDEN.encode() + b"\xff")
@@ -229,7 +229,7 @@ async def test_pulsar_that_does_not_answer_does_not_show_one(admin: str | None, 
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", " ", "\u2026"])
-def test_a_token_that_no_header_takes_is_not_shown(ending: str, tmp_path: Path) -> None:
+def test_token_that_no_header_takes_is_not_shown(ending: str, tmp_path: Path) -> None:
     """The token ends as `$(cat token)` and `read_text()` leave it. Python's own client shows the whole header in its error."""
     check_raises(lambda: Settings(pulsar_token=HIDDEN + ending), InvalidArgumentError)
     file = tmp_path / "wal.toml"
@@ -237,7 +237,7 @@ def test_a_token_that_no_header_takes_is_not_shown(ending: str, tmp_path: Path) 
     check_raises(lambda: Settings.load(file), InvalidArgumentError)
 
 
-def test_a_process_that_fails_to_open_prints_none(tmp_path: Path) -> None:
+def test_process_that_fails_to_open_prints_none(tmp_path: Path) -> None:
     """The check covers all that a supervisor would log: everything that Python prints, with the loop's tasks in debug mode."""
     program = tmp_path / "service.py"
     program.write_text(

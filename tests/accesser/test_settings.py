@@ -41,7 +41,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"WAL_{name.upper()}", raising=False)
 
 
-def test_the_defaults() -> None:
+def test_defaults() -> None:
     settings = Settings()
     assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
     assert Settings.load() == settings
@@ -49,7 +49,7 @@ def test_the_defaults() -> None:
         settings.pchannels = 4  # type: ignore[misc]
 
 
-def test_a_file_then_variables_then_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_then_variables_then_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wal.toml"
     file.write_text('pchannels = 2\ntxn_keepalive = 5\nkv = "meta.db"\ncreate_vchannels = false\nretention_s = 60.0\n')
     loaded = Settings.load(file)
@@ -230,7 +230,7 @@ def test_what_is_no_location(odd: object) -> None:
         ("pchanels = 2", "there is no setting 'pchanels'"),
     ],
 )
-def test_a_wrong_value_in_a_file_names_the_file(
+def test_wrong_value_in_a_file_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -251,7 +251,7 @@ def test_a_wrong_value_in_a_file_names_the_file(
         ("WAL_PCHANELS", "2"),
     ],
 )
-def test_a_wrong_value_in_a_variable_names_the_variable(
+def test_wrong_value_in_a_variable_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str
 ) -> None:
     monkeypatch.setenv(variable, text)
@@ -259,7 +259,7 @@ def test_a_wrong_value_in_a_variable_names_the_variable(
         Settings.load()
 
 
-def test_a_file_and_variables_may_name_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_and_variables_may_name_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wal.toml"
     file.write_text('txn_bytes_max = "2MiB"\nretention_s = "7d"\nmessage_bytes_max = 4096\n')
     monkeypatch.setenv("WAL_RETENTION_BYTES", "1GiB")

@@ -30,7 +30,7 @@ async def test_it_is_inclusive_and_exact_within_a_frame(log: WALAccesser) -> Non
     assert await numbers(log) == [20]
 
 
-async def test_a_truncated_start_says_what_is_there(log: WALAccesser) -> None:
+async def test_truncated_start_says_what_is_there(log: WALAccesser) -> None:
     results = await numbered(log, 10)
     await log.truncate(up_to=results[4].message_id)
     for policy in (
@@ -84,7 +84,7 @@ async def test_transactions_are_truncated_whole(log: WALAccesser) -> None:
     assert caught.value.earliest == last.message_id
 
 
-async def test_a_truncation_is_of_the_whole_pchannel(log4: WALAccesser) -> None:
+async def test_truncation_is_of_the_whole_pchannel(log4: WALAccesser) -> None:
     await made_on(log4, "p1", "a", "b")
     await made_on(log4, "p2", "c")
     await numbered(log4, 5, "a")
@@ -129,7 +129,7 @@ async def test_it_survives_reopening(data: str) -> None:
 
 
 @pytest.mark.parametrize("last", [2999, 2100])
-async def test_a_reader_that_a_truncation_overtakes_is_told_the_earliest_event(location: str, last: int) -> None:
+async def test_reader_that_a_truncation_overtakes_is_told_the_earliest_event(location: str, last: int) -> None:
     """The reader was catching up, and its next event is truncated: the error has the id of an event that exists, or None."""
     async with open_wal(location, segment_bytes=1 << 20) as log:
         results = []
@@ -149,7 +149,7 @@ async def test_a_reader_that_a_truncation_overtakes_is_told_the_earliest_event(l
         assert isinstance(scanner.error, TruncatedError)
 
 
-async def test_a_follower_at_the_tail_is_not_disturbed(log: WALAccesser) -> None:
+async def test_follower_at_the_tail_is_not_disturbed(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         for number in range(20):
             result = await log.raw_append(Message("orders", b"%05d" % number))

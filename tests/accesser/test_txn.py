@@ -63,7 +63,7 @@ async def test_rollback(log: WALAccesser) -> None:
     assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
-async def test_a_transaction_without_bodies_is_delivered(log: WALAccesser) -> None:
+async def test_transaction_without_bodies_is_delivered(log: WALAccesser) -> None:
     async with log.txn("orders") as txn:
         pass
     (message,) = await read_all(log, "orders")
@@ -122,7 +122,7 @@ async def test_concurrent_appends_keep_the_order_of_the_calls(log: WALAccesser) 
     assert await payloads(log, "orders") == [b"%d" % number for number in range(200)]
 
 
-async def test_a_cancelled_block_is_rolled_back(log: WALAccesser) -> None:
+async def test_cancelled_block_is_rolled_back(log: WALAccesser) -> None:
     appended = asyncio.Event()
 
     async def work() -> None:
@@ -154,7 +154,7 @@ async def test_open_transactions_and_close(location: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageType.CREATE_COLLECTION, MessageType.SCHEMA_CHANGE, MessageType.MANUAL_FLUSH])
-async def test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only(
+async def test_exclusive_message_fails_the_transactions_of_its_vchannel_only(
     log: WALAccesser, kind: MessageType
 ) -> None:
     failed, wide, other = await log.txn("a"), await log.txn(vchannels=["b", "a"]), await log.txn("b")
@@ -173,14 +173,14 @@ async def test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only(
     assert grouped(await read_all(log, "b")) == [[b"1"]]
 
 
-async def test_an_ordinary_message_leaves_transactions_alone(log: WALAccesser) -> None:
+async def test_ordinary_message_leaves_transactions_alone(log: WALAccesser) -> None:
     async with log.txn("a") as txn:
         await txn.append(b"1")
         await log.raw_append(Message("a", b"2", message_type=MessageType.IMPORT))
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_an_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(
+async def test_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(
     log: WALAccesser,
 ) -> None:
     before = await log.txn("a")
@@ -224,7 +224,7 @@ async def test_over_several_vchannels(log4: WALAccesser) -> None:
     }
 
 
-async def test_a_wide_transaction_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
+async def test_wide_transaction_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
     for end in ("commit", "append"):
         await made_on(log, "p0", "a", "b")
         txn = await log.txn(vchannels=["a", "b"])
@@ -295,7 +295,7 @@ async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> N
         assert len(set(ids)) == 6
 
 
-async def test_a_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_message(log: WALAccesser) -> None:
+async def test_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_message(log: WALAccesser) -> None:
     """The bodies were appended before the exclusive message, so the commit must not come after it."""
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn("a")
@@ -308,7 +308,7 @@ async def test_a_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_me
     assert await payloads(log, "a") == [b"ddl"]
 
 
-async def test_a_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
+async def test_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn(vchannels=["a", "b"])

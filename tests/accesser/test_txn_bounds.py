@@ -11,7 +11,7 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WouldBlockError
 
 
-async def test_the_timer_ends_it(location: str) -> None:
+async def test_timer_ends_it(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     txn = await log.txn("orders", keepalive=2.0)
@@ -70,7 +70,7 @@ async def test_rolling_back_an_expired_one_is_quiet() -> None:
     await log.close()
 
 
-async def test_a_block_that_expired_says_so_at_its_end() -> None:
+async def test_block_that_expired_says_so_at_its_end() -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock)
     with pytest.raises(TransactionExpiredError):
@@ -82,7 +82,7 @@ async def test_a_block_that_expired_says_so_at_its_end() -> None:
     await log.close()
 
 
-async def test_a_process_that_was_stopped_does_not_expire_everything() -> None:
+async def test_process_that_was_stopped_does_not_expire_everything() -> None:
     """A gap between two timer turns counts as at most twice the interval."""
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, time_tick_interval_s=0.2)
@@ -133,7 +133,7 @@ async def test_too_many_bytes(location: str) -> None:
         assert [len(message.bodies()) for message in await read_all(log, "orders")] == [2, 2]
 
 
-async def test_the_largest_transaction_by_default(log: WALAccesser) -> None:
+async def test_largest_transaction_by_default(log: WALAccesser) -> None:
     """The transaction has 4,096 bodies, 4 MiB in all, in one frame."""
     size = (4 << 20) // 4096 - 32
     async with log.txn("orders") as txn:
@@ -165,7 +165,7 @@ async def test_open_transactions_together_would_block_and_stay_open(location: st
         assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
-async def test_a_bound_of_more_bodies_than_a_range_of_ticks_is_refused(location: str) -> None:
+async def test_bound_of_more_bodies_than_a_range_of_ticks_is_refused(location: str) -> None:
     """The opening refuses the setting; otherwise a commit would fail the whole pchannel."""
     with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
         async with open_wal(location, txn_bodies_max=262_144, txn_bytes_max=64 << 20):

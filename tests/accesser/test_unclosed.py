@@ -86,7 +86,7 @@ def test_close_after_the_loop_has_ended_is_idempotent_and_the_log_stays_closed(d
     assert asyncio.run(count(data)) == 1
 
 
-def test_a_call_on_a_log_whose_loop_has_ended_says_to_close_it(data: str) -> None:
+def test_call_on_a_log_whose_loop_has_ended_says_to_close_it(data: str) -> None:
     log = asyncio.run(opened(data))
     with pytest.raises(InvalidArgumentError, match=r"event loop that has ended.*close\(\)"):
         asyncio.run(log.raw_append(Message("orders", b"two")))
@@ -115,7 +115,7 @@ def test_close_releases_a_log_whose_tasks_were_never_cancelled(data: str) -> Non
     assert asyncio.run(count(data)) == 1
 
 
-def test_an_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None:
+def test_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None:
     async def leave() -> WALAccesser:
         log = await opened(data)
         for _ in range(1000):
@@ -128,7 +128,7 @@ def test_an_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> N
     assert 1 <= asyncio.run(count(data)) <= 1001
 
 
-def test_a_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data: str) -> None:
+def test_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data: str) -> None:
     log = asyncio.run(opened(data))
     asyncio.run(log.close())
 
@@ -140,7 +140,7 @@ def test_a_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data:
     assert asyncio.run(was_clean())
 
 
-def test_a_log_that_was_being_opened_when_the_loop_ended(data: str) -> None:
+def test_log_that_was_being_opened_when_the_loop_ended(data: str) -> None:
     async def begin(turns: int) -> None:
         wal.init(data)
         for _ in range(turns):
@@ -153,7 +153,7 @@ def test_a_log_that_was_being_opened_when_the_loop_ended(data: str) -> None:
     assert asyncio.run(count(data)) == 0
 
 
-def test_a_log_that_was_being_closed_when_the_loop_ended(data: str) -> None:
+def test_log_that_was_being_closed_when_the_loop_ended(data: str) -> None:
     async def begin_to_close(turns: int) -> WALAccesser:
         log = await opened(data)
         start(log.close())
@@ -183,7 +183,7 @@ def test_release_and_init_after_the_loop_has_ended(data: str) -> None:
     assert asyncio.run(count(data)) == 2
 
 
-def test_a_read_only_log_whose_loop_has_ended(data: str) -> None:
+def test_read_only_log_whose_loop_has_ended(data: str) -> None:
     asyncio.run(count(data))
 
     async def read() -> WALAccesser:
@@ -199,7 +199,7 @@ def test_a_read_only_log_whose_loop_has_ended(data: str) -> None:
 # -- garbage-collected without close()
 
 
-def test_a_log_that_is_collected_after_its_loop_has_ended(data: str) -> None:
+def test_log_that_is_collected_after_its_loop_has_ended(data: str) -> None:
     log = asyncio.run(opened(data))
     with leaks(HOW) as warned:
         del log
@@ -209,7 +209,7 @@ def test_a_log_that_is_collected_after_its_loop_has_ended(data: str) -> None:
     assert asyncio.run(count(data)) == 1
 
 
-def test_a_log_that_ends_with_its_function(data: str) -> None:
+def test_log_that_ends_with_its_function(data: str) -> None:
     async def main() -> None:
         await opened(data)
 
@@ -220,7 +220,7 @@ def test_a_log_that_ends_with_its_function(data: str) -> None:
         assert asyncio.run(count(data)) == expected
 
 
-async def test_a_log_that_is_collected_while_its_loop_runs_is_closed(data: str) -> None:
+async def test_log_that_is_collected_while_its_loop_runs_is_closed(data: str) -> None:
     log = await opened(data)
     last = log.append_nowait(Message("orders", b"two"))
     with leaks(HOW):
@@ -232,7 +232,7 @@ async def test_a_log_that_is_collected_while_its_loop_runs_is_closed(data: str) 
     assert await count(data) == 2
 
 
-async def test_a_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
+async def test_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
     await count(data)
     for location, read_only in (("memory:", False), (data, True)):
         log = await open_wal(location, read_only=read_only)
@@ -241,7 +241,7 @@ async def test_a_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
             gc.collect()
 
 
-async def test_a_log_that_was_never_opened_or_is_closed_gives_no_warning(data: str) -> None:
+async def test_log_that_was_never_opened_or_is_closed_gives_no_warning(data: str) -> None:
     open_wal(data)
     async with open_wal(data):
         with pytest.raises(LockedError):
@@ -252,7 +252,7 @@ async def test_a_log_that_was_never_opened_or_is_closed_gives_no_warning(data: s
     gc.collect()
 
 
-async def test_a_scanner_or_a_transaction_keeps_the_log_open(data: str) -> None:
+async def test_scanner_or_a_transaction_keeps_the_log_open(data: str) -> None:
     log = await opened(data)
     txn, scanner = await log.txn("orders"), log.read("orders", deliver_policy=All())
     del log
@@ -268,7 +268,7 @@ async def test_a_scanner_or_a_transaction_keeps_the_log_open(data: str) -> None:
     assert await count(data) == 2
 
 
-async def test_the_error_says_that_it_is_this_process_and_what_to_do(data: str) -> None:
+async def test_error_says_that_it_is_this_process_and_what_to_do(data: str) -> None:
     async with open_wal(data):
         with pytest.raises(LockedError, match=r"this process.*close\(\)") as refused:
             await open_wal(data)
@@ -278,7 +278,7 @@ async def test_the_error_says_that_it_is_this_process_and_what_to_do(data: str) 
 # -- scanners and transactions
 
 
-async def test_a_scanner_that_is_collected_gives_up_its_place(log: WALAccesser) -> None:
+async def test_scanner_that_is_collected_gives_up_its_place(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"one"))
     with leaks(r"scanner.*orders.*async with"):
         async for _ in log.read("orders", deliver_policy=All()):
@@ -288,7 +288,7 @@ async def test_a_scanner_that_is_collected_gives_up_its_place(log: WALAccesser) 
     await log.raw_append(Message("orders", b"two"))
 
 
-async def test_a_scanner_that_ended_or_never_began_warns_of_nothing(log: WALAccesser) -> None:
+async def test_scanner_that_ended_or_never_began_warns_of_nothing(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"one"))
     log.read("orders")
     assert [message.payload async for message in log.read("orders", deliver_policy=All(), follow=False)] == [b"one"]
@@ -297,7 +297,7 @@ async def test_a_scanner_that_ended_or_never_began_warns_of_nothing(log: WALAcce
     gc.collect()
 
 
-async def test_a_scanner_with_a_handler_goes_on_without_being_held(log: WALAccesser) -> None:
+async def test_scanner_with_a_handler_goes_on_without_being_held(log: WALAccesser) -> None:
     seen: asyncio.Queue[bytes] = asyncio.Queue()
     await log.read("orders", handler=lambda message: seen.put_nowait(message.payload)).__aenter__()
     gc.collect()
@@ -305,7 +305,7 @@ async def test_a_scanner_with_a_handler_goes_on_without_being_held(log: WALAcces
     assert await seen.get() == b"one"
 
 
-async def test_a_transaction_that_is_collected_rolls_back(log: WALAccesser) -> None:
+async def test_transaction_that_is_collected_rolls_back(log: WALAccesser) -> None:
     async def begin() -> Txn:
         txn = await log.txn("orders", keepalive=3600)
         await txn.append(bytes(1000))
@@ -321,7 +321,7 @@ async def test_a_transaction_that_is_collected_rolls_back(log: WALAccesser) -> N
     assert log.statistics().pchannels[0].open_transaction_bytes == 0
 
 
-async def test_a_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> None:
+async def test_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> None:
     async with log.txn("orders") as txn:
         await txn.append(b"one")
     with pytest.raises(ZeroDivisionError):
@@ -333,7 +333,7 @@ async def test_a_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> No
     gc.collect()
 
 
-async def test_a_transaction_that_outlives_its_log_gives_no_warning(location: str) -> None:
+async def test_transaction_that_outlives_its_log_gives_no_warning(location: str) -> None:
     async with open_wal(location) as log:
         txn = await log.txn("orders")
         scanner = log.read("orders")
@@ -345,7 +345,7 @@ async def test_a_transaction_that_outlives_its_log_gives_no_warning(location: st
 # -- without an event loop
 
 
-def test_a_blocking_log_that_is_collected(data: str) -> None:
+def test_blocking_log_that_is_collected(data: str) -> None:
     log = bridge.blocking(data).__enter__()
     log.raw_append(Message("orders", b"one"))
     scanner = log.read("orders", deliver_policy=All())
@@ -380,7 +380,7 @@ def test_blocking_scanners_and_transactions_that_are_collected(data: str) -> Non
 # -- forked children
 
 
-async def test_a_forked_child_releases_and_says_nothing(log: WALAccesser) -> None:
+async def test_forked_child_releases_and_says_nothing(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"one"))
     scanner, txn = log.read("orders", deliver_policy=All()), await log.txn("orders")
     assert (await anext(scanner)).payload == b"one"

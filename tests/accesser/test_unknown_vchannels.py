@@ -76,7 +76,7 @@ async def test_readers_in_other_processes_warn_alike(data: str, warnings: pytest
         assert warnings.messages == [expected]
 
 
-async def test_the_error_of_an_unknown_vchannel_lists_the_existing_ones(location: str) -> None:
+async def test_error_of_an_unknown_vchannel_lists_the_existing_ones(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("orders")
         with pytest.raises(ChannelNotExistError, match=r"'oders' does not exist.*there are 'orders'"):

@@ -110,7 +110,7 @@ async def test_dropping_ends_readers_and_transactions(log: WALAccesser) -> None:
     await both.close()
 
 
-async def test_a_new_one_shows_nothing_of_the_old(location: str) -> None:
+async def test_new_one_shows_nothing_of_the_old(location: str) -> None:
     log = await open_wal(location)
     await log.append_bulk([Message("a", b"old")] * 5)
     old = (await log.vchannels())[0]
@@ -137,7 +137,7 @@ async def test_a_new_one_shows_nothing_of_the_old(location: str) -> None:
     await log.close()
 
 
-async def test_a_vchannel_is_dropped_and_recreated_many_times(location: str) -> None:
+async def test_vchannel_is_dropped_and_recreated_many_times(location: str) -> None:
     log = await open_wal(location)
     incarnations = set()
     for life in range(6):
@@ -154,7 +154,7 @@ async def test_a_vchannel_is_dropped_and_recreated_many_times(location: str) -> 
     await log.close()
 
 
-async def test_a_reader_that_begins_between_two_incarnations_reads_the_next(log: WALAccesser) -> None:
+async def test_reader_that_begins_between_two_incarnations_reads_the_next(log: WALAccesser) -> None:
     await log.raw_append(Message("a", b"old"))
     await log.drop_vchannel("a")
     async with log.read("a") as scanner:

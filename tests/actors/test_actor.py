@@ -51,7 +51,7 @@ async def test_batches_are_drained_whole_after_the_control_lane() -> None:
         assert seen == [("a", "control", "c1"), ("a", "control", "c2"), ("a", [1, 2, 3])]
 
 
-async def test_an_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -> None:
+async def test_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
         impatient = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
@@ -65,7 +65,7 @@ async def test_an_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -
         assert ref.failure is None
 
 
-async def test_a_failure_poisons_asks_inbox_and_later_calls(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_poisons_asks_inbox_and_later_calls(caplog: pytest.LogCaptureFixture) -> None:
     async with ActorSystem("system") as system:
         ref, seen, held = await spawn_held(system, inbox_max=4)
         bang = Bang("broken")
@@ -101,7 +101,7 @@ async def test_a_failure_poisons_asks_inbox_and_later_calls(caplog: pytest.LogCa
         assert "never retrieved" not in caplog.text  # the error for the asker that was cancelled
 
 
-async def test_a_cancelled_future_that_an_actor_awaits_is_a_failure_like_any_other() -> None:
+async def test_cancelled_future_that_an_actor_awaits_is_a_failure_like_any_other() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
         neighbour = system.spawn(RecordingActor("n", []), name="n")
@@ -111,7 +111,7 @@ async def test_a_cancelled_future_that_an_actor_awaits_is_a_failure_like_any_oth
         assert await neighbour.ask(lambda reply: ("ask", reply)) == 42
 
 
-async def test_a_failure_in_started_is_raised_by_wait_started() -> None:
+async def test_failure_in_started_is_raised_by_wait_started() -> None:
     class Unfit(RecordingActor):
         async def started(self) -> None:
             raise Bang("unfit")
@@ -185,7 +185,7 @@ async def test_stop_drains_both_lanes_and_what_the_actor_tells_itself() -> None:
         system.spawn(RecordingActor("a", []), name="a")  # the name is free again
 
 
-async def test_an_ask_that_is_never_answered_ends_with_the_actor() -> None:
+async def test_ask_that_is_never_answered_ends_with_the_actor() -> None:
     async with ActorSystem("system") as system:
         ref = system.spawn(RecordingActor("a", []), name="a")
         asking = asyncio.ensure_future(ref.ask(lambda reply: "forgotten"))
@@ -195,7 +195,7 @@ async def test_an_ask_that_is_never_answered_ends_with_the_actor() -> None:
             await asking
 
 
-async def test_a_hanging_actor_is_cut_off_after_its_time() -> None:
+async def test_hanging_actor_is_cut_off_after_its_time() -> None:
     clock = VirtualClock()
     async with ActorSystem("system", clock=clock, stop_timeout_s=3.0) as system:
         ref, seen, held = await spawn_held(system)
@@ -219,7 +219,7 @@ async def test_a_hanging_actor_is_cut_off_after_its_time() -> None:
         assert clock.timers == 0
 
 
-async def test_an_actor_cannot_wait_for_its_own_end_but_can_begin_it() -> None:
+async def test_actor_cannot_wait_for_its_own_end_but_can_begin_it() -> None:
     class Leaver(RecordingActor):
         async def receive(self, batch: list[Any]) -> None:
             with pytest.raises(RuntimeError, match="stop_nowait"):

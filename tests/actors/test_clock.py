@@ -55,7 +55,7 @@ def test_timers_run_in_order_each_at_its_own_time_with_those_armed_on_the_way() 
     assert clock.timers == 1
 
 
-def test_a_cancelled_timer_does_not_run() -> None:
+def test_cancelled_timer_does_not_run() -> None:
     clock = VirtualClock()
     fired: list[int] = []
     first = clock.call_later(1.0, lambda: second.cancel())
@@ -91,7 +91,7 @@ def test_time_only_moves_forward_and_only_one_caller_moves_it() -> None:
     clock.advance(1.0)  # usable after an error
 
 
-def test_an_exception_of_a_timer_ends_the_advance_at_its_time() -> None:
+def test_exception_of_a_timer_ends_the_advance_at_its_time() -> None:
     clock = VirtualClock(start_monotonic=0.0)
     clock.call_later(1.0, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -123,7 +123,7 @@ async def test_advance_does_not_run_the_loop() -> None:
     await task
 
 
-async def test_a_cancelled_sleep_leaves_no_timer() -> None:
+async def test_cancelled_sleep_leaves_no_timer() -> None:
     clock = VirtualClock()
     task = asyncio.get_running_loop().create_task(clock.sleep(1.0))
     await clock.run(0)
@@ -134,7 +134,7 @@ async def test_a_cancelled_sleep_leaves_no_timer() -> None:
     assert clock.timers == 0
 
 
-async def test_the_system_clock_calls_on_the_running_loop() -> None:
+async def test_system_clock_calls_on_the_running_loop() -> None:
     clock = SystemClock()
     before = clock.monotonic()
     fired = asyncio.Event()

@@ -48,7 +48,7 @@ async def test_control_goes_before_data_that_was_told_earlier() -> None:
     assert seen == [("b", "control", "first"), ("a", "control", "second"), ("a", [1])]
 
 
-async def test_a_message_told_during_a_turn_waits_for_the_next() -> None:
+async def test_message_told_during_a_turn_waits_for_the_next() -> None:
     ends: list[list[Any]] = []
     group, (a, b), seen = make(on_turn_end=lambda: ends.append(list(seen)))
     group.tell(a, lambda: (group.tell(b, "later"), group.tell_control(a, "later")))
@@ -76,7 +76,7 @@ async def test_on_turn_end_is_called_once_a_turn_and_not_for_nothing() -> None:
     assert seen[-1] == ("a", "control", "c")
 
 
-async def test_a_pause_holds_data_but_not_control_and_keeps_the_order() -> None:
+async def test_pause_holds_data_but_not_control_and_keeps_the_order() -> None:
     group, (a, b), seen = make()
     group.tell(a, 1)
     group.tell(b, group.pause)
@@ -110,7 +110,7 @@ async def test_pauses_are_counted() -> None:
         group.resume()
 
 
-async def test_a_member_that_raises_is_poisoned_alone_with_all_that_waited_for_it() -> None:
+async def test_member_that_raises_is_poisoned_alone_with_all_that_waited_for_it() -> None:
     group, (a, b, c), seen = make(3)
     bang = Bang("broken")
     group.tell_many(a, [1, bang, 2])
@@ -133,7 +133,7 @@ async def test_a_member_that_raises_is_poisoned_alone_with_all_that_waited_for_i
     assert seen[4:] == [("b", [8])]
 
 
-async def test_a_member_that_raises_on_control_is_poisoned_too() -> None:
+async def test_member_that_raises_on_control_is_poisoned_too() -> None:
     group, (a, b), seen = make()
     bang = Bang()
     group.tell(a, 1)
@@ -150,7 +150,7 @@ async def test_a_member_that_raises_on_control_is_poisoned_too() -> None:
     ]
 
 
-async def test_a_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loop() -> None:
+async def test_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loop() -> None:
     group, (a, b), seen = make()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.cancel()
@@ -163,7 +163,7 @@ async def test_a_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loo
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.parametrize("lane", ["tell", "tell_control"])
-def test_an_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name: str, lane: str) -> None:
+def test_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name: str, lane: str) -> None:
     loop = LOOPS[loop_name]()
 
     def leave() -> None:
@@ -196,7 +196,7 @@ def test_an_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name
         loop.close()
 
 
-async def test_a_hook_that_raises_is_logged_and_affects_no_other_member(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_that_raises_is_logged_and_affects_no_other_member(caplog: pytest.LogCaptureFixture) -> None:
     class Clumsy(RecordingMember):
         def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
             raise RuntimeError("cannot even die")
@@ -218,7 +218,7 @@ async def test_a_hook_that_raises_is_logged_and_affects_no_other_member(caplog: 
     assert seen[-1] == ("a", "stopped")
 
 
-async def test_a_member_without_receive_fails_when_it_is_told_something() -> None:
+async def test_member_without_receive_fails_when_it_is_told_something() -> None:
     group = Group("group")
     member = Member()
     group.join(member, name="bare")
@@ -227,7 +227,7 @@ async def test_a_member_without_receive_fails_when_it_is_told_something() -> Non
     assert isinstance(member.failure, TypeError)
 
 
-async def test_the_inbox_is_bounded_and_tell_many_is_all_or_nothing() -> None:
+async def test_inbox_is_bounded_and_tell_many_is_all_or_nothing() -> None:
     group, (a, b), seen = make(inbox_max=4)
     group.tell_many(a, [1, 2, 3])
     with pytest.raises(InboxFullError, match="3 of at most 4"):
@@ -264,7 +264,7 @@ async def test_leave_returns_the_waiting_messages_and_frees_the_name() -> None:
     assert seen[-1] == ("a", [5])
 
 
-async def test_a_member_can_make_another_leave_in_the_turn_that_holds_messages_for_it() -> None:
+async def test_member_can_make_another_leave_in_the_turn_that_holds_messages_for_it() -> None:
     group, (a, b), seen = make()
     left: list[Any] = []
     group.tell(b, 1)
@@ -330,7 +330,7 @@ async def test_stop_also_drains_messages_between_members_and_dismisses_in_revers
         group.tell_control(a, 1)
 
 
-async def test_a_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened() -> None:
+async def test_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened() -> None:
     group, (a, _), seen = make()
     group.tell(a, lambda: group.tell(a, "inside"))
     group.stop_nowait()
@@ -341,7 +341,7 @@ async def test_a_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened
     assert ("a", ["inside"]) in seen
 
 
-async def test_a_group_that_stays_paused_is_cut_off_and_hands_back_waiting_messages() -> None:
+async def test_group_that_stays_paused_is_cut_off_and_hands_back_waiting_messages() -> None:
     clock = VirtualClock()
     group, (_, b), seen = make(clock=clock, stop_timeout_s=3.0)
     group.pause()
@@ -358,7 +358,7 @@ async def test_a_group_that_stays_paused_is_cut_off_and_hands_back_waiting_messa
     assert clock.timers == 0
 
 
-async def test_a_tell_from_another_thread_is_refused() -> None:
+async def test_tell_from_another_thread_is_refused() -> None:
     group, (a, _), seen = make()
     errors: list[BaseException] = []
 

@@ -193,7 +193,7 @@ async def play(steps: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_group_does_what_two_plain_lists_would(loop: str) -> None:
+def test_group_does_what_two_plain_lists_would(loop: str) -> None:
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
 
         @settings(max_examples=300, deadline=None)

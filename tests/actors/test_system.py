@@ -29,7 +29,7 @@ async def test_start_and_stop_may_be_called_from_different_tasks() -> None:
         system.spawn(RecordingActor("b", seen), name="b")
 
 
-async def test_a_system_that_was_never_started_stops_and_stays_stopped() -> None:
+async def test_system_that_was_never_started_stops_and_stays_stopped() -> None:
     system = ActorSystem("system")
     with pytest.raises(ActorStoppedError, match="start\\(\\) first"):
         system.group("g")
@@ -103,7 +103,7 @@ async def test_stop_under_load_drains_all_that_was_accepted() -> None:
             assert of_writer == [message for message in accepted[label] if message[0] == number]
 
 
-async def test_a_hanging_actor_does_not_keep_the_others_from_stopping() -> None:
+async def test_hanging_actor_does_not_keep_the_others_from_stopping() -> None:
     clock = VirtualClock()
     system = ActorSystem("system", clock=clock, stop_timeout_s=2.0)
     await system.start()
@@ -123,7 +123,7 @@ async def test_a_hanging_actor_does_not_keep_the_others_from_stopping() -> None:
     assert clock.timers == 0
 
 
-async def test_a_stop_whose_caller_is_cancelled_goes_on() -> None:
+async def test_stop_whose_caller_is_cancelled_goes_on() -> None:
     system = ActorSystem("system")
     await system.start()
     seen: list[Any] = []
@@ -144,7 +144,7 @@ async def test_a_stop_whose_caller_is_cancelled_goes_on() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_start_whose_caller_is_cancelled_leaves_nothing_behind() -> None:
+async def test_start_whose_caller_is_cancelled_leaves_nothing_behind() -> None:
     system = ActorSystem("system")
     starting = asyncio.ensure_future(system.start())
     await asyncio.sleep(0)
@@ -154,7 +154,7 @@ async def test_a_start_whose_caller_is_cancelled_leaves_nothing_behind() -> None
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_the_end_of_the_loop_cuts_off_all_actors() -> None:
+async def test_end_of_the_loop_cuts_off_all_actors() -> None:
     """As at the end of `asyncio.run`, every task is cancelled."""
     system = ActorSystem("system")
     await system.start()
@@ -183,7 +183,7 @@ async def test_the_end_of_the_loop_cuts_off_all_actors() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_system_cancelled_before_its_first_step_can_be_stopped() -> None:
+async def test_system_cancelled_before_its_first_step_can_be_stopped() -> None:
     system = ActorSystem("system")
     starting = asyncio.ensure_future(system.start())
     await asyncio.sleep(0)
@@ -194,7 +194,7 @@ async def test_a_system_cancelled_before_its_first_step_can_be_stopped() -> None
     await system.stop()
 
 
-async def test_a_failure_does_not_affect_other_actors() -> None:
+async def test_failure_does_not_affect_other_actors() -> None:
     seen: list[Any] = []
     async with ActorSystem("system") as system:
         broken = system.spawn(RecordingActor("broken", seen), name="broken")
@@ -210,7 +210,7 @@ async def test_a_failure_does_not_affect_other_actors() -> None:
     assert seen[-1] == ("neighbour", "stopped")
 
 
-async def test_an_actor_is_spawned_once_and_is_an_actor() -> None:
+async def test_actor_is_spawned_once_and_is_an_actor() -> None:
     async with ActorSystem("system") as system:
         actor = RecordingActor("a", [])
         system.spawn(actor, name="a")
@@ -225,7 +225,7 @@ async def test_an_actor_is_spawned_once_and_is_an_actor() -> None:
         ActorSystem("system", stall_s=-1)
 
 
-async def test_an_actor_cannot_wait_for_the_end_of_its_system() -> None:
+async def test_actor_cannot_wait_for_the_end_of_its_system() -> None:
     class Ender(RecordingActor):
         async def receive(self, batch: list[Any]) -> None:
             with pytest.raises(RuntimeError, match="stop_nowait"):

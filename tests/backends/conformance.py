@@ -146,7 +146,7 @@ class BackendConformance:
         assert nothing.next_position == log.durable_end
         assert (nothing.last_event, nothing.promised_tick) == (None, 0)
 
-    async def test_an_empty_log(self, tmp_path: Path) -> None:
+    async def test_empty_log(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as log:
             state = log.state
             assert state == LogState(state.end, 0, -1, 0, (0, 0), clean=True)
@@ -208,7 +208,7 @@ class BackendConformance:
                 assert [frame.position for frame in page.frames] == following[: len(page.frames)]
                 assert bool(page.frames) == bool(following)
 
-    async def test_a_read_with_an_end_stops_below_it(self, tmp_path: Path) -> None:
+    async def test_read_with_an_end_stops_below_it(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [
             maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
@@ -237,7 +237,7 @@ class BackendConformance:
                 ]
                 assert found == wanted
 
-    async def test_the_stored_bytes_of_a_frame_can_be_read(self, tmp_path: Path) -> None:
+    async def test_stored_bytes_of_a_frame_can_be_read(self, tmp_path: Path) -> None:
         """The head, and any whole blocks of the body that the read wanted, are the bytes that were appended."""
         maker = FrameMaker(1)
         frame = maker.data(*[(f"v-{i % 7}", bytes([i]) * 5_000) for i in range(100)])
@@ -258,7 +258,7 @@ class BackendConformance:
                 start, stop = wanted[0][0], wanted[-1][1]
                 assert found.view.stored(start, stop) == body[start:stop]
 
-    async def test_the_names_filter_is_the_brute_force_filter(self, tmp_path: Path) -> None:
+    async def test_names_filter_is_the_brute_force_filter(self, tmp_path: Path) -> None:
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")
         rng = random.Random(seed)
@@ -293,7 +293,7 @@ class BackendConformance:
                     assert [frame.position for frame in found] == [position for position, _ in expected]
                     assert [content(frame.view, wanted) for frame in found] == [whole for _, whole in expected]
 
-    async def test_a_view_gives_the_wanted_runs_without_waiting(self, tmp_path: Path) -> None:
+    async def test_view_gives_the_wanted_runs_without_waiting(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [maker.data(*[(f"v-{i}", bytes([i]) * 40_000) for i in range(32)]) for _ in range(3)]
         async with self.opened(tmp_path) as log:
@@ -305,7 +305,7 @@ class BackendConformance:
                 assert run.kind == RunKind.VCHANNEL
                 assert frame.view.columns(run).payloads == [b"\x07" * 40_000]
 
-    async def test_a_handle_is_fenced_while_it_writes(self, tmp_path: Path) -> None:
+    async def test_handle_is_fenced_while_it_writes(self, tmp_path: Path) -> None:
         backend = self.make(tmp_path)
         await backend.create("p-0", incarnation=INCARNATION)
         old = await backend.open("p-0", incarnation=INCARNATION, term=1)
@@ -355,7 +355,7 @@ class BackendConformance:
         await new.close()
         await backend.close()
 
-    async def test_a_term_that_is_not_higher_is_refused(self, tmp_path: Path) -> None:
+    async def test_term_that_is_not_higher_is_refused(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as log:
             await append(log, FrameMaker(1).data(("v", b"1")))
         backend = self.make(tmp_path)
@@ -639,7 +639,7 @@ class BackendConformance:
             assert log.state.promised_tick < 1 << 60
             assert [frame.position for frame in await read_all(log)] == positions
 
-    async def test_a_cancelled_read_harms_nothing(self, tmp_path: Path) -> None:
+    async def test_cancelled_read_harms_nothing(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [maker.data(("v", b"x" * 10_000)) for _ in range(50)]
         async with self.opened(tmp_path) as log:

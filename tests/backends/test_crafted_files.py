@@ -106,7 +106,7 @@ def index_cells(data: bytes) -> list[tuple[int, str]]:
     return cells + [(offset, "B") for offset in range(at, len(data) - 4, max(1, (len(data) - at) // 25))]
 
 
-async def test_a_crafted_index_is_computed_again(original: Path, tmp_path: Path, soak: int) -> None:
+async def test_crafted_index_is_computed_again(original: Path, tmp_path: Path, soak: int) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -129,7 +129,7 @@ async def test_a_crafted_index_is_computed_again(original: Path, tmp_path: Path,
             shutil.rmtree(place)
 
 
-def test_an_index_of_any_bytes_is_read_or_refused() -> None:
+def test_index_of_any_bytes_is_read_or_refused() -> None:
     """With a valid CRC there is no other exception, whatever the counts and lengths say."""
     index = SegmentIndex(0x4000)
     data = index.encode(incarnation=3, generation=5)
@@ -158,7 +158,7 @@ async def outcome(place: Path, term: int, expected: Seen, what: str) -> None:
 
 
 @pytest.mark.parametrize("which", [0, -1])
-async def test_a_segment_header(original: Path, tmp_path: Path, soak: int, which: int) -> None:
+async def test_segment_header(original: Path, tmp_path: Path, soak: int, which: int) -> None:
     rng = random.Random(random.randrange(1 << 30))
     expected = await asyncio.to_thread(observe, original)
     path = sorted(folder(original).glob("*.wal"))[which]
@@ -172,7 +172,7 @@ async def test_a_segment_header(original: Path, tmp_path: Path, soak: int, which
         shutil.rmtree(place)
 
 
-async def test_a_control_page(original: Path, tmp_path: Path, soak: int) -> None:
+async def test_control_page(original: Path, tmp_path: Path, soak: int) -> None:
     rng = random.Random(random.randrange(1 << 30))
     expected = await asyncio.to_thread(observe, original)
     page = (folder(original) / "control").read_bytes()

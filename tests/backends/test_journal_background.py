@@ -19,7 +19,7 @@ WAIT_S = 60.0
     ("suffix", "segment", "vchannels"), [(".zeros", 64 << 10, 1), (".idx", 1 << 20, 2048), (".tmp", 64 << 10, 1)]
 )
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), MemoryError("no memory")], ids=["defect", "memory"])
-async def test_a_defect_in_the_preparers_thread_ends_the_writing(
+async def test_defect_in_the_preparers_thread_ends_the_writing(
     tmp_path: Path, suffix: str, segment: int, vchannels: int, defect: Exception
 ) -> None:
     """The three cases are the next segment while it is filled, a part of an index, and the index of a full segment.

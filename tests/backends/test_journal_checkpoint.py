@@ -78,7 +78,7 @@ class WriterRun:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("power", [False, True])
-async def test_a_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: bool, soak: int) -> None:
+async def test_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: bool, soak: int) -> None:
     origin = tmp_path / "origin"
     backend = JournalBackend(origin, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
@@ -157,7 +157,7 @@ async def test_segments_go_when_truncation_and_checkpoint_have_passed_them(tmp_p
         assert log.statistics().recycled > 0
 
 
-async def test_a_missing_or_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+async def test_missing_or_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     rng = random.Random(3)
     async with journal(tmp_path) as log:
         await log.save_state(4_096, [b"one", b"two"])
@@ -192,7 +192,7 @@ def _next_term() -> int:
     return next(_terms)
 
 
-async def test_a_checkpoint_under_way_is_no_checkpoint(tmp_path: Path) -> None:
+async def test_checkpoint_under_way_is_no_checkpoint(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with journal(tmp_path, disk=disk) as log:
         await log.save_state(1, [b"one"])
@@ -218,7 +218,7 @@ async def test_large_checkpoints_are_synced_in_parts(tmp_path: Path) -> None:
     assert sum(count for name, count in disk.syncs.items() if name.startswith("checkpoint-")) >= 7
 
 
-async def test_a_failed_checkpoint_is_tried_again_and_fails_no_append(
+async def test_failed_checkpoint_is_tried_again_and_fails_no_append(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_s = 0.0
@@ -288,7 +288,7 @@ async def test_a_failed_checkpoint_is_tried_again_and_fails_no_append(
         assert b"".join(restored.snapshot()) == b"".join(table.snapshot())
 
 
-async def test_a_fenced_writer_neither_stores_nor_drops(tmp_path: Path) -> None:
+async def test_fenced_writer_neither_stores_nor_drops(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as old:
         await old.release(0, state=None)
         positions = await append_all(old, [FrameMaker(1).keyed(("v", b"%d" % i + bytes(3_000))) for i in range(20)])
@@ -315,7 +315,7 @@ def _raise_term(control: Path) -> None:
     page.close()
 
 
-async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> None:
+async def test_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with journal(tmp_path, segment=1 << 20, disk=disk) as log:
         position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1
@@ -342,7 +342,7 @@ async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> Non
         assert await log.load_state(position) == b"a" * 4_000 + b"b" * 3_000
 
 
-async def test_the_reserve_is_not_filled_while_a_checkpoint_is_saved(tmp_path: Path) -> None:
+async def test_reserve_is_not_filled_while_a_checkpoint_is_saved(tmp_path: Path) -> None:
     """A save may rename the reserve: a thread that had it open would then make the checkpoint longer."""
     disk = MeetingDisk()
     reserve = folder(tmp_path) / "checkpoint.reserve"

@@ -89,7 +89,7 @@ async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path) -> None:
 
 
 @pytest.mark.one_loop
-async def test_a_torn_tail_is_cut_only_above_the_durable_position(fast: Path) -> None:
+async def test_torn_tail_is_cut_only_above_the_durable_position(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     last = max(at for at in used(tail) if tail.read_bytes()[at])
@@ -121,7 +121,7 @@ async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
     return "whole"
 
 
-async def test_a_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable(fast: Path) -> None:
+async def test_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     (folder(crashed) / "control").write_bytes(b"")
@@ -136,7 +136,7 @@ async def test_a_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-async def test_a_missing_segment_is_an_error(fast: Path, which: int) -> None:
+async def test_missing_segment_is_an_error(fast: Path, which: int) -> None:
     crashed, _, _ = await images(fast)
     segments(crashed)[which].unlink()
     with pytest.raises(CorruptionError):
@@ -159,7 +159,7 @@ async def test_indices_are_computed_again(fast: Path) -> None:
     assert [path.read_bytes() for path in indices] == before
 
 
-async def test_the_control_page_is_rebuilt(fast: Path) -> None:
+async def test_control_page_is_rebuilt(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     for page in (b"", bytes(CONTROL_BYTES), b"\xff" * CONTROL_BYTES, None):
         copy = fast / "copy"
@@ -176,7 +176,7 @@ async def test_the_control_page_is_rebuilt(fast: Path) -> None:
         shutil.rmtree(copy)
 
 
-async def test_a_reader_finds_damage_in_what_it_reads(fast: Path) -> None:
+async def test_reader_finds_damage_in_what_it_reads(fast: Path) -> None:
     _, closed, _ = await images(fast)
     first = segments(closed)[0]
     async with journal(closed, 2, segment=8 << 10) as log:
@@ -194,7 +194,7 @@ async def test_a_reader_finds_damage_in_what_it_reads(fast: Path) -> None:
         assert len(await read_all(log, whole[5].position)) == len(whole) - 5
 
 
-async def test_a_torn_frame_is_zeroed(fast: Path) -> None:
+async def test_torn_frame_is_zeroed(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     data = bytearray(tail.read_bytes())

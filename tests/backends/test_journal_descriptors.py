@@ -28,7 +28,7 @@ async def spare_ready(place: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("suffix", [".spare", ".wal"], ids=["opening the file", "opening the directory"])
-async def test_an_append_without_a_descriptor_is_refused_and_the_next_goes_through(
+async def test_append_without_a_descriptor_is_refused_and_the_next_goes_through(
     tmp_path: Path, number: int, suffix: str
 ) -> None:
     disk = BrokenDisk(suffix)
@@ -66,7 +66,7 @@ async def fill_segment(log: JournalLog, maker: FrameMaker, frames: list) -> None
         await append(log, frames[-1])
 
 
-async def test_a_segment_that_cannot_be_made_for_want_of_a_descriptor(tmp_path: Path) -> None:
+async def test_segment_that_cannot_be_made_for_want_of_a_descriptor(tmp_path: Path) -> None:
     """The preparer fails first; the append that needs the segment tries again, and is itself refused."""
     maker = FrameMaker(1)
     disk = BrokenDisk("-1.zeros", no_descriptor(errno.EMFILE))

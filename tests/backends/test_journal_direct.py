@@ -111,7 +111,7 @@ def resident(path: Path, offset: int, length: int) -> int:
         return sum(entry & 1 for entry in pages)
 
 
-async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
+async def test_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
     """This holds from the first segment over every change of segment, and after a reopening; without the flag the journal does not claim
     it."""
     direct = can_be_direct(tmp_path)
@@ -160,7 +160,7 @@ async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: P
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
 
 
-def test_a_disk_with_larger_sectors_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_with_larger_sectors_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flag can be set there, but the first write of 512 bytes would fail: a read detects that earlier."""
     path = tmp_path / "segment"
     path.write_bytes(bytes(64 << 10))
@@ -201,7 +201,7 @@ def test_partial_sectors_are_written_through_the_cache(tmp_path: Path, offset: i
     assert path.read_bytes() == expected
 
 
-async def test_a_direct_write_that_is_cut_short_is_finished_through_the_cache(tmp_path: Path) -> None:
+async def test_direct_write_that_is_cut_short_is_finished_through_the_cache(tmp_path: Path) -> None:
     """A write stops within a sector: the frame is whole, and so are those before and after it."""
     disk = FaultyDisk()
     maker = FrameMaker(1)
@@ -219,7 +219,7 @@ async def test_a_direct_write_that_is_cut_short_is_finished_through_the_cache(tm
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
 
 
-async def test_a_frame_larger_than_the_aligned_buffer(tmp_path: Path) -> None:
+async def test_frame_larger_than_the_aligned_buffer(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     frames = [maker.data(("v", os.urandom(size))) for size in (3 << 20, 100, (5 << 20) + 1)]
     async with journal(tmp_path, segment=16 << 20) as log:

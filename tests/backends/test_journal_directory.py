@@ -16,7 +16,7 @@ from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.directory import is_being_written
 
 
-async def test_an_empty_or_missing_directory_becomes_a_journal(tmp_path: Path) -> None:
+async def test_empty_or_missing_directory_becomes_a_journal(tmp_path: Path) -> None:
     for place in (tmp_path / "a" / "b" / "c", tmp_path / "empty"):
         if place.name == "empty":
             place.mkdir()
@@ -31,7 +31,7 @@ async def test_an_empty_or_missing_directory_becomes_a_journal(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "meta.sqlite3", "cursors", "pchannels"])
-async def test_a_directory_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
+async def test_directory_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("not ours")
     with pytest.raises(FormatError, match=name):
         await JournalBackend(tmp_path).start()
@@ -54,7 +54,7 @@ async def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
         assert (tmp_path / "meta.sqlite3").read_bytes() == b"theirs"
 
 
-async def test_a_failed_start_releases_the_lock_and_all_files(tmp_path: Path) -> None:
+async def test_failed_start_releases_the_lock_and_all_files(tmp_path: Path) -> None:
     async with journal(tmp_path):
         pass
     lock = tmp_path / "cursors.lock"
@@ -75,7 +75,7 @@ async def test_a_failed_start_releases_the_lock_and_all_files(tmp_path: Path) ->
     assert is_being_written(tmp_path) is False
 
 
-async def test_a_file_is_no_directory(tmp_path: Path) -> None:
+async def test_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FormatError):
         await JournalBackend(tmp_path / "file").start()
@@ -140,7 +140,7 @@ async def test_segments_double_up_to_the_limit(tmp_path: Path) -> None:
     assert set(sizes[4:]) <= {64 << 10}
 
 
-async def test_a_half_made_log_is_recreated(tmp_path: Path) -> None:
+async def test_half_made_log_is_recreated(tmp_path: Path) -> None:
     """After a crash at any point of `create`, the next `create` recognises the files that are left."""
     async with journal(tmp_path):
         pass
@@ -156,7 +156,7 @@ async def test_a_half_made_log_is_recreated(tmp_path: Path) -> None:
         await backend.close()
 
 
-async def test_a_cancelled_opening_releases_the_log(tmp_path: Path) -> None:
+async def test_cancelled_opening_releases_the_log(tmp_path: Path) -> None:
     async with journal(tmp_path):
         pass
     backend = JournalBackend(tmp_path)

@@ -21,7 +21,7 @@ from wal.storage.journal.writer import WritePath
 
 
 @pytest.mark.parametrize("fault", ["fail_sync", "fail_write"])
-async def test_a_failed_write_or_sync_is_final(tmp_path: Path, fault: str, write_path: WritePath) -> None:
+async def test_failed_write_or_sync_is_final(tmp_path: Path, fault: str, write_path: WritePath) -> None:
     disk = FaultyDisk()
     maker = FrameMaker(1)
     async with journal(tmp_path, disk=disk, write_path=write_path) as log:
@@ -49,7 +49,7 @@ async def test_a_failed_write_or_sync_is_final(tmp_path: Path, fault: str, write
         await append(log, FrameMaker(2).data(("v", b"goes on")))
 
 
-async def test_the_last_frame_is_written_again_after_a_failed_sync(tmp_path: Path, write_path: WritePath) -> None:
+async def test_last_frame_is_written_again_after_a_failed_sync(tmp_path: Path, write_path: WritePath) -> None:
     """The kernel may have marked its pages clean: a sync alone would then sync nothing."""
     disk = FaultyDisk()
     async with journal(tmp_path, disk=disk, write_path=write_path) as log:
@@ -86,7 +86,7 @@ async def test_partial_writes_are_finished(tmp_path: Path) -> None:
         assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
 
 
-async def test_a_frame_of_many_buffers(tmp_path: Path) -> None:
+async def test_frame_of_many_buffers(tmp_path: Path) -> None:
     """The frame has more blocks than one pwritev takes."""
     disk = FaultyDisk()
     frame = FrameMaker(1).data(*[("v", bytes([i % 251]) * 16_384) for i in range(1_500)])
@@ -157,7 +157,7 @@ def small_disk() -> Iterator[Path]:
 
 if os.geteuid() == 0:
 
-    async def test_a_full_file_system(small_disk: Path) -> None:
+    async def test_full_file_system(small_disk: Path) -> None:
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(300 << 10))
         await _no_space_and_room_again(small_disk / "journal", None, ballast.unlink)

@@ -27,7 +27,7 @@ def replace(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".zeros", ".idx"])
-async def test_a_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data_dir: Path, name: str) -> None:
+async def test_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data_dir: Path, name: str) -> None:
     disk = HeldDisk(name)
     backend = JournalBackend(data_dir, segment_bytes=64 << 10, first_segment_bytes=64 << 10, disk=disk)
     if name == ".zeros":
@@ -55,7 +55,7 @@ async def fill(log: JournalLog, maker: FrameMaker) -> None:
         await append(log, maker.data(("v", bytes(5000))))
 
 
-async def test_a_truncation_that_is_told_of_the_removal_removes_nothing(data_dir: Path) -> None:
+async def test_truncation_that_is_told_of_the_removal_removes_nothing(data_dir: Path) -> None:
     with pytest.raises(StorageError, match=GONE):
         async with journal(data_dir, segment=16 << 10) as log:
             maker = FrameMaker(1)
@@ -77,7 +77,7 @@ async def test_a_truncation_that_is_told_of_the_removal_removes_nothing(data_dir
     assert all(path.read_bytes() == b"of somebody else" for path in folder(data_dir).iterdir())
 
 
-async def test_the_first_writer_is_told_where_the_second_is_let_in(data_dir: Path) -> None:
+async def test_first_writer_is_told_where_the_second_is_let_in(data_dir: Path) -> None:
     async with journal(data_dir):
         with pytest.raises(LockedError):
             await JournalBackend(data_dir).start()
@@ -112,7 +112,7 @@ def test_names_in_a_held_directory_are_looked_up_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "here") == ["file"]
 
 
-def test_the_first_difference_is_final(tmp_path: Path) -> None:
+def test_first_difference_is_final(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     held = HeldDirectory(tmp_path / "here")
     held.check()
@@ -137,7 +137,7 @@ def test_names_depend_on_the_names_around_them(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_a_released_name_may_go(tmp_path: Path) -> None:
+def test_released_name_may_go(tmp_path: Path) -> None:
     held = HeldNames()
     (tmp_path / "file").write_bytes(b"")
     held.watch(tmp_path / "file", os.stat(tmp_path / "file"))
@@ -147,7 +147,7 @@ def test_a_released_name_may_go(tmp_path: Path) -> None:
     held.check()
 
 
-def test_a_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
+def test_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
     """The error of `released` comes before the loss, which is then not recorded."""
     owned = True
 
@@ -167,7 +167,7 @@ def test_a_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
         held.check()
 
 
-def test_a_name_that_cannot_be_looked_at_is_a_loss_that_says_why(tmp_path: Path) -> None:
+def test_name_that_cannot_be_looked_at_is_a_loss_that_says_why(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     held = HeldDirectory(tmp_path / "here")
     (tmp_path / "here").rmdir()

@@ -56,7 +56,7 @@ def decode(data: bytes, **more: int) -> SegmentIndex:
     return SegmentIndex.decode(data, base=BASE, **IDENTITY, **more)
 
 
-def test_the_parts_are_the_whole() -> None:
+def test_parts_are_the_whole() -> None:
     rng = random.Random(1)
     for count in (1, 2, 100, 300):
         index, starts, parts = grown(rng, count)
@@ -73,7 +73,7 @@ def test_the_parts_are_the_whole() -> None:
             assert len(decode(whole, end_max=prefix.end)) == (count if prefix.end == index.end else 0)
 
 
-def test_an_invalid_part_ends_the_index() -> None:
+def test_invalid_part_ends_the_index() -> None:
     rng = random.Random(2)
     _, starts, parts = grown(rng, 200)
     assert len(parts) > 5
@@ -96,7 +96,7 @@ def of_version(data: bytes, version: int) -> bytes:
     return body + struct.pack("<I", google_crc32c.value(body))
 
 
-async def test_an_index_of_an_older_version_is_computed_again(tmp_path: Path) -> None:
+async def test_index_of_an_older_version_is_computed_again(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     frames = [maker.keyed(("v", b"%04d" % i)) if i % 7 == 0 else maker.data(("v", bytes(3_000))) for i in range(200)]
     async with journal(tmp_path) as log:
@@ -114,7 +114,7 @@ async def test_an_index_of_an_older_version_is_computed_again(tmp_path: Path) ->
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize(("runs", "batch"), [(1, PART_FRAMES), (512, PART_RUNS // 512)])
-async def test_a_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch: int) -> None:
+async def test_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch: int) -> None:
     maker = FrameMaker(1)
     count = 2 * batch + batch // 2
     frames = [maker.keyed(*[(f"v-{run}", b"%d" % i) for run in range(runs)]) for i in range(count)]

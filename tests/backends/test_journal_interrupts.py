@@ -86,7 +86,7 @@ def run_interrupted(place: Path, interrupt_at: Line | None) -> list[Line]:
 
 
 @pytest.mark.usefixtures("always_by_loop")
-def test_an_interrupt_at_any_line_of_the_loop(tmp_path: Path) -> None:
+def test_interrupt_at_any_line_of_the_loop(tmp_path: Path) -> None:
     lines = run_interrupted(tmp_path / "none", None)
     assert {Path(file).name for file, _ in lines} == {"control.py", "linux_aio.py", "writer.py"}
     for number, line in enumerate(lines):
@@ -94,7 +94,7 @@ def test_an_interrupt_at_any_line_of_the_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["thread", "loop"])
-def test_an_interrupt_in_a_callers_answer_keeps_no_answer_from_the_others(tmp_path: Path, path: WritePath) -> None:
+def test_interrupt_in_a_callers_answer_keeps_no_answer_from_the_others(tmp_path: Path, path: WritePath) -> None:
     loop = asyncio.new_event_loop()
     maker = FrameMaker(1)
 

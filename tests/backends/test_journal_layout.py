@@ -86,7 +86,7 @@ def test_golden_lineage(tmp_path: Path) -> None:
         load_lineage(tmp_path, 0x4444)
 
 
-async def test_a_segment_to_the_byte(tmp_path: Path) -> None:
+async def test_segment_to_the_byte(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     frames = [maker.data(("v", b"x" * 700)), maker.data(("v", b"y"))]
     async with journal(tmp_path, segment=8 << 10) as log:
@@ -108,7 +108,7 @@ async def test_a_segment_to_the_byte(tmp_path: Path) -> None:
     assert len(slots) == 2
 
 
-async def test_a_sealed_segment_and_its_successor(tmp_path: Path) -> None:
+async def test_sealed_segment_and_its_successor(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=8 << 10) as log:
         first = await append(log, maker.data(("v", b"x" * 2_000)))
@@ -182,7 +182,7 @@ rows = st.lists(
 
 
 @given(rows, st.data())
-def test_the_index_is_the_naive_index(frames: list[tuple[list[str], bool, int, int]], data: st.DataObject) -> None:
+def test_index_is_the_naive_index(frames: list[tuple[list[str], bool, int, int]], data: st.DataObject) -> None:
     index = SegmentIndex(0x9000)
     positions: list[int] = []
     for sequence, (names, wide, indices, body) in enumerate(frames):
@@ -221,7 +221,7 @@ def test_no_flip_in_an_index_is_believed() -> None:
 
 @given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=20), st.integers(0, 1))
 @settings(max_examples=25)
-def test_a_control_page_with_a_torn_slot_uses_the_other(
+def test_control_page_with_a_torn_slot_uses_the_other(
     tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int
 ) -> None:
     path = tmp_path_factory.mktemp("control") / "control"

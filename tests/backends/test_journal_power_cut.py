@@ -190,7 +190,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     assert by_loop > LIVES
 
 
-async def test_a_name_that_only_the_kernel_knew(place: Path) -> None:
+async def test_name_that_only_the_kernel_knew(place: Path) -> None:
     """The process ends between naming a segment and syncing the name; the log is opened again; then the power fails."""
 
     class EndsThere(PowerCutDisk):

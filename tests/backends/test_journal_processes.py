@@ -89,7 +89,7 @@ async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> 
         await append(log, FrameMaker(2 + KILLS).data(("v", b"goes on")))
 
 
-async def test_a_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
+async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=32 << 10):
         pass
     async with child("fence", tmp_path, 2, 1_000_000) as process:
@@ -123,7 +123,7 @@ async def test_a_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("always_by_loop")
 @pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
-async def test_a_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Path, ending: signal.Signals) -> None:
+async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Path, ending: signal.Signals) -> None:
     """It has the fence. If its successor did not wait, the frame could be acknowledged after the successor had looked for the end."""
     count = 20
     async with journal(tmp_path, segment=1 << 20):
@@ -160,7 +160,7 @@ def waits_for_a_lock(pid: int) -> bool:
     return any("FLOCK" in fields and str(pid) in fields for fields in waiting)
 
 
-async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
+async def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
     async with child("lock", tmp_path) as process:
         backend = JournalBackend(tmp_path)
         with pytest.raises(LockedError) as caught:
@@ -175,7 +175,7 @@ async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
         await backend.close()
 
 
-async def test_a_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
+async def test_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
     """The fencing test's child does what a JournalBackend does: both produce the same log."""
     async with journal(tmp_path, segment=32 << 10) as log:
         await append(log, FrameMaker(1).data(("v", payload(1, 0))))

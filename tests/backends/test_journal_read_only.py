@@ -100,7 +100,7 @@ def random_frames(rng: random.Random, maker: FrameMaker, count: int) -> list[Enc
     return frames
 
 
-async def test_a_reader_reads_what_the_writer_reads(tmp_path: Path) -> None:
+async def test_reader_reads_what_the_writer_reads(tmp_path: Path) -> None:
     """The test reads every set of names with every page size, while the log grows over many segments and is truncated from below."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -182,7 +182,7 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
         assert images(place) == before
 
 
-async def test_a_directory_without_write_permission_can_be_read(tmp_path: Path) -> None:
+async def test_directory_without_write_permission_can_be_read(tmp_path: Path) -> None:
     """The reader is another user, whose group may only read the files."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
@@ -238,7 +238,7 @@ async def fill(log: JournalLog, maker: FrameMaker, segment_count: int) -> list[i
     return positions
 
 
-async def test_a_reader_that_is_far_behind_catches_up(tmp_path: Path) -> None:
+async def test_reader_that_is_far_behind_catches_up(tmp_path: Path) -> None:
     """All segments that the reader knew are by now removed, or hold other frames."""
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
@@ -301,7 +301,7 @@ def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker
 
 
 @pytest.mark.parametrize("after_reads", range(6))
-async def test_a_segment_that_is_recycled_during_a_read(tmp_path: Path, after_reads: int) -> None:
+async def test_segment_that_is_recycled_during_a_read(tmp_path: Path, after_reads: int) -> None:
     """The segment is recycled between the open and the lock, or at a later read: the page is right, or the read raises TruncatedError."""
     loop = asyncio.get_running_loop()
     maker = FrameMaker(1)
@@ -334,7 +334,7 @@ async def test_a_segment_that_is_recycled_during_a_read(tmp_path: Path, after_re
         assert outcomes == {"truncated"}
 
 
-async def test_a_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path: Path) -> None:
+async def test_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path: Path) -> None:
     """A file that is recycled right after it was opened is not mistaken for the segment, whatever it still holds."""
     path, disk = tmp_path / "0000000000000000.wal", StepDisk()
     for recycle in (
@@ -382,7 +382,7 @@ async def test_damage_above_the_earliest_event_is_loud_and_below_it_truncated(tm
             log_seen.close()
 
 
-async def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
+async def test_missing_segment_is_an_error(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill(log, maker, 3)
@@ -398,7 +398,7 @@ async def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
         reader.close()
 
 
-async def test_a_reader_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
+async def test_reader_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
     """Above the durable position a killed writer may have left anything."""
     async with journal(tmp_path, segment=SEGMENT, first=8 << 10):
         pass
@@ -493,7 +493,7 @@ async def test_directories_without_a_journal(tmp_path: Path) -> None:
         empty.open(PCHANNEL)
 
 
-async def test_a_damaged_control_page_is_an_error(tmp_path: Path) -> None:
+async def test_damaged_control_page_is_an_error(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as log:
         await append(log, FrameMaker(1).data(("v", b"x")))
     control = folder(tmp_path) / "control"
@@ -507,7 +507,7 @@ async def test_a_damaged_control_page_is_an_error(tmp_path: Path) -> None:
     assert len(seen(open_reader(tmp_path))) == 1
 
 
-async def test_a_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> None:
+async def test_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> None:
     """Only a log that never held a frame is ever recreated, after an interrupted creation."""
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
@@ -520,7 +520,7 @@ async def test_a_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> N
     await backend.close()
 
 
-async def test_a_log_in_threads_beside_an_event_loop(tmp_path: Path) -> None:
+async def test_log_in_threads_beside_an_event_loop(tmp_path: Path) -> None:
     """Reads reach the end that readers were shown; closing waits for reads in progress."""
     maker = FrameMaker(1)
     with ThreadPoolExecutor(2) as pool:

@@ -32,7 +32,7 @@ async def fill_segments(log: JournalLog, maker: FrameMaker, count: int) -> list[
     return positions
 
 
-async def test_a_truncated_segment_is_written_again(tmp_path: Path) -> None:
+async def test_truncated_segment_is_written_again(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 2)
@@ -53,7 +53,7 @@ def indices_without_segment(place: Path) -> list[Path]:
     return [path for path in folder(place).glob("*.idx*") if not path.with_name(f"{path.stem}.wal").exists()]
 
 
-async def test_an_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
+async def test_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
     """The segment is sealed and truncated while the thread that stores its index is blocked."""
     disk = HeldDisk(".idx.")
     async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
@@ -66,7 +66,7 @@ async def test_an_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> 
     assert len(list(folder(tmp_path).glob("*.idx"))) == 1, "that of the segment that is left"
 
 
-async def test_an_index_that_a_reader_computed_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
+async def test_index_that_a_reader_computed_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 1)
@@ -83,7 +83,7 @@ async def test_an_index_that_a_reader_computed_is_not_stored_after_its_segment_w
         assert not indices_without_segment(tmp_path)
 
 
-async def test_a_fenced_writer_stores_no_index_of_a_removed_segment(
+async def test_fenced_writer_stores_no_index_of_a_removed_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer stores neither the rest of its segment's index nor all of it: the next writer has truncated that segment meanwhile."""
@@ -107,7 +107,7 @@ async def test_a_fenced_writer_stores_no_index_of_a_removed_segment(
     await backend.close()
 
 
-async def test_a_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -> None:
+async def test_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 1)
@@ -168,7 +168,7 @@ async def test_readers_during_a_truncation_get_right_frames_or_truncated(tmp_pat
     assert statistics.recycled
 
 
-async def test_a_fenced_handle_reads_what_is_left(tmp_path: Path) -> None:
+async def test_fenced_handle_reads_what_is_left(tmp_path: Path) -> None:
     """A fenced handle's view of the log is old: positions that the new writer truncated raise TruncatedError."""
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
     await backend.create("p", incarnation=INCARNATION)
@@ -198,7 +198,7 @@ async def test_spares_serve_the_next_opening(tmp_path: Path) -> None:
         await append_all(log, [FrameMaker(2).time_tick()])
 
 
-async def test_a_reader_holds_what_it_reads(tmp_path: Path) -> None:
+async def test_reader_holds_what_it_reads(tmp_path: Path) -> None:
     disk = WatchedDisk()
     async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
         await fill_segments(log, FrameMaker(1), 2)
@@ -231,7 +231,7 @@ async def test_closing_waits_for_calls_in_flight(tmp_path: Path) -> None:
         assert await log.load_state(positions[-1]) == b"blob"
 
 
-def test_a_log_that_is_abandoned_during_a_truncation_is_recovered(tmp_path: Path) -> None:
+def test_log_that_is_abandoned_during_a_truncation_is_recovered(tmp_path: Path) -> None:
     disk = RemovalDisk()
     maker = FrameMaker(1)
     frames = [maker.data(("v", b"%d" % number + bytes(3_000))) for number in range(40)]

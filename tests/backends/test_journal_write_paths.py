@@ -93,7 +93,7 @@ async def test_outcomes_keep_their_order_over_both_paths(tmp_path: Path) -> None
 
 
 @by_loop
-async def test_a_short_write_is_final(tmp_path: Path) -> None:
+async def test_short_write_is_final(tmp_path: Path) -> None:
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with journal(tmp_path, disk=disk, write_path="loop") as log:
         acked = [await append(log, maker.data(("v", os.urandom(2_000)))) for _ in range(3)]
@@ -111,7 +111,7 @@ async def test_a_short_write_is_final(tmp_path: Path) -> None:
 
 
 @by_loop
-async def test_the_thread_writes_what_the_kernel_does_not_take(tmp_path: Path) -> None:
+async def test_thread_writes_what_the_kernel_does_not_take(tmp_path: Path) -> None:
     """There is room in the kernel again after EAGAIN; any other error says that it will never take our writes."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with journal(tmp_path, disk=disk, write_path="loop") as log:
@@ -128,7 +128,7 @@ async def test_the_thread_writes_what_the_kernel_does_not_take(tmp_path: Path) -
 
 
 @by_loop
-async def test_the_thread_finishes_what_the_loop_does_not(tmp_path: Path) -> None:
+async def test_thread_finishes_what_the_loop_does_not(tmp_path: Path) -> None:
     """The completion is not seen on the loop, as if the loop were blocked."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, disk=disk, write_path="loop") as log:
@@ -167,7 +167,7 @@ class _SlowLoopWrite(AsyncWrite):
 
 
 @by_loop
-async def test_a_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -> None:
+async def test_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -> None:
     """The thread, which may wait for a completion anyway, may run before the loop does after a submission."""
     disk, maker = _SlowLoopDisk(), FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, disk=disk, write_path="loop") as log:
@@ -189,7 +189,7 @@ async def test_a_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -
 
 
 @by_loop
-async def test_a_call_that_needs_the_fence_waits_no_longer_than_the_thread(tmp_path: Path) -> None:
+async def test_call_that_needs_the_fence_waits_no_longer_than_the_thread(tmp_path: Path) -> None:
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, disk=disk, write_path="loop") as log:
         first = await append(log, maker.data(("v", b"first")))
@@ -216,7 +216,7 @@ async def test_closing_waits_for_the_frame_in_flight(tmp_path: Path) -> None:
 
 
 @by_loop
-def test_a_loop_that_ends_with_a_frame_in_flight(tmp_path: Path) -> None:
+def test_loop_that_ends_with_a_frame_in_flight(tmp_path: Path) -> None:
     """The log is abandoned; what was appended is written, as by the thread."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     backend = JournalBackend(tmp_path, disk=disk, write_path="loop")
@@ -241,7 +241,7 @@ def test_a_loop_that_ends_with_a_frame_in_flight(tmp_path: Path) -> None:
 
 
 @by_loop
-async def test_a_writer_of_a_higher_term_waits_for_the_frame_in_flight(tmp_path: Path) -> None:
+async def test_writer_of_a_higher_term_waits_for_the_frame_in_flight(tmp_path: Path) -> None:
     """So no frame of the old writer follows the first one of the new."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     backend = JournalBackend(tmp_path, disk=disk, write_path="loop")
@@ -276,7 +276,7 @@ async def test_without_direct_writes_the_thread_writes_all(tmp_path: Path, write
         assert log.statistics().loop_frames == 0
 
 
-async def test_the_loop_alone_is_refused_where_it_cannot_write(tmp_path: Path) -> None:
+async def test_loop_alone_is_refused_where_it_cannot_write(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     with pytest.raises(InvalidArgumentError, match=r"write_path='loop'.*O_DIRECT.*use 'auto'"):
         async with journal(tmp_path, disk=_CachedDisk(), write_path="loop"):
@@ -287,7 +287,7 @@ async def test_the_loop_alone_is_refused_where_it_cannot_write(tmp_path: Path) -
 
 
 @by_loop
-async def test_a_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Path) -> None:
+async def test_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Path) -> None:
     """The loop takes the fence again a moment after it has let go of it, but not if anybody waits."""
     maker = FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, segment=4 << 20, write_path="loop") as log:
@@ -308,7 +308,7 @@ async def test_a_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Pa
 
 @by_loop
 @pytest.mark.parametrize("kind", ["wal-prepare", "wal-write"])
-async def test_a_log_whose_thread_cannot_start_leaves_nothing_behind(
+async def test_log_whose_thread_cannot_start_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The machine has no thread left. What was opened for the log is released, and it can be opened again."""
@@ -342,13 +342,13 @@ async def test_a_log_whose_thread_cannot_start_leaves_nothing_behind(
     await backend.close()
 
 
-def test_an_unknown_write_path_is_refused(tmp_path: Path) -> None:
+def test_unknown_write_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="write_path is 'quick': give one of 'auto', 'loop', 'thread'"):
         JournalBackend(tmp_path, write_path="quick")  # type: ignore[arg-type]
 
 
 @by_loop
-async def test_a_child_forked_with_a_frame_in_flight_has_no_part_in_it(tmp_path: Path) -> None:
+async def test_child_forked_with_a_frame_in_flight_has_no_part_in_it(tmp_path: Path) -> None:
     """The child lets go of what it inherited. The loop of the parent finishes that frame and writes the next ones."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     backend = JournalBackend(tmp_path, disk=disk, write_path="loop")

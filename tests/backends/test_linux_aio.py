@@ -67,7 +67,7 @@ def test_it_writes_the_bytes_of_its_buffer(tmp_path: Path, direct: int, write: A
     assert not any(found[4096 + length :])
 
 
-async def test_a_loop_learns_of_the_completion(direct: int, write: AsyncWrite) -> None:
+async def test_loop_learns_of_the_completion(direct: int, write: AsyncWrite) -> None:
     loop = asyncio.get_running_loop()
     results: asyncio.Queue[int | None] = asyncio.Queue()
     loop.add_reader(write.event_fd, lambda: results.put_nowait(write.reap()))
@@ -102,7 +102,7 @@ def test_only_one_thread_gets_a_completion(direct: int, write: AsyncWrite) -> No
         assert len(taken) == count + 1
 
 
-def test_an_error_of_the_write_is_its_result(tmp_path: Path, direct: int, write: AsyncWrite) -> None:
+def test_error_of_the_write_is_its_result(tmp_path: Path, direct: int, write: AsyncWrite) -> None:
     """Bytes that are not whole sectors cannot be written directly."""
     try:
         begin(write, direct, b"x" * 100, 0)
@@ -113,7 +113,7 @@ def test_an_error_of_the_write_is_its_result(tmp_path: Path, direct: int, write:
     assert not any((tmp_path / "file").read_bytes())
 
 
-def test_a_closed_descriptor_is_refused_at_once(direct: int, write: AsyncWrite) -> None:
+def test_closed_descriptor_is_refused_at_once(direct: int, write: AsyncWrite) -> None:
     fd = os.dup(direct)
     os.close(fd)
     with pytest.raises(OSError, match="io_submit") as raised:
@@ -134,7 +134,7 @@ def test_closing_waits_for_the_write_in_flight(tmp_path: Path, direct: int) -> N
             begin(write, direct, data, 0)
 
 
-def test_a_write_that_is_forgotten_reads_no_other_memory(tmp_path: Path, direct: int) -> None:
+def test_write_that_is_forgotten_reads_no_other_memory(tmp_path: Path, direct: int) -> None:
     """The kernel holds the pages of the buffer until the write is complete."""
     data = b"\xa5" * (256 << 10)
     for _ in range(20):
@@ -173,14 +173,14 @@ def test_in_a_forked_child_nothing_is_in_flight(tmp_path: Path, direct: int, wri
     assert not any(found[len(data) :])
 
 
-def test_a_machine_whose_calls_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_whose_calls_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(OSError, match="riscv64") as raised:
         AsyncWrite()
     assert raised.value.errno == errno.ENOSYS
 
 
-def test_a_file_system_that_is_not_known_to_sync() -> None:
+def test_file_system_that_is_not_known_to_sync() -> None:
     fd = os.open("/proc/self/status", os.O_RDONLY)
     try:
         assert not syncs_writes(fd)
@@ -191,7 +191,7 @@ def test_a_file_system_that_is_not_known_to_sync() -> None:
 @pytest.mark.parametrize(
     ("kind", "syncs"), [(0xEF53, True), (0x58465342, True), (0x9123683E, False), (0x794C7630, False)]
 )
-def test_the_file_systems_that_sync(monkeypatch: pytest.MonkeyPatch, kind: int, syncs: bool) -> None:
+def test_file_systems_that_sync(monkeypatch: pytest.MonkeyPatch, kind: int, syncs: bool) -> None:
     """ext4 and XFS; neither btrfs, which did not sync queued direct writes before Linux 6.1, nor overlayfs."""
 
     class Libc:
@@ -203,7 +203,7 @@ def test_the_file_systems_that_sync(monkeypatch: pytest.MonkeyPatch, kind: int, 
     assert syncs_writes(0) is syncs
 
 
-def test_a_descriptor_that_is_not_open() -> None:
+def test_descriptor_that_is_not_open() -> None:
     fd = os.open(os.devnull, os.O_RDONLY)
     os.close(fd)
     assert not syncs_writes(fd)

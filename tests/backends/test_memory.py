@@ -19,7 +19,7 @@ class TestMemoryBackend(BackendConformance):
         return MemoryBackend(self.stores.setdefault(place, MemoryStore()))
 
 
-async def test_a_turn_answers_all_frames_of_the_turn_before() -> None:
+async def test_turn_answers_all_frames_of_the_turn_before() -> None:
     backend = MemoryBackend()
     await backend.create("p", incarnation=INCARNATION)
     log = await backend.open("p", incarnation=INCARNATION, term=1)

@@ -53,7 +53,7 @@ def _document() -> dict[str, Any]:
     }
 
 
-def test_the_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
+def test_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
     root = ElementTree.fromstring(figures.chart(_document()))
     assert root.tag == f"{SVG}svg"
     texts = [text.text for text in root.iter(f"{SVG}text")]
@@ -63,7 +63,7 @@ def test_the_plot_is_well_formed_and_shows_every_series_with_its_points() -> Non
     assert [len(points) for points in lines] == [3] * len(NAMES)
 
 
-def test_the_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:
+def test_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:
     root = ElementTree.fromstring(
         plot("t", {"a": [(1, 10), (2, 20), (4, 40)], "b": [(1, 5)]}, x_label="x", y_label="y")
     )
@@ -81,12 +81,12 @@ def test_names_are_escaped_and_do_not_cover_each_other() -> None:
     assert abs(heights["a<b"] - heights["c"]) >= 14
 
 
-def test_a_plot_of_nothing_is_refused() -> None:
+def test_plot_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="series with points"):
         plot("t", {"a": []}, x_label="x", y_label="y")
 
 
-def test_the_block_has_the_machine_the_rates_the_ratios_and_the_targets() -> None:
+def test_block_has_the_machine_the_rates_the_ratios_and_the_targets() -> None:
     block = figures.block(_document())
     assert "full plan on 2026-11-22, 5 rounds of 0.8 s a cell, on 2 processors, Linux 6.18," in block
     assert "| wal | 4,000 | - | 64,000 | - | - | 4,096,000 |" in block
@@ -97,7 +97,7 @@ def test_the_block_has_the_machine_the_rates_the_ratios_and_the_targets() -> Non
     assert limit.strip() == "the disk"
 
 
-def test_the_page_keeps_everything_but_the_figures() -> None:
+def test_page_keeps_everything_but_the_figures() -> None:
     page = (figures._HERE / "README.md").read_text()
     text = figures.replaced(page, "new\n")
     assert "\nnew\n" in text

@@ -15,7 +15,7 @@ from benchmarks.message_streams import BATCH, MESSAGE_BYTES, Readers, messages
 Prepare = Callable[[Path, AsyncExitStack, int], Awaitable[Readers]]
 
 
-def test_the_messages_have_the_size_that_is_claimed() -> None:
+def test_messages_have_the_size_that_is_claimed() -> None:
     batch = messages(7)
     assert [len(message.marshal()) for message in batch] == [MESSAGE_BYTES] * BATCH
     assert len({message.id for message in batch}) == BATCH
@@ -30,7 +30,7 @@ async def test_every_reader_reads_everything(prepare: Prepare, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("system", ["rocksmq", "wal"])
-async def test_the_figures_of_each_reader_are_printed(system: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_figures_of_each_reader_are_printed(system: str, capsys: pytest.CaptureFixture[str]) -> None:
     met = await message_streams.measure(system, count=2 * BATCH, rounds=1)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"{system}, 2,000 messages:"

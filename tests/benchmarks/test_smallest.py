@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads(output.read_text())
 
 
-def test_the_smallest_plan_has_every_workload_with_every_engine() -> None:
+def test_smallest_plan_has_every_workload_with_every_engine() -> None:
     """All but Spark's are checked, which tests/spark runs in its own session."""
     every = {(row.workload, engine) for row in full().rows for engine in row.engines}
     wanted = {(workload, engine) for workload, engine in every if workload != "spark"}
@@ -49,7 +49,7 @@ def test_every_target_is_of_rows_that_are_measured(plan: Any) -> None:
         assert (target.at_least is None) != (target.at_most is None)
 
 
-def test_the_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -> None:
+def test_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -> None:
     _, document = run
     plan = smallest()
     assert document["errors"] == []
@@ -70,7 +70,7 @@ def test_the_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -
     assert [row["opening"] for row in document["opening"]["rows"]] == ["after kill -9", "empty directory"]
 
 
-def test_the_table_has_every_workload_row_and_target(run: tuple[str, dict[str, Any]]) -> None:
+def test_table_has_every_workload_row_and_target(run: tuple[str, dict[str, Any]]) -> None:
     printed, document = run
     lines = printed.splitlines()
     for heading in (*(text for name, text in WORKLOADS.items() if name != "spark"), "Opening,"):

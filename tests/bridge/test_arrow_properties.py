@@ -35,7 +35,7 @@ def column(some: list[bytes], parsed_min: int) -> list[Any]:
 
 
 @given(st.lists(MAPS, max_size=8), st.sampled_from([1, 1000]))
-def test_the_column_holds_the_maps_that_were_stored(maps: list[dict[str, str]], parsed_min: int) -> None:
+def test_column_holds_the_maps_that_were_stored(maps: list[dict[str, str]], parsed_min: int) -> None:
     assert column(list(map(stored, maps)), parsed_min) == [list(one.items()) for one in maps]
 
 
@@ -61,7 +61,7 @@ def test_damage_is_the_same_error_whichever_way_it_is_read(some: list[bytes], da
 
 
 @pytest.mark.parametrize("parsed_min", [1, 1000])
-def test_a_key_that_is_stored_twice_has_its_last_value(parsed_min: int) -> None:
+def test_key_that_is_stored_twice_has_its_last_value(parsed_min: int) -> None:
     """Only damage makes such a map; all ways of reading it agree."""
     twice = b"\x83\xa1a\xa11\xa1b\xa12\xa1a\xa13"
     assert list(decode_properties(twice).items()) == [("a", "3"), ("b", "2")]

@@ -109,7 +109,7 @@ def test_writing(location: str) -> None:
             log.append_nowait(b"no message")  # type: ignore[arg-type]
 
 
-def test_a_scanner_is_driven_by_threads(location: str) -> None:
+def test_scanner_is_driven_by_threads(location: str) -> None:
     """Each message is delivered once; position, wait_for and statistics count exactly the delivered messages."""
     with bridge.blocking(location) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
@@ -127,7 +127,7 @@ def test_a_scanner_is_driven_by_threads(location: str) -> None:
             assert [message.payload for page in pages for message in page] == [b"%d" % number for number in range(3100)]
 
 
-def test_a_position_is_exact_at_every_message(location: str) -> None:
+def test_position_is_exact_at_every_message(location: str) -> None:
     with bridge.blocking(location) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(40)])
         with log.read("orders", follow=False) as scanner:
@@ -178,7 +178,7 @@ def until(condition: Any) -> None:
         time.sleep(0.001)
 
 
-def test_a_handler_is_called_in_a_thread_and_may_use_the_log(location: str) -> None:
+def test_handler_is_called_in_a_thread_and_may_use_the_log(location: str) -> None:
     with bridge.blocking(location) as log:
         handled: list[int] = []
 
@@ -229,7 +229,7 @@ def test_sixteen_threads_append_at_once(location: str) -> None:
 
 
 @pytest.mark.parametrize("ends", ["scanner", "log", "left"])
-def test_a_reader_that_waits_is_ended_by_a_close(location: str, ends: str) -> None:
+def test_reader_that_waits_is_ended_by_a_close(location: str, ends: str) -> None:
     outcome: list[Any] = []
     with ThreadPoolExecutor(1) as pool:
         with bridge.blocking(location) as log:
@@ -286,7 +286,7 @@ def test_many_threads_close_a_log_during_calls(location: str) -> None:
             assert len(list(scanner)) >= len(outcomes)
 
 
-def test_an_exception_in_the_block_keeps_the_appends_taken(data: str) -> None:
+def test_exception_in_the_block_keeps_the_appends_taken(data: str) -> None:
     with pytest.raises(KeyboardInterrupt), bridge.blocking(data) as log:
         futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(50)]
         raise KeyboardInterrupt
@@ -295,7 +295,7 @@ def test_an_exception_in_the_block_keeps_the_appends_taken(data: str) -> None:
         assert numbers(scanner) == list(range(50))
 
 
-def test_an_interrupt_in_next_loses_no_message(location: str) -> None:
+def test_interrupt_in_next_loses_no_message(location: str) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -314,7 +314,7 @@ def test_an_interrupt_in_next_loses_no_message(location: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interrupted_close_can_be_called_again(data: str) -> None:
+def test_interrupted_close_can_be_called_again(data: str) -> None:
     log = bridge.blocking(data).__enter__()
     thread = log._thread
     closing = thread.closing
@@ -348,7 +348,7 @@ def test_an_interrupted_close_can_be_called_again(data: str) -> None:
     log.close()
 
 
-def test_a_log_whose_disk_failed_can_be_closed(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_whose_disk_failed_can_be_closed(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -365,7 +365,7 @@ def test_a_log_whose_disk_failed_can_be_closed(data: str, monkeypatch: pytest.Mo
         assert numbers(scanner)[0] == 1
 
 
-def test_an_opening_that_fails_leaves_no_thread(data: str) -> None:
+def test_opening_that_fails_leaves_no_thread(data: str) -> None:
     with Writer(data) as writer:
         with pytest.raises(WALError), bridge.blocking(data):
             pass
@@ -378,7 +378,7 @@ def test_an_opening_that_fails_leaves_no_thread(data: str) -> None:
         writer.close()
 
 
-def test_a_forked_child_is_told_to_open_its_own(location: str) -> None:
+def test_forked_child_is_told_to_open_its_own(location: str) -> None:
     with bridge.blocking(location) as log:
         scanner = log.read("orders")
         reading, writing = os.pipe()
@@ -400,7 +400,7 @@ def test_a_forked_child_is_told_to_open_its_own(location: str) -> None:
         assert log.raw_append(Message("orders", b"1")).message_id is not None
 
 
-def test_a_call_from_its_own_loop_is_refused(location: str) -> None:
+def test_call_from_its_own_loop_is_refused(location: str) -> None:
     with bridge.blocking(location) as log:
 
         async def inside() -> None:
@@ -429,7 +429,7 @@ if sys.argv[2] == "raise":
 
 
 @pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
-def test_the_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
+def test_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
     )

@@ -13,7 +13,7 @@ from wal import Message, bridge
 from wal.errors import ClosedError, FormatError, InvalidArgumentError
 
 
-def test_a_log_is_opened_and_closed_by_calls(data: str) -> None:
+def test_log_is_opened_and_closed_by_calls(data: str) -> None:
     opening = bridge.blocking(data)
     log = opening.open()
     log.raw_append(Message("orders", b"one"))
@@ -25,7 +25,7 @@ def test_a_log_is_opened_and_closed_by_calls(data: str) -> None:
         assert [message.payload for message in scanner] == [b"one"]
 
 
-def test_the_log_that_was_opened_closes_itself_too(data: str) -> None:
+def test_log_that_was_opened_closes_itself_too(data: str) -> None:
     log = bridge.blocking(data).open()
     log.close()
     log.close()
@@ -39,7 +39,7 @@ def test_closing_what_was_never_opened_does_nothing(data: str) -> None:
 
 
 @pytest.mark.parametrize("closed_by", ["opening", "log"])
-def test_a_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
+def test_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
     opening = bridge.blocking(data)
     for number in range(3):
         log = opening.open()
@@ -49,7 +49,7 @@ def test_a_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str
         assert [message.payload for message in scanner] == [b"0", b"1", b"2"]
 
 
-def test_a_second_open_while_it_is_open_is_refused_and_disturbs_nothing(data: str) -> None:
+def test_second_open_while_it_is_open_is_refused_and_disturbs_nothing(data: str) -> None:
     opening = bridge.blocking(data)
     log = opening.open()
     with pytest.raises(InvalidArgumentError, match=r"is open already.*close\(\)"):
@@ -77,7 +77,7 @@ def test_of_many_threads_that_open_one_gets_the_log(data: str) -> None:
     opening.close()
 
 
-def test_an_opening_that_failed_can_be_tried_again(data: str) -> None:
+def test_opening_that_failed_can_be_tried_again(data: str) -> None:
     opening = bridge.blocking(data, read_only=True)
     with pytest.raises(FormatError):
         opening.open()
@@ -89,7 +89,7 @@ def test_an_opening_that_failed_can_be_tried_again(data: str) -> None:
         opening.close()
 
 
-def test_a_relative_directory_is_that_at_the_time_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directory_is_that_at_the_time_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     opening = bridge.blocking("data", kv="meta.sqlite3")
     opening.open()

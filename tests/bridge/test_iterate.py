@@ -30,7 +30,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_an_iteration_gives_what_a_scanner_gives(data: str) -> None:
+def test_iteration_gives_what_a_scanner_gives(data: str) -> None:
     """This holds from every position, and in the current incarnation of a vchannel."""
     write_mixture(data, Random(3), steps=80)
     for names in ("orders", "ü", ["ü", "orders", "payments"]):
@@ -47,7 +47,7 @@ def test_an_iteration_gives_what_a_scanner_gives(data: str) -> None:
                 assert [facts(message) for message in messages] == expected[at + 1 :]
 
 
-def test_an_iteration_follows_writers_that_are_killed(data: str) -> None:
+def test_iteration_follows_writers_that_are_killed(data: str) -> None:
     """After kill -9 the reader stops at the durable end, and continues when the next writer has opened the log."""
     count = 0
     with bridge.iterate(data_of(data), "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
@@ -68,7 +68,7 @@ def data_of(data: str) -> str:
     return data
 
 
-def test_a_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
+def test_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
     """Checks that the log holds the reader's messages in the same order, without a duplicate or a gap."""
     data_of(data)
     seen: list[int] = []
@@ -90,7 +90,7 @@ def test_a_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
     assert len(seen) == 600
 
 
-def test_a_timeout_loses_no_message(data: str) -> None:
+def test_timeout_loses_no_message(data: str) -> None:
     with Writer(data) as writer, bridge.iterate(data, "orders", timeout_s=0.02) as messages:
         for number in range(5):
             begun = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_timeout_loses_no_message(data: str) -> None:
             assert found == [number]
 
 
-def test_an_interrupt_while_waiting_loses_nothing(data: str) -> None:
+def test_interrupt_while_waiting_loses_nothing(data: str) -> None:
     """The iteration can continue after Ctrl-C in `next()`."""
 
     def interrupt(*_: object) -> None:
@@ -138,7 +138,7 @@ def test_an_interrupt_while_waiting_loses_nothing(data: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_handler_closes_the_iteration_of_its_own_thread(data: str) -> None:
+def test_signal_handler_closes_the_iteration_of_its_own_thread(data: str) -> None:
     data_of(data)
     messages = bridge.iterate(data, "orders")
     before = signal.signal(signal.SIGUSR1, lambda *_: messages.close())
@@ -181,7 +181,7 @@ class AwayLog(ReadOnlyJournalLog):
         super().close()
 
 
-def test_a_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data_of(data)
     monkeypatch.setattr("wal.storage.journal.read_only.ReadOnlyJournalLog", AwayLog)
     messages = bridge.iterate(data, "orders")
@@ -206,7 +206,7 @@ def test_threads_share_an_iteration(data: str) -> None:
     assert all(part == sorted(part) for part in parts)
 
 
-def test_an_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> None:
+def test_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> None:
     """An iteration that began before the fork continues in both processes, independently."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
@@ -225,7 +225,7 @@ def test_an_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> 
         assert numbers(messages) == list(range(10, 3000))
 
 
-def test_a_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
+def test_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
     """The vchannel is created on the pchannel to which its name maps, or on another one."""
     with bridge.blocking(data, pchannels=4):
         pass
@@ -252,7 +252,7 @@ def numbers_or_timeout(messages: bridge.Iteration) -> list[int]:
         return []
 
 
-def test_a_vchannel_that_is_dropped_ends_its_reader(data: str) -> None:
+def test_vchannel_that_is_dropped_ends_its_reader(data: str) -> None:
     with Writer(data) as writer:
         writer.append(1)
         with bridge.iterate(data, "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
@@ -275,7 +275,7 @@ def test_vchannels_on_several_pchannels_are_refused(data: str) -> None:
         pass
 
 
-def test_an_iteration_that_truncation_overtakes(data: str) -> None:
+def test_iteration_that_truncation_overtakes(data: str) -> None:
     """The iteration yields the messages that were already read, then a TruncatedError says where the log begins."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
         results = log.append_bulk([Message("orders", bytes(100_000)) for _ in range(160)])
@@ -313,7 +313,7 @@ def test_ids_of_bodies_stand_for_their_transactions_even_truncated_ones(data: st
             assert caught.value.earliest == second.message_id
 
 
-def test_a_cursor_is_saved_after_the_end_and_goes_on_in_another_process(data: str) -> None:
+def test_cursor_is_saved_after_the_end_and_goes_on_in_another_process(data: str) -> None:
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     with bridge.iterate(data, "orders", follow=False, cursor="billing") as messages:
@@ -366,7 +366,7 @@ def test_latest_begins_where_the_read_is_entered(data: str) -> None:
         writer.close()
 
 
-def test_an_iteration_blocks_a_running_loop_but_works(data: str, blockbuster: Any) -> None:
+def test_iteration_blocks_a_running_loop_but_works(data: str, blockbuster: Any) -> None:
     import asyncio
 
     data_of(data)

@@ -107,7 +107,7 @@ def test_time_ticks_before_any_event_have_no_id(data: str) -> None:
     assert found[0]["message_type"] == "TIME_TICK"
 
 
-def test_the_position_comes_after_the_batches_given(data: str) -> None:
+def test_position_comes_after_the_batches_given(data: str) -> None:
     """Messages that were read ahead do not count: a reader that stops after any batch resumes exactly with the rows of the next batch."""
     write_mixture(data, Random(7))
     whole = both(data, "orders")[0]
@@ -134,7 +134,7 @@ def test_the_position_comes_after_the_batches_given(data: str) -> None:
         assert all(before <= after for before, after in pairwise(ticks))
 
 
-def test_a_follower_gets_a_batch_at_the_tail(data: str) -> None:
+def test_follower_gets_a_batch_at_the_tail(data: str) -> None:
     with Writer(data) as writer, bridge.record_batches(data, "orders", timeout_s=5.0) as batches:
         for number in range(5):
             writer.append(number, number)
@@ -146,7 +146,7 @@ def test_a_follower_gets_a_batch_at_the_tail(data: str) -> None:
         next(batches)
 
 
-def test_a_timeout_gives_the_rows_read_so_far(data: str) -> None:
+def test_timeout_gives_the_rows_read_so_far(data: str) -> None:
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     with bridge.record_batches(data, "orders", timeout_s=0.05) as batches:
@@ -159,7 +159,7 @@ def test_a_timeout_gives_the_rows_read_so_far(data: str) -> None:
         assert next(batches).column("payload").to_pylist() == [b"10"]
 
 
-def test_the_cursor_is_saved_after_the_batches_given(data: str) -> None:
+def test_cursor_is_saved_after_the_batches_given(data: str) -> None:
     with bridge.blocking(data) as log:
         for first in range(0, 40, 4):
             log.append_bulk([Message("orders", b"%d" % number) for number in range(first, first + 4)])
@@ -219,7 +219,7 @@ def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
     assert "[arrow]'" in said
 
 
-def test_a_row_of_a_time_tick_is_what_the_scanner_gives(data: str) -> None:
+def test_row_of_a_time_tick_is_what_the_scanner_gives(data: str) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"1"))
         with log.read("orders", follow=False, include_time_ticks=True) as scanner:
@@ -244,7 +244,7 @@ def test_only_the_columns_asked_for_are_given(data: str, columns: list[str]) -> 
     assert chosen.equals(whole.select(columns))
 
 
-def test_a_wrong_choice_of_columns_is_an_error(data: str) -> None:
+def test_wrong_choice_of_columns_is_an_error(data: str) -> None:
     for columns in (["payload", "offset"], [], ["payload", "payload"]):
         with pytest.raises(InvalidArgumentError, match="column"):
             bridge.record_batches(data, "orders", columns=columns)
@@ -260,7 +260,7 @@ def test_properties_that_are_no_maps_are_damage() -> None:
         record_batch(columns)
 
 
-def test_a_large_frame_makes_several_batches(data: str) -> None:
+def test_large_frame_makes_several_batches(data: str) -> None:
     """A frame may hold four megabytes; batches stay near the requested size."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", bytes(1000)) for _ in range(4000)])
@@ -270,7 +270,7 @@ def test_a_large_frame_makes_several_batches(data: str) -> None:
     assert max(sizes) <= 2200
 
 
-def test_a_read_is_a_stream_of_arrows_interface(data: str) -> None:
+def test_read_is_a_stream_of_arrows_interface(data: str) -> None:
     write_mixture(data, Random(12))
     names = ["orders", "payments", "ü"]
     with bridge.record_batches(data, names, follow=False, rows_max=100) as batches:
@@ -284,20 +284,20 @@ def test_a_read_is_a_stream_of_arrows_interface(data: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"), [(Settings(), "give the setting kv"), (Settings(kv="kv"), "one process has for itself")]
 )
-def test_a_log_on_pulsar_needs_metadata_that_several_processes_can_use(settings: Settings, says: str) -> None:
+def test_log_on_pulsar_needs_metadata_that_several_processes_can_use(settings: Settings, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders", settings=settings)
 
 
 @pytest.mark.parametrize("read", [bridge.record_batches, bridge.iterate])
-def test_a_location_without_a_journal_is_an_error_of_the_call(data: str, read: Any) -> None:
+def test_location_without_a_journal_is_an_error_of_the_call(data: str, read: Any) -> None:
     with pytest.raises(FormatError, match=f"^{data} holds no journal"):
         read(data, "orders", follow=False)
     with pytest.raises(InvalidArgumentError, match="no known form"):
         read("http://host/data", "orders", follow=False)
 
 
-def test_an_error_at_the_beginning_is_not_an_error_of_arrow(data: str) -> None:
+def test_error_at_the_beginning_is_not_an_error_of_arrow(data: str) -> None:
     with bridge.blocking(data) as log:
         first, second, _ = [log.raw_append(Message("orders", payload)) for payload in (b"gone", b"gone too", b"there")]
         log.truncate(up_to=second.message_id)

@@ -48,7 +48,7 @@ async def test_without_acks_the_keys_are_free_when_append_returns() -> None:
         assert await life.broadcast.tasks() == []
 
 
-async def test_an_abort_tells_the_vchannels_that_have_a_copy() -> None:
+async def test_abort_tells_the_vchannels_that_have_a_copy() -> None:
     world = World()
     async with Life(world) as life:
         result = await life.broadcast.append(message("a", "b", "c", "d"))

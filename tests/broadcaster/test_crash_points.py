@@ -305,7 +305,7 @@ async def all_of(location: Location, rounds: Sequence[Callable[[], Coroutine[Any
             group.create_task(one(begin))
 
 
-async def test_an_uncut_run_closes_and_the_next_one_takes_it_up(location: Location) -> None:
+async def test_uncut_run_closes_and_the_next_one_takes_it_up(location: Location) -> None:
     async with location.world(PLACES) as world:
         script = await first_life(location, world, None, None)
         checks = Checks(world, script)
@@ -315,7 +315,7 @@ async def test_an_uncut_run_closes_and_the_next_one_takes_it_up(location: Locati
             await checks.finish(life)
 
 
-async def test_a_cut_at_every_point_of_a_run(location: Location) -> None:
+async def test_cut_at_every_point_of_a_run(location: Location) -> None:
     count = await points(location)
     assert count > 40
     await all_of(location, [partial(one_round, location, at, again=None) for at in range(1, count)])
@@ -324,7 +324,7 @@ async def test_a_cut_at_every_point_of_a_run(location: Location) -> None:
         assert location.sent_again
 
 
-async def test_a_cut_at_every_point_of_the_recovery(location: Location, soak: int) -> None:
+async def test_cut_at_every_point_of_the_recovery(location: Location, soak: int) -> None:
     ats = range(1, await points(location), max(1, 7 // soak))
     await all_of(location, [partial(one_round, location, at, again=again) for at in ats for again in range(1, 16)])
 

@@ -105,7 +105,7 @@ def test_batches_have_the_effect_of_their_changes_one_by_one(
     assert told == list(range(len(changes)))
 
 
-def test_a_change_can_be_refused_where_it_goes_alone() -> None:
+def test_change_can_be_refused_where_it_goes_alone() -> None:
     waiting = TaskChanges(operations_max=8, bytes_max=10)
     refused: list[str] = []
     waiting.add(TaskChange({"a": "1"}, refused=lambda error: refused.append("a")))
@@ -147,7 +147,7 @@ async def test_background_jobs_hand_each_outcome_over_once_and_end_when_cancelle
     assert len(seen) == 2
 
 
-def test_a_message_is_checked_when_it_is_made() -> None:
+def test_message_is_checked_when_it_is_made() -> None:
     keys = [ResourceKey("d", "k", shared=True), ResourceKey("d", "k"), ResourceKey("a", "k")]
     message = BroadcastMessage(vchannels=["b", "a", "b"], payload=b"x", properties={"k": "v"}, resource_keys=keys)
     assert message.vchannels == ("b", "a")

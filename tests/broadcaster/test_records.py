@@ -74,7 +74,7 @@ def test_these_are_the_bytes_of_version_1() -> None:
 
 
 @pytest.mark.parametrize("kind", ["task", "progress", "acks", "abort", "done"])
-def test_a_newer_version_is_refused(kind: str) -> None:
+def test_newer_version_is_refused(kind: str) -> None:
     value = binascii.b2a_base64(msgspec.msgpack.encode([2, "whatever it may be"]), newline=False).decode()
     with pytest.raises(FormatError, match="version 2"):
         read_records([f"{kind}/0000000000000005" + "/0" * (kind == "acks")], [value])

@@ -87,7 +87,7 @@ async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
 
 
 @pytest.mark.parametrize("script", [spanning, dropped, aborted])
-async def test_a_finished_broadcast_is_over_from_the_first_call_on(script: Script) -> None:
+async def test_finished_broadcast_is_over_from_the_first_call_on(script: Script) -> None:
     ends = 0
     for at in range(1, CUTS):
         world, before, happened = await cut_at(script, at)
@@ -111,7 +111,7 @@ async def test_a_finished_broadcast_is_over_from_the_first_call_on(script: Scrip
     assert ends > 0, "no cut fell between what finished the broadcast and its done mark"
 
 
-async def test_a_late_abort_of_a_finished_broadcast_is_refused() -> None:
+async def test_late_abort_of_a_finished_broadcast_is_refused() -> None:
     for at in range(1, CUTS):
         world, before, happened = await cut_at(spanning, at)
         assert happened
@@ -125,7 +125,7 @@ async def test_a_late_abort_of_a_finished_broadcast_is_refused() -> None:
         assert life.broadcast.statistics().finished == 1
 
 
-async def test_the_done_mark_is_saved_after_the_opening() -> None:
+async def test_done_mark_is_saved_after_the_opening() -> None:
     for at in range(1, CUTS):
         world, before, _ = await cut_at(spanning, at)
         if len(world.in_logs().copies) == 2 and not read_records(*await world.kv.load_with_prefix("")).done:

@@ -50,7 +50,7 @@ async def close_begun(life: Life) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_single_frame_broadcast_saves_no_record_and_leaves_none() -> None:
+async def test_single_frame_broadcast_saves_no_record_and_leaves_none() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         for _ in range(100):
@@ -117,7 +117,7 @@ async def test_it_can_be_aborted() -> None:
 @pytest.mark.parametrize(
     "error", [WouldBlockError("busy"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
 )
-async def test_a_failed_frame_is_retried_like_any_other(error: WALError) -> None:
+async def test_failed_frame_is_retried_like_any_other(error: WALError) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         errors = [error]
@@ -128,7 +128,7 @@ async def test_a_failed_frame_is_retried_like_any_other(error: WALError) -> None
 
 
 @pytest.mark.parametrize("needs_ack", [False, True])
-async def test_a_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool) -> None:
+async def test_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life, asyncio.timeout(60):
         life.refuse = lambda pchannel, vchannels: NoSpaceError("full")
@@ -147,7 +147,7 @@ async def test_a_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bo
     assert len(world.in_logs().copies) == 1
 
 
-async def test_a_cancelled_caller_changes_nothing_of_it() -> None:
+async def test_cancelled_caller_changes_nothing_of_it() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         call = await under_way(life)
@@ -161,7 +161,7 @@ async def test_a_cancelled_caller_changes_nothing_of_it() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_the_close_waits_for_it_and_begins_no_other() -> None:
+async def test_close_waits_for_it_and_begins_no_other() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -181,7 +181,7 @@ async def test_the_close_waits_for_it_and_begins_no_other() -> None:
     assert len(world.in_logs().copies) == 2
 
 
-async def test_a_broadcast_whose_vchannels_are_being_created_is_listed_and_can_be_aborted() -> None:
+async def test_broadcast_whose_vchannels_are_being_created_is_listed_and_can_be_aborted() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         made, places = asyncio.Event(), life.places
@@ -209,7 +209,7 @@ async def test_a_broadcast_whose_vchannels_are_being_created_is_listed_and_can_b
     assert world.in_logs().copies == {(result.broadcast_id, name): 1 for name in ("a0", "new")}
 
 
-async def test_the_close_does_not_begin_a_broadcast_whose_vchannels_are_being_created() -> None:
+async def test_close_does_not_begin_a_broadcast_whose_vchannels_are_being_created() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -232,7 +232,7 @@ async def test_the_close_does_not_begin_a_broadcast_whose_vchannels_are_being_cr
     assert not world.in_logs().copies
 
 
-async def test_a_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> None:
+async def test_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p1"] = asyncio.Event()
@@ -255,7 +255,7 @@ async def test_a_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> N
         assert await life.broadcast.tasks() == []
 
 
-async def test_a_defect_in_a_turn_fails_the_broadcaster_and_every_caller() -> None:
+async def test_defect_in_a_turn_fails_the_broadcaster_and_every_caller() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         first = await under_way(life)
         waiting = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
@@ -294,7 +294,7 @@ def test_placed_copies_equal_the_results_that_they_stand_for() -> None:
         placed[4]
 
 
-def test_a_result_is_equal_whether_its_dict_was_made_or_not() -> None:
+def test_result_is_equal_whether_its_dict_was_made_or_not() -> None:
     names = ("a", "b", "c")
     placed = PlacedCopies(Origin("p0", 7, 99), first=0, tick=1000, count=2)
     refused = [UnknownOutcomeError("no"), result(0)]

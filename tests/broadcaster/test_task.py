@@ -269,7 +269,7 @@ def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_success() -> None:
     assert task.state is BroadcastState.WAIT_ACK
 
 
-def test_a_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
+def test_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]})
     (step,) = task.steps()
     assert task.took(step, {"b": ChannelNotExistError("b")}) == BACKOFF_MAX_S
@@ -281,7 +281,7 @@ def test_a_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
     assert task.state is BroadcastState.WAIT_ACK
 
 
-def test_a_stuck_task_is_not_withdrawn() -> None:
+def test_stuck_task_is_not_withdrawn() -> None:
     """The caller has the answer that the broadcast stays, and another refused frame does not change that."""
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a"], "q": ["b"]})
     first, second = task.steps()
@@ -299,7 +299,7 @@ def test_bits_of_a_wide_bitmap() -> None:
     assert bits((1 << 16_383) | 5) == [0, 2, 16_383]
 
 
-def test_a_task_writes_nothing_before_it_has_places() -> None:
+def test_task_writes_nothing_before_it_has_places() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     assert task.steps() == []
     assert (task.state, task.pchannels, task.missing_appends) == (BroadcastState.PENDING, (), ("a", "b"))
@@ -308,14 +308,14 @@ def test_a_task_writes_nothing_before_it_has_places() -> None:
     assert [(step.pchannel, step.vchannels) for step in task.steps()] == [("p", ("a",)), ("q", ("b",))]
 
 
-def test_a_task_without_places_is_withdrawn() -> None:
+def test_task_without_places_is_withdrawn() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     task.withdraw()
     assert task.finished
     assert task.state is BroadcastState.WITHDRAWN
 
 
-def test_a_task_that_is_aborted_before_it_has_places_is_over_when_that_is_saved() -> None:
+def test_task_that_is_aborted_before_it_has_places_is_over_when_that_is_saved() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     assert task.abort("no")
     assert task.steps() == []

@@ -62,7 +62,7 @@ async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
             await asyncio.sleep(0)
 
 
-async def test_a_pchannel_without_room_is_retried_while_the_others_go_on() -> None:
+async def test_pchannel_without_room_is_retried_while_the_others_go_on() -> None:
     """The caller learns at once that the broadcast will be completed, so that it does not retry it."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
@@ -103,7 +103,7 @@ async def test_a_pchannel_without_room_is_retried_while_the_others_go_on() -> No
 
 
 @pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
-async def test_a_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str) -> None:
+async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str) -> None:
     """Any pchannel may answer last; one that has answered is not retried before the others have answered."""
     world = World(vchannels=PLACES)
     clock = VirtualClock()
@@ -133,7 +133,7 @@ async def test_a_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: st
     assert {name for _, name in world.in_logs().copies} == {"a0"}
 
 
-async def test_a_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() -> None:
+async def test_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() -> None:
     world = World(vchannels=PLACES)
     async with (
         Life(world, clock=VirtualClock()) as life,
@@ -184,7 +184,7 @@ async def test_drop_counts_once_the_pchannels_can_answer(monkeypatch: pytest.Mon
         assert await life.broadcast.tasks() == []
 
 
-async def test_a_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:
+async def test_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -197,7 +197,7 @@ async def test_a_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> Non
         assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_a_stuck_broadcast_is_stuck_after_a_restart() -> None:
+async def test_stuck_broadcast_is_stuck_after_a_restart() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refused.add("a1")
@@ -213,7 +213,7 @@ async def test_a_stuck_broadcast_is_stuck_after_a_restart() -> None:
     assert len(world.in_logs().aborts) == 1
 
 
-async def test_a_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
+async def test_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refuse = lambda pchannel, vchannels: InvalidArgumentError("too large for a frame")
@@ -231,7 +231,7 @@ async def test_a_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("aborted", [False, True])
-async def test_a_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool) -> None:
+async def test_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool) -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -256,7 +256,7 @@ async def test_a_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool)
         assert life.asked_again == 2
 
 
-async def test_an_abort_waits_for_the_frame_under_way() -> None:
+async def test_abort_waits_for_the_frame_under_way() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p1"] = asyncio.Event()
@@ -282,7 +282,7 @@ async def test_an_abort_waits_for_the_frame_under_way() -> None:
             await life.broadcast.abort(done.broadcast_id, "late")
 
 
-async def test_an_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> None:
+async def test_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> None:
     clock = VirtualClock()
     async with Life(World(vchannels=PLACES), clock=clock) as life:
         life.gates["p0"] = asyncio.Event()
@@ -300,7 +300,7 @@ async def test_an_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() ->
             await append
 
 
-async def test_a_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None:
+async def test_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         first = await life.broadcast.append(message("a0"))
@@ -338,7 +338,7 @@ def without_ids(life: Life, error: WALError | None = None) -> None:
 
 
 @pytest.mark.parametrize("vchannels", [("a0", "a1"), ("a0", "b0")], ids=["one pchannel", "two pchannels"])
-async def test_a_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
+async def test_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refuse = lambda pchannel, names: (
@@ -366,7 +366,7 @@ async def test_acks_of_unknown_broadcasts_and_repeated_acks_do_nothing() -> None
         await life.broadcast.ack(free.broadcast_id, "a0")
 
 
-async def test_an_ack_may_come_before_the_last_copy_is_durable() -> None:
+async def test_ack_may_come_before_the_last_copy_is_durable() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         life.gates["p1"] = asyncio.Event()
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
@@ -422,7 +422,7 @@ async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
         assert left.cancelled()
 
 
-async def test_a_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_began() -> None:
+async def test_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_began() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p0"] = asyncio.Event()
@@ -445,7 +445,7 @@ async def test_a_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_
         assert not any(vchannel == "a1" for _, vchannel in world.in_logs().copies)
 
 
-async def test_a_call_that_is_cancelled_before_its_turn_never_waits_for_keys() -> None:
+async def test_call_that_is_cancelled_before_its_turn_never_waits_for_keys() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         held = await life.broadcast.append(message("a0"))
         for steps in range(8):
@@ -495,7 +495,7 @@ async def test_calls_over_a_bound_are_refused_before_anything_is_done() -> None:
         await life.broadcast.append(large)
 
 
-async def test_a_broadcast_whose_record_has_no_room_is_refused() -> None:
+async def test_broadcast_whose_record_has_no_room_is_refused() -> None:
     """Other changes that are saved at the same time are retried until there is room."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
@@ -525,7 +525,7 @@ async def test_a_broadcast_whose_record_has_no_room_is_refused() -> None:
         assert len(await life.broadcast.tasks()) == 1
 
 
-async def test_an_end_without_room_is_saved_later() -> None:
+async def test_end_without_room_is_saved_later() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life, asyncio.timeout(60):
@@ -549,7 +549,7 @@ async def test_an_end_without_room_is_saved_later() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_a_save_is_retried_while_the_metadata_is_unavailable() -> None:
+async def test_save_is_retried_while_the_metadata_is_unavailable() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -572,7 +572,7 @@ async def test_a_save_is_retried_while_the_metadata_is_unavailable() -> None:
         assert (await the_task(life)).last_error is None
 
 
-async def test_a_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() -> None:
+async def test_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         whole = await life.broadcast.append(message("a0", "b0", key=None))
@@ -593,7 +593,7 @@ async def test_a_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast(
         assert [task.missing_acks for task in await life.broadcast.tasks()] == [("a0", "b0")]
 
 
-async def test_the_close_waits_for_frames_under_way_and_answers_the_other_calls() -> None:
+async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -657,7 +657,7 @@ async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> 
         assert await broadcast.tasks() == []
 
 
-async def test_the_broadcaster_does_not_start_over_unreadable_records() -> None:
+async def test_broadcaster_does_not_start_over_unreadable_records() -> None:
     world = World(vchannels=PLACES)
     await world.kv.save("task/0000000000000005", "junk")
     life = Life(world)
@@ -683,7 +683,7 @@ async def test_two_holders_of_a_key_are_damage() -> None:
     assert not world.in_logs().copies
 
 
-async def test_a_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() -> None:
+async def test_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() -> None:
     world = World(vchannels=PLACES)
     clock = VirtualClock(start_wall=1_700_000_000.0)
     async with Life(world, clock=clock) as life:

@@ -165,7 +165,7 @@ async def test_more_channels_than_an_operation_takes_are_refused_whole() -> None
     assert directory.saved == await after_crash(kv.contents[-1]) == {}
 
 
-async def test_the_largest_call_is_one_operation_of_every_kv() -> None:
+async def test_largest_call_is_one_operation_of_every_kv() -> None:
     kv = CrashingKV(OPERATIONS_MAX)
     directory = VChannelDirectory(kv)
     await directory.load()

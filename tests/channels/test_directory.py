@@ -56,7 +56,7 @@ async def turn(kv: SmallKV, directory: VChannelDirectory, make: list[str], drop:
     return outcomes
 
 
-async def test_a_turn_is_as_few_operations_as_the_bound_allows() -> None:
+async def test_turn_is_as_few_operations_as_the_bound_allows() -> None:
     kv = SmallKV()
     directory = await loaded(kv)
     names = [f"v{number}" for number in range(10)]
@@ -72,7 +72,7 @@ async def test_a_turn_is_as_few_operations_as_the_bound_allows() -> None:
     assert again.next_incarnation == 12
 
 
-async def test_the_last_change_of_a_name_counts() -> None:
+async def test_last_change_of_a_name_counts() -> None:
     kv = SmallKV()
     directory = await loaded(kv)
     await turn(kv, directory, ["a", "b"], [])
@@ -86,7 +86,7 @@ async def test_the_last_change_of_a_name_counts() -> None:
     assert (await loaded(kv)).records == directory.records == directory.saved
 
 
-async def test_a_failure_between_two_operations_leaves_no_half_vchannel() -> None:
+async def test_failure_between_two_operations_leaves_no_half_vchannel() -> None:
     kv = SmallKV()
     directory = await loaded(kv)
     names = [f"v{number}" for number in range(10)]
@@ -121,7 +121,7 @@ async def test_what_comes_while_a_turn_is_saved_is_not_counted_to_it() -> None:
     assert directory.records["late"].incarnation >= directory.saved_next
 
 
-async def test_a_turn_through_the_actor_is_answered_whole() -> None:
+async def test_turn_through_the_actor_is_answered_whole() -> None:
     kv = SmallKV()
     directory = await loaded(kv)
     system = ActorSystem("test")

@@ -85,7 +85,7 @@ async def test_what_cannot_be_written_lags_and_is_tried_again(
     await keeper.close()
 
 
-async def test_a_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is appended to the next incarnation either, until no map shows the former one."""
     monkeypatch.setattr(map_keeper, "RETRY_S", 60.0)
     async with open_wal(data_dir) as log:
@@ -139,7 +139,7 @@ class SlowKV(MemoryKV):
         await super().multi_save_and_remove(*args, **kwargs)
 
 
-async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
+async def test_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     """A vchannel created during a save must move the saved counter too, or a later incarnation would get its number."""
     kv = SlowKV()
     directory = VChannelDirectory(kv)
@@ -162,7 +162,7 @@ async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     assert reopened.next_incarnation == directory.next_incarnation == reopened.saved_next
 
 
-async def test_a_defect_does_not_end_the_maps(
+async def test_defect_does_not_end_the_maps(
     data_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)

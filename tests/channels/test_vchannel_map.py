@@ -51,7 +51,7 @@ def test_damage_is_loud(content: VChannelMap, data: st.DataObject) -> None:
         assert caught.value.path == str(HERE)
 
 
-def test_a_newer_version_is_a_format_error() -> None:
+def test_newer_version_is_a_format_error() -> None:
     body = bytearray(VChannelMap(1, 2, {"a": 1}).encode()[:-4])
     struct.pack_into("<I", body, 4, 9)
     with pytest.raises(FormatError, match="version 9"):
@@ -115,7 +115,7 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
         maps.look(places)
 
 
-def test_a_change_shows_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
+def test_change_shows_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
     """The map is replaced in place, so the file may keep its inode, and its time where clocks are coarse: the look finds the change."""
     folder = tmp_path / "p0"
     folder.mkdir()

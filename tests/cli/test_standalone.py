@@ -90,14 +90,14 @@ def test_tokens_come_from_a_file(tmp_path: Path) -> None:
         ('[server]\ntls_key = "a"', "belong together"),
     ],
 )
-def test_a_wrong_option_of_the_server_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+def test_wrong_option_of_the_server_is_an_error(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "wal.toml"
     file.write_text(text)
     with pytest.raises(InvalidArgumentError, match=words):
         access_from(parsed("--config", str(file)))
 
 
-def test_a_wrong_setting_names_its_flag(tmp_path: Path) -> None:
+def test_wrong_setting_names_its_flag(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="--pchannels='x' is not a whole number"):
         settings_from(parsed("--pchannels", "x"))
     with pytest.raises(InvalidArgumentError, match="--producers-max: setting producers_max=0 is too small"):
@@ -143,7 +143,7 @@ def test_wrong_units_name_the_right_ones(flag: str, text: str, words: str) -> No
         settings_from(parsed(flag, text))
 
 
-def test_a_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wal.toml"
     file.write_text('token = "open"')
     with pytest.raises(InvalidArgumentError, match=r"token is what a client shows: .* in the table \[server\]"):
@@ -156,7 +156,7 @@ def test_a_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monk
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_secret_has_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_secret_has_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--pulsar-token", "--token"):
         with pytest.raises(SystemExit):
             main(["standalone", "memory:", flag, "hunter2"])
@@ -181,7 +181,7 @@ async def run(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, said.decode()
 
 
-async def test_a_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> None:
+async def test_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("orders", b"x"))
         code, said = await run("standalone", str(data_dir), "--listen", "127.0.0.1:0")
@@ -190,7 +190,7 @@ async def test_a_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> No
     assert "Traceback" not in said
 
 
-async def test_a_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_dir: Path) -> None:
+async def test_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, said = await run("standalone", str(data_dir / "new"), "--listen", address)
@@ -217,7 +217,7 @@ async def test_a_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_
         ),
     ],
 )
-async def test_an_error_at_the_start_is_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
+async def test_error_at_the_start_is_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
     ended, said = await run("standalone", *(("--listen", "127.0.0.1:0") if code == 1 else ()), *arguments)
     assert (ended, said.count("\n")) == (code, 1)
     assert said.startswith(words)
@@ -235,7 +235,7 @@ async def without(package: str, *arguments: str) -> tuple[int | None, str, str]:
 
 
 @pytest.mark.parametrize("package", ["grpc", "google"])
-async def test_the_base_installation_has_help_and_version(package: str) -> None:
+async def test_base_installation_has_help_and_version(package: str) -> None:
     assert await without(package, "--version") == (0, f"{__version__}\n", "")
     code, written, _ = await without(package, "--help")
     assert code == 0
@@ -254,7 +254,7 @@ async def test_the_base_installation_has_help_and_version(package: str) -> None:
         ("pulsar", "pulsar", "pulsar://127.0.0.1:1/a/b"),
     ],
 )
-async def test_a_missing_package_is_named_before_a_file_exists(
+async def test_missing_package_is_named_before_a_file_exists(
     package: str, extra: str, location: str, tmp_path: Path
 ) -> None:
     place = location.format(data=tmp_path / "new")
@@ -283,7 +283,7 @@ async def test_wrong_tls_files_are_named_before_a_log_exists(tmp_path: Path, cer
 
 
 @pytest.mark.parametrize("token", ["", "\xe4", "two\nlines", " open"])
-def test_a_wrong_token_is_named_before_a_log_exists(
+def test_wrong_token_is_named_before_a_log_exists(
     token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WAL_SERVER_TOKEN", token)
@@ -301,7 +301,7 @@ def test_errors_of_a_command_show_its_own_usage(capsys: pytest.CaptureFixture[st
         assert capsys.readouterr().err.startswith("usage: wal standalone [OPTION]... LOCATION\n")
 
 
-def test_the_help_says_what_each_setting_means(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_each_setting_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert MEANINGS.keys() == set(Settings.__struct_fields__)
     with pytest.raises(SystemExit):
         main(["standalone", "--help"])
@@ -311,7 +311,7 @@ def test_the_help_says_what_each_setting_means(capsys: pytest.CaptureFixture[str
     assert "(default 64MiB)" in words
 
 
-def test_the_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["standalone", "--help"])
     assert ended.value.code == 0
@@ -328,7 +328,7 @@ def test_the_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFix
     assert "WAL_SERVER_TOKEN" in text
 
 
-async def test_a_signal_stops_it_and_leaves_a_log_that_was_closed(data_dir: Path) -> None:
+async def test_signal_stops_it_and_leaves_a_log_that_was_closed(data_dir: Path) -> None:
     async with child(data_dir, "--pchannels", "3", WAL_SERVER_TOKEN="open") as server:
         await states(server, Secret("open"))
         assert await server.stop() == 0
@@ -342,7 +342,7 @@ async def states(server: Child, token: Secret) -> None:
         assert answer.state.state_code == Healthy
 
 
-async def test_a_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
+async def test_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
     aside = data_dir.with_name("aside")
     async with child(data_dir) as server, grpc.aio.insecure_channel(server.address) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))

@@ -26,7 +26,7 @@ from wal.errors import ClosedError, InvalidArgumentError, LockedError, WALError
 __all__ = ["no_thread_is_left"]
 
 
-def test_the_calls(data: str) -> None:
+def test_calls(data: str) -> None:
     with bridge.blocking(data, pchannels=2) as log:
         result = log.raw_append(Message("orders", b"1"), idempotency_key="k")
         assert log.raw_append(Message("orders", b"1"), idempotency_key="k").duplicate
@@ -111,7 +111,7 @@ def test_from_many_threads(data: str) -> None:
                 assert numbers(scanner) == list(range(50))
 
 
-def test_a_follower_in_one_thread_a_writer_in_another(data: str) -> None:
+def test_follower_in_one_thread_a_writer_in_another(data: str) -> None:
     with bridge.blocking(data) as log:
         seen: list[int] = []
 
@@ -131,7 +131,7 @@ def test_a_follower_in_one_thread_a_writer_in_another(data: str) -> None:
 
 
 @pytest.mark.parametrize("closes", ["scanner", "log"])
-def test_a_waiting_reader_ends_when_another_thread_closes(data: str, closes: str) -> None:
+def test_waiting_reader_ends_when_another_thread_closes(data: str, closes: str) -> None:
     log = bridge.blocking(data)
     outcome: list[Any] = []
     with log as opened:
@@ -171,7 +171,7 @@ def test_leaving_by_an_exception(data: str) -> None:
         assert numbers(scanner) == [1]
 
 
-def test_a_batch_at_a_time(data: str) -> None:
+def test_batch_at_a_time(data: str) -> None:
     write(data)
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         pages = list(scanner.batches(size_max=10))

@@ -83,7 +83,7 @@ def test_beside_a_writer(data: str) -> None:
     writer.kill_now()
 
 
-def test_a_timeout_ends_nothing(data: str) -> None:
+def test_timeout_ends_nothing(data: str) -> None:
     write(data)
     writer = Other(append_what_is_told, data)
     with bridge.iterate(data, "orders", deliver_policy=Latest(), timeout_s=0.05) as messages:
@@ -203,7 +203,7 @@ def test_many_threads_each_with_its_own(data: str) -> None:
         assert list(pool.map(read, range(16))) == [list(range(2000))] * 16
 
 
-def test_a_killed_writer_and_the_next(data: str) -> None:
+def test_killed_writer_and_the_next(data: str) -> None:
     write(data, 10)
     with bridge.iterate(data, "orders", deliver_policy=Latest(), timeout_s=WAIT_TIMEOUT_S) as messages:
         for number in range(3):

@@ -56,7 +56,7 @@ class Accounts:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_an_event_sourced_service(data: str, pchannels: int) -> None:
+async def test_event_sourced_service(data: str, pchannels: int) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         accounts = Accounts(log)
         async with accounts.scanner:
@@ -77,7 +77,7 @@ async def test_an_event_sourced_service(data: str, pchannels: int) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_an_outbox(data: str, pchannels: int) -> None:
+async def test_outbox(data: str, pchannels: int) -> None:
     """The service writes state and outbox in one transaction; a relay in another process forwards the outbox, and is killed at any
     moment."""
     async with open_wal(data, pchannels=pchannels, segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
@@ -190,7 +190,7 @@ async def test_exclusive_messages_and_keys(log: WALAccesser) -> None:
     assert not (await log.raw_append(Message("orders", b"1"), idempotency_key="k")).duplicate
 
 
-async def test_a_duplicate_exclusive_message_fails_no_transaction(log: WALAccesser) -> None:
+async def test_duplicate_exclusive_message_fails_no_transaction(log: WALAccesser) -> None:
     message = Message("orders", b"drop", message_type=MessageType.DROP_COLLECTION)
     await log.raw_append(message, idempotency_key="drop")
     async with log.txn("orders") as txn:

@@ -65,7 +65,7 @@ async def test_wrong_names(log: WALAccesser) -> None:
         await log.delete_cursor("billing", vchannels=7)  # type: ignore[arg-type]
 
 
-async def test_a_thousand_cursors(data: str) -> None:
+async def test_thousand_cursors(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
 

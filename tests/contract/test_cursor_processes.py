@@ -14,7 +14,7 @@ from wal import Message, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 
 
-async def test_a_save_that_is_killed_leaves_the_old_or_the_new(data: str) -> None:
+async def test_save_that_is_killed_leaves_the_old_or_the_new(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 100)
         for _ in range(5):
@@ -84,7 +84,7 @@ async def save_each(line: Line, data: str, first: int) -> None:
         line.tell(said[first:])
 
 
-async def test_a_cursor_of_another_process_pins_the_log(data: str) -> None:
+async def test_cursor_of_another_process_pins_the_log(data: str) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         other = Other(read_some, data, 3, "elsewhere")
@@ -135,7 +135,7 @@ async def read_stale(line: Line, data: str, cursor: str) -> None:
             line.tell("read")
 
 
-async def test_a_cursor_deleted_by_another_process_under_its_reader(data: str) -> None:
+async def test_cursor_deleted_by_another_process_under_its_reader(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
         async with log.read("orders", cursor="billing") as scanner:
@@ -150,7 +150,7 @@ async def test_a_cursor_deleted_by_another_process_under_its_reader(data: str) -
         assert await rest(log, cursor="billing") == list(range(2, 10))
 
 
-async def test_a_stopped_saver_holds_no_writer_up(data: str) -> None:
+async def test_stopped_saver_holds_no_writer_up(data: str) -> None:
     """A process is stopped in the middle of its saves, perhaps while it holds their lock: appends, the close and the next opening still
     work."""
     log = await open_wal(data, segment_bytes=1 << 20, retention_bytes=1 << 20)

@@ -32,7 +32,7 @@ from wal.errors import (
 )
 
 
-async def test_a_reader_goes_on_behind_what_it_saved(log: WALAccesser) -> None:
+async def test_reader_goes_on_behind_what_it_saved(log: WALAccesser) -> None:
     await numbered(log, 10)
     assert await take(log, 3, cursor="billing") == [0, 1, 2]
     assert await rest(log, cursor="billing") == [3, 4, 5, 6, 7, 8, 9], "it goes on where it was saved"
@@ -72,7 +72,7 @@ async def test_it_saves_behind_what_was_handed_over_by_pages(log: WALAccesser) -
     assert (await rest(log, cursor="pages"))[0] == 14
 
 
-async def test_an_earlier_position_of_the_scanner_can_be_saved(log: WALAccesser) -> None:
+async def test_earlier_position_of_the_scanner_can_be_saved(log: WALAccesser) -> None:
     await numbered(log, 6)
     await log.append_txn("orders", [b"6", b"7"])
     await numbered(log, 2, first=8)
@@ -89,7 +89,7 @@ async def test_an_earlier_position_of_the_scanner_can_be_saved(log: WALAccesser)
         assert (await the_cursor(log, "billing")).position == positions[2]
 
 
-async def test_a_position_of_another_log_is_not_saved(log: WALAccesser) -> None:
+async def test_position_of_another_log_is_not_saved(log: WALAccesser) -> None:
     await numbered(log, 5)
     async with log.read("orders", cursor="billing") as scanner:
         await anext(scanner)
@@ -105,7 +105,7 @@ async def test_a_position_of_another_log_is_not_saved(log: WALAccesser) -> None:
         assert await log.cursors() == []
 
 
-async def test_a_handler_can_save(log: WALAccesser) -> None:
+async def test_handler_can_save(log: WALAccesser) -> None:
     await numbered(log, 6)
     seen: list[int] = []
 
@@ -180,7 +180,7 @@ async def test_it_moves_over_what_holds_nothing_for_its_reader(log: WALAccesser)
     assert await rest(log, "quiet", cursor="slow") == [1]
 
 
-async def test_a_filtered_reader_moves_too(log: WALAccesser) -> None:
+async def test_filtered_reader_moves_too(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"0", message_type=MessageType.DELETE))
     results = await numbered(log, 50, first=1)
     async with log.read(
@@ -207,14 +207,14 @@ async def test_save_needs_a_cursor(log: WALAccesser) -> None:
             await scanner.save()
 
 
-async def test_a_save_before_anything_was_handed_over_loses_nothing(log: WALAccesser) -> None:
+async def test_save_before_anything_was_handed_over_loses_nothing(log: WALAccesser) -> None:
     await numbered(log, 3)
     async with log.read("orders", cursor="early") as scanner:
         await scanner.save()
     assert await rest(log, cursor="early") == [0, 1, 2]
 
 
-async def test_a_transaction_is_passed_whole(log: WALAccesser) -> None:
+async def test_transaction_is_passed_whole(log: WALAccesser) -> None:
     async with log.txn("orders") as txn:
         for number in range(3):
             await txn.append(b"%d" % number)
@@ -237,7 +237,7 @@ async def test_it_survives_reopening(data: str) -> None:
         assert await rest(log, cursor="billing") == [0, 1, 2, 3, 4]
 
 
-async def test_a_dropped_vchannel_takes_its_cursors_along(log: WALAccesser) -> None:
+async def test_dropped_vchannel_takes_its_cursors_along(log: WALAccesser) -> None:
     await numbered(log, 5)
     await numbered(log, 5, "other")
     await take(log, 3, cursor="billing")
@@ -256,7 +256,7 @@ async def test_a_dropped_vchannel_takes_its_cursors_along(log: WALAccesser) -> N
     assert await rest(log, "other", cursor="billing") == [3, 4]
 
 
-async def test_a_save_after_the_drop_makes_no_cursor_for_the_new_one(log: WALAccesser) -> None:
+async def test_save_after_the_drop_makes_no_cursor_for_the_new_one(log: WALAccesser) -> None:
     await numbered(log, 5)
     async with log.read("orders", cursor="billing") as scanner:
         await anext(scanner)
@@ -290,7 +290,7 @@ async def test_it_turns_stale_over_its_bound(location: str, bound: dict[str, flo
         assert await rest(log, cursor="lazy") == []
 
 
-async def test_a_stale_one_stays_stale_over_reopening(data: str) -> None:
+async def test_stale_one_stays_stale_over_reopening(data: str) -> None:
     async with open_wal(data, cursor_lag_bytes_max=1 << 20) as log:
         await numbered(log, 10)
         await take(log, 2, cursor="lazy")
@@ -301,7 +301,7 @@ async def test_a_stale_one_stays_stale_over_reopening(data: str) -> None:
             await rest(log, cursor="lazy")
 
 
-async def test_a_reader_within_its_bound_is_left_alone(location: str) -> None:
+async def test_reader_within_its_bound_is_left_alone(location: str) -> None:
     async with open_wal(location, cursor_lag_bytes_max=1 << 20) as log:
         async with log.read("orders", cursor="keen") as scanner:
             for number in range(30):
@@ -337,7 +337,7 @@ async def test_one_deleted_under_its_reader_is_made_again_by_its_save(log: WALAc
     assert await rest(log, cursor="billing") == [2, 3, 4]
 
 
-async def test_a_cancelled_save_leaves_the_old_or_the_new(log: WALAccesser) -> None:
+async def test_cancelled_save_leaves_the_old_or_the_new(log: WALAccesser) -> None:
     await numbered(log, 50)
     async with log.read("orders", cursor="billing") as scanner:
         await anext(scanner)
@@ -355,7 +355,7 @@ async def test_a_cancelled_save_leaves_the_old_or_the_new(log: WALAccesser) -> N
             assert (await the_cursor(log, "billing")).position == scanner.position
 
 
-async def test_a_damaged_file_is_loud(data: str) -> None:
+async def test_damaged_file_is_loud(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 5)
         await take(log, 2, cursor="billing")

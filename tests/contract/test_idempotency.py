@@ -24,7 +24,7 @@ def same_write(first: AppendResult, second: AppendResult) -> bool:
     )
 
 
-async def test_the_first_write_wins(log: WALAccesser) -> None:
+async def test_first_write_wins(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
     assert first.duplicate is False
     between = await log.raw_append(Message("orders", b"2"))
@@ -49,7 +49,7 @@ async def test_without_a_key_nothing_is_a_duplicate(log: WALAccesser) -> None:
     assert [result.duplicate for result in (await log.append_messages(message, message)).unwrap()] == [False] * 2
 
 
-async def test_the_key_is_not_shown(log: WALAccesser) -> None:
+async def test_key_is_not_shown(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"1", properties={"a": "b"}), idempotency_key="secret key")
     (message,) = await read_all(log, "orders")
     assert dict(message.properties) == {"a": "b"}
@@ -67,7 +67,7 @@ async def test_one_in_flight_shares_its_result(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"0", b"end"]
 
 
-async def test_a_cancelled_caller_can_ask_again(log: WALAccesser) -> None:
+async def test_cancelled_caller_can_ask_again(log: WALAccesser) -> None:
     for turn_count in range(12):
         key = f"k{turn_count}"
         task = asyncio.ensure_future(log.raw_append(Message("orders", key.encode()), idempotency_key=key))
@@ -79,7 +79,7 @@ async def test_a_cancelled_caller_can_ask_again(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"k%d" % number for number in range(12)]
 
 
-async def test_a_cancelled_owner_does_not_take_the_others_along(log: WALAccesser) -> None:
+async def test_cancelled_owner_does_not_take_the_others_along(log: WALAccesser) -> None:
     owner = asyncio.ensure_future(log.raw_append(Message("orders", b"1"), idempotency_key="k"))
     await turns(1)
     others = [asyncio.ensure_future(log.raw_append(Message("orders", b"2"), idempotency_key="k")) for _ in range(3)]
@@ -90,7 +90,7 @@ async def test_a_cancelled_owner_does_not_take_the_others_along(log: WALAccesser
     assert len(await payloads(log, "orders")) == 1
 
 
-async def test_a_key_belongs_to_its_vchannel(log4: WALAccesser) -> None:
+async def test_key_belongs_to_its_vchannel(log4: WALAccesser) -> None:
     await made_on(log4, "p0", "a", "b")
     await made_on(log4, "p1", "c")
     results = [await log4.raw_append(Message(name, b"1"), idempotency_key="k") for name in ("a", "b", "c")]
@@ -126,7 +126,7 @@ async def test_wrong_keys(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == []
 
 
-async def test_a_key_of_256_bytes_is_a_key_or_is_refused(log: WALAccesser) -> None:
+async def test_key_of_256_bytes_is_a_key_or_is_refused(log: WALAccesser) -> None:
     """A long key is never shortened to one that another caller uses."""
     await log.raw_append(Message("orders", b"255"), idempotency_key="x" * 255)
     try:
@@ -140,7 +140,7 @@ async def test_a_key_of_256_bytes_is_a_key_or_is_refused(log: WALAccesser) -> No
         assert (await log.raw_append(Message("orders", b"x"), idempotency_key="x" * 256)).duplicate
 
 
-async def test_a_refused_write_leaves_its_key_free(log: WALAccesser) -> None:
+async def test_refused_write_leaves_its_key_free(log: WALAccesser) -> None:
     with pytest.raises(InvalidArgumentError):
         await log.raw_append(Message("orders", bytes(2 << 20)), idempotency_key="k")
     result = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
@@ -154,7 +154,7 @@ async def test_a_refused_write_leaves_its_key_free(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"1", b"3"]
 
 
-async def test_a_transaction_is_judged_at_its_commit(log: WALAccesser) -> None:
+async def test_transaction_is_judged_at_its_commit(log: WALAccesser) -> None:
     first, second = [await log.txn("orders", idempotency_key="order-7") for _ in range(2)]
     await first.append(b"first")
     await second.append(b"second")
@@ -181,7 +181,7 @@ async def test_commits_in_flight_share_their_result(log: WALAccesser) -> None:
     assert len(await payloads(log, "orders")) == 1
 
 
-async def test_a_plain_append_and_a_transaction_share_the_keys_of_a_vchannel(log: WALAccesser) -> None:
+async def test_plain_append_and_a_transaction_share_the_keys_of_a_vchannel(log: WALAccesser) -> None:
     plain = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
     async with log.txn("orders", idempotency_key="k") as txn:
         await txn.append(b"2")
@@ -195,7 +195,7 @@ async def test_a_plain_append_and_a_transaction_share_the_keys_of_a_vchannel(log
     assert await payloads(log, "orders") == [b"1", b"3"]
 
 
-async def test_a_wide_transaction_has_keys_of_its_own(log: WALAccesser) -> None:
+async def test_wide_transaction_has_keys_of_its_own(log: WALAccesser) -> None:
     for name in ("a", "b"):
         await log.raw_append(Message(name, b"plain"), idempotency_key="k")
 
@@ -228,7 +228,7 @@ async def test_bodies_of_a_duplicate_are_nowhere(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"1", b"3"]
 
 
-async def test_the_window_survives_reopening(data: str) -> None:
+async def test_window_survives_reopening(data: str) -> None:
     async with open_wal(data) as log:
         plain = await log.raw_append(Message("orders", b"1"), idempotency_key="plain")
         async with log.txn("orders", idempotency_key="txn") as txn:
@@ -253,7 +253,7 @@ async def test_the_window_survives_reopening(data: str) -> None:
             assert await payloads(log, "b") == []
 
 
-async def test_the_window_survives_the_truncation_of_what_it_names(data: str) -> None:
+async def test_window_survives_the_truncation_of_what_it_names(data: str) -> None:
     async with open_wal(data, segment_bytes=1 << 20) as log:
         first = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         results = await log.append_bulk([Message("orders", bytes(1 << 18)) for _ in range(30)])
@@ -267,7 +267,7 @@ async def test_the_window_survives_the_truncation_of_what_it_names(data: str) ->
         assert same_write(first, again)
 
 
-async def test_a_dropped_vchannel_forgets_its_keys(log: WALAccesser) -> None:
+async def test_dropped_vchannel_forgets_its_keys(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"1"), idempotency_key="k")
     await log.drop_vchannel("orders")
     result = await log.raw_append(Message("orders", b"2"), idempotency_key="k")
@@ -275,7 +275,7 @@ async def test_a_dropped_vchannel_forgets_its_keys(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"2"]
 
 
-async def test_the_window_is_bounded_by_count(location: str) -> None:
+async def test_window_is_bounded_by_count(location: str) -> None:
     async with open_wal(location, idempotency_window_count=8) as log:
         for number in range(12):
             name = "orders" if number % 2 else "payments"
@@ -289,7 +289,7 @@ async def test_the_window_is_bounded_by_count(location: str) -> None:
         assert (await payloads(log, "payments"))[-1] == b"again"
 
 
-async def test_the_window_is_bounded_by_age(location: str) -> None:
+async def test_window_is_bounded_by_age(location: str) -> None:
     async with open_wal(location, idempotency_window_s=0.3) as log:
         first = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         assert (await log.raw_append(Message("orders", b"2"), idempotency_key="k")).duplicate
@@ -304,7 +304,7 @@ async def test_the_window_is_bounded_by_age(location: str) -> None:
         assert first.message_id is not None
 
 
-async def test_a_full_window_survives_reopening(data: str) -> None:
+async def test_full_window_survives_reopening(data: str) -> None:
     async with open_wal(data) as log:
         calls = [log.append_nowait(Message("orders", b"%d" % n), idempotency_key=f"k{n}") for n in range(20_000)]
         first = await asyncio.gather(*calls)
@@ -358,7 +358,7 @@ async def test_errors_are_of_the_tree(log: WALAccesser) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-async def test_an_empty_transaction_has_a_key_too(log: WALAccesser) -> None:
+async def test_empty_transaction_has_a_key_too(log: WALAccesser) -> None:
     results = []
     for _ in range(2):
         async with log.txn("orders", idempotency_key="nothing") as txn:
@@ -398,7 +398,7 @@ async def test_close_drains_keyed_appends(data: str) -> None:
         assert len(await payloads(log, "orders")) == 50
 
 
-async def test_a_failed_write_frees_its_key_and_fails_who_shared_it(small_disk: Path) -> None:
+async def test_failed_write_frees_its_key_and_fails_who_shared_it(small_disk: Path) -> None:
     """The disk is full: both callers of one key get the error, and both can retry."""
     async with open_wal(str(small_disk / "data"), segment_bytes=4 << 20) as log:
         await log.raw_append(Message("orders", b"begin"))

@@ -67,7 +67,7 @@ async def test_with_filters_of_their_own(log: WALAccesser) -> None:
         assert seen == [*range(number % 10 + 1, 10), -1]
 
 
-async def test_a_slow_one_holds_nobody_up(log: WALAccesser) -> None:
+async def test_slow_one_holds_nobody_up(log: WALAccesser) -> None:
     """One scanner pauses after one message; the others get all messages, and it gets the rest afterwards."""
     async with log.read("orders") as slow:
         followers = [asyncio.ensure_future(follow(log, "orders")) for _ in range(SCANNERS)]

@@ -24,7 +24,7 @@ async def put(log: WALAccesser, sequence: int, *, producer: str = "p", vchannel:
     return await log.raw_append(Message(vchannel, b"%d" % sequence), idempotency_key=ProducerKey(producer, sequence))
 
 
-async def test_a_sequence_not_above_the_last_is_a_duplicate(log: WALAccesser) -> None:
+async def test_sequence_not_above_the_last_is_a_duplicate(log: WALAccesser) -> None:
     first = await put(log, 1)
     third = await put(log, 3)
     assert not first.duplicate
@@ -39,7 +39,7 @@ async def test_a_sequence_not_above_the_last_is_a_duplicate(log: WALAccesser) ->
     assert await payloads(log, "orders") == [b"1", b"3", b"4"]
 
 
-async def test_the_last_sixteen_results_are_kept(log: WALAccesser) -> None:
+async def test_last_sixteen_results_are_kept(log: WALAccesser) -> None:
     results = {sequence: await put(log, sequence) for sequence in range(1, 41)}
     for sequence in range(1, 41):
         again = await put(log, sequence)
@@ -51,7 +51,7 @@ async def test_the_last_sixteen_results_are_kept(log: WALAccesser) -> None:
     assert len(await payloads(log, "orders")) == 40
 
 
-async def test_the_results_are_kept_over_reopening(data: str) -> None:
+async def test_results_are_kept_over_reopening(data: str) -> None:
     async with open_wal(data) as log:
         results = {sequence: await put(log, sequence) for sequence in range(1, 41)}
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_transactions_have_sequences_too(data: str) -> None:
         assert told == [("p", ("a",), 1), ("p", ("a", "b"), 3)]
 
 
-async def test_a_rolled_back_one_does_not_count(log: WALAccesser) -> None:
+async def test_rolled_back_one_does_not_count(log: WALAccesser) -> None:
     txn = await log.txn("orders", idempotency_key=ProducerKey("p", 9))
     await txn.append(b"9")
     await txn.rollback()
@@ -177,7 +177,7 @@ async def test_past_the_bound_there_is_no_room(location: str) -> None:
         assert await payloads(log, "orders") == [b"1", b"1", b"1", b"2", b"plain", b"1"]
 
 
-async def test_the_bound_is_a_pchannel_s(location: str) -> None:
+async def test_bound_is_a_pchannel_s(location: str) -> None:
     async with open_wal(location, producers_max=2, pchannels=2) as log:
         await made_on(log, "p0", "a")
         await made_on(log, "p1", "b")
@@ -188,7 +188,7 @@ async def test_the_bound_is_a_pchannel_s(location: str) -> None:
                 await put(log, 1, producer="z", vchannel=vchannel)
 
 
-async def test_a_forgotten_one_is_forgotten_after_a_crash_too(data: str) -> None:
+async def test_forgotten_one_is_forgotten_after_a_crash_too(data: str) -> None:
     writer = Other(put_and_forget, data)
     assert await writer.hear() == "forgotten"
     await writer.kill()
@@ -208,7 +208,7 @@ async def put_and_forget(line: Line, data: str) -> None:
         await line.hear()
 
 
-async def test_a_dropped_vchannel_forgets_its_producers(log: WALAccesser) -> None:
+async def test_dropped_vchannel_forgets_its_producers(log: WALAccesser) -> None:
     await put(log, 5)
     await put(log, 5, vchannel="other")
     await log.drop_vchannel("orders")
@@ -229,7 +229,7 @@ async def test_wrong_keys(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == []
 
 
-async def test_a_key_is_a_value() -> None:
+async def test_key_is_a_value() -> None:
     assert ProducerKey("p", 1) == ProducerKey("p", 1)
     assert len({ProducerKey("p", 1), ProducerKey("p", 1), ProducerKey("p", 2)}) == 2
     with pytest.raises((AttributeError, TypeError)):
@@ -237,7 +237,7 @@ async def test_a_key_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 1, (1 << 32) + 1, (1 << 63) - 1, 1 << 63])
-async def test_the_ends_of_the_range(data: str, sequence: int) -> None:
+async def test_ends_of_the_range(data: str, sequence: int) -> None:
     """A sequence is accepted and remembered exactly, or refused before anything is written."""
     async with open_wal(data) as log:
         try:

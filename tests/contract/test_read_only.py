@@ -55,7 +55,7 @@ async def content(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(9, 400)])
 
 
-async def test_a_reader_sees_what_the_writer_sees(data: str) -> None:
+async def test_reader_sees_what_the_writer_sees(data: str) -> None:
     async with open_wal(data, pchannels=4) as writer:
         await content(writer)
         everything = await read_all(writer, "orders")
@@ -90,7 +90,7 @@ async def test_a_reader_sees_what_the_writer_sees(data: str) -> None:
             reader.statistics()
 
 
-async def test_a_log_is_read_without_a_writer(data: str) -> None:
+async def test_log_is_read_without_a_writer(data: str) -> None:
     async with open_wal(data) as writer:
         await content(writer)
         before = [facts(message) for message in await read_all(writer, "orders")]
@@ -103,7 +103,7 @@ async def test_a_log_is_read_without_a_writer(data: str) -> None:
     )
 
 
-async def test_the_writing_half_is_refused(data: str) -> None:
+async def test_writing_half_is_refused(data: str) -> None:
     async with open_wal(data) as writer:
         (result,) = await writer.append_bulk([Message("orders", b"1")])
         async with open_wal(data, read_only=True) as log:
@@ -148,7 +148,7 @@ async def test_readers_keep_no_writer_out(data: str) -> None:
                 assert (await anext(scanner)).payload == b"of writer %d" % number
 
 
-async def test_a_read_ends_at_a_tick_of_the_writer(data: str) -> None:
+async def test_read_ends_at_a_tick_of_the_writer(data: str) -> None:
     async with open_wal(data, time_tick_interval_s=0.02) as writer:
         await content(writer)
         until = await writer.allocate_time_tick()
@@ -182,7 +182,7 @@ async def test_vchannels_are_created_and_dropped_during_a_read(data: str) -> Non
         await eventually(new_one)
 
 
-async def test_a_reader_sees_truncation(data: str) -> None:
+async def test_reader_sees_truncation(data: str) -> None:
     async with open_wal(data, segment_bytes=1 << 20) as writer, open_wal(data, read_only=True) as log:
         results = await writer.append_bulk([Message("orders", b"%03d" % n + bytes(50_000)) for n in range(100)])
         await writer.truncate(up_to=results[69].message_id)
@@ -209,7 +209,7 @@ async def test_readers_save_and_delete_cursors(data: str) -> None:
         assert await log.cursors() == []
 
 
-async def test_a_directory_without_a_log_is_an_error(tmp_path: Path) -> None:
+async def test_directory_without_a_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         async with open_wal(str(tmp_path / "none"), read_only=True):
             pass
@@ -249,7 +249,7 @@ async def test_closing_the_log_ends_its_readers(data: str) -> None:
         assert len(await payloads(writer, "orders")) == 400, "the writer is not disturbed"
 
 
-async def test_a_reader_gets_a_wide_transaction_whole(data: str) -> None:
+async def test_reader_gets_a_wide_transaction_whole(data: str) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as log:
         await content(writer)
         wide = [

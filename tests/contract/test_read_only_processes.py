@@ -35,7 +35,7 @@ async def write_content(line: Line, data: str, pchannels: int = 1) -> None:
     line.tell("closed")
 
 
-async def test_a_reader_follows_a_writer_of_another_process(data: str) -> None:
+async def test_reader_follows_a_writer_of_another_process(data: str) -> None:
     writer = Other(write_content, data)
     assert await writer.hear() == "open"
     async with open_wal(data, read_only=True) as log:
@@ -73,7 +73,7 @@ async def test_another_writer_is_locked_out_and_told_by_whom(data: str) -> None:
         assert len(await payloads(log, "orders")) == 400
 
 
-async def test_a_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
+async def test_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
     """The reader stops at the durable end, gets all acknowledged messages, and continues with the next writer."""
     async with open_wal(data) as log:
         await log.create_vchannel("orders")
@@ -191,7 +191,7 @@ async def count_messages(line: Line, data: str) -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("processes", [3])
-async def test_a_hundred_scanners_in_another_process(data: str, processes: int) -> None:
+async def test_hundred_scanners_in_another_process(data: str, processes: int) -> None:
     async with open_wal(data) as log:
         others = [Other(follow_many, data) for _ in range(processes)]
         for other in others:

@@ -40,7 +40,7 @@ async def close(log: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("removal", REMOVALS)
-async def test_an_append_after_a_pause_is_refused_at_once(data: str, removal: Removal) -> None:
+async def test_append_after_a_pause_is_refused_at_once(data: str, removal: Removal) -> None:
     log = await open_wal(data, time_tick_interval_s=5.0)
     await numbered(log, 3)
     await asyncio.to_thread(removal, Path(data))
@@ -56,7 +56,7 @@ async def test_an_append_after_a_pause_is_refused_at_once(data: str, removal: Re
 
 
 @pytest.mark.parametrize("removal", REMOVALS)
-async def test_an_idle_log_notices_by_itself(data: str, removal: Removal) -> None:
+async def test_idle_log_notices_by_itself(data: str, removal: Removal) -> None:
     log = await open_wal(data, time_tick_interval_s=60.0)
     await numbered(log, 3)
     async with log.read("orders", deliver_policy=Latest()) as scanner:
@@ -92,7 +92,7 @@ async def test_closing_a_log_whose_directory_has_gone_is_an_error(data: str) -> 
 
 
 @pytest.mark.parametrize("options", [("-t", "tmpfs", "tmpfs"), ("--bind", "elsewhere")])
-async def test_a_mount_over_the_directory(data: str, tmp_path: Path, options: tuple[str, ...]) -> None:
+async def test_mount_over_the_directory(data: str, tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "elsewhere").mkdir()
     options = tuple(str(tmp_path / option) if option == "elsewhere" else option for option in options)
     log = await open_wal(data)
@@ -136,7 +136,7 @@ async def second(line: Line, data: str) -> None:
         line.tell((await rest(log), [info.name for info in await log.cursors()]))
 
 
-async def test_a_second_process_opens_the_path_and_the_first_stops(data: str) -> None:
+async def test_second_process_opens_the_path_and_the_first_stops(data: str) -> None:
     """The lock was removed with the directory, so the second process can open the log; the first one acknowledges nothing more."""
     log = await open_wal(data, segment_bytes=1 << 20, retention_bytes=2 << 20)
     await numbered(log, 200)
@@ -189,7 +189,7 @@ async def test_calls_on_a_log_whose_directory_was_replaced_touch_nothing_there(d
             await other.end()
 
 
-async def test_a_relative_location_and_another_working_directory(
+async def test_relative_location_and_another_working_directory(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -247,7 +247,7 @@ async def follow_until_told(line: Line, data: str) -> None:
     line.tell("ended")
 
 
-async def test_a_log_under_load_is_never_taken_for_removed(data: str, soak: int) -> None:
+async def test_log_under_load_is_never_taken_for_removed(data: str, soak: int) -> None:
     async with open_wal(data, segment_bytes=1 << 20, pchannels=4) as log:
         await asyncio.gather(
             *[log.append_bulk(Message(f"orders-{one}", bytes(2000)) for _ in range(500 * soak)) for one in range(8)]

@@ -37,7 +37,7 @@ async def written(data: str, count: int = 3, size: int = 0) -> None:
 
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
-async def test_a_reader_that_waits_is_told(data: str, removal: Removal) -> None:
+async def test_reader_that_waits_is_told(data: str, removal: Removal) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log:
         async with log.read("orders", deliver_policy=Latest()) as scanner:
@@ -52,7 +52,7 @@ async def test_a_reader_that_waits_is_told(data: str, removal: Removal) -> None:
 
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
-async def test_a_read_that_begins_afterwards_is_told(data: str, removal: Removal) -> None:
+async def test_read_that_begins_afterwards_is_told(data: str, removal: Removal) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log:
         await asyncio.to_thread(removal, Path(data))
@@ -61,7 +61,7 @@ async def test_a_read_that_begins_afterwards_is_told(data: str, removal: Removal
 
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
-async def test_a_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
+async def test_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
     """A missing file is not reported as damage, and all messages that the reader has fetched or can still find are right."""
     await written(data, MANY, 100_000)
     async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
@@ -93,7 +93,7 @@ async def test_calls_of_a_reader_without_a_read_are_told(data: str, removal: Rem
         assert list(Path(data).iterdir()) == []
 
 
-async def test_a_mount_over_the_directory_of_a_reader(data: str) -> None:
+async def test_mount_over_the_directory_of_a_reader(data: str) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log, log.read("orders", deliver_policy=Latest()) as scanner:
         waiting = start(anext(scanner))
@@ -142,7 +142,7 @@ def test_reads_of_the_bridge_are_told(data: str, removal: Removal, reading: Any)
 
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
-def test_a_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
+def test_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
     asyncio.run(written(data, MANY, 100_000))
     with iterate(data, "orders", timeout_s=5 * NOTICED_S) as messages:
         next(messages)
@@ -152,7 +152,7 @@ def test_a_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -
                 assert next(messages).payload == b"%d" % number + bytes(100_000)
 
 
-async def test_a_log_that_was_removed_and_written_again_is_told_from_the_first(data: str) -> None:
+async def test_log_that_was_removed_and_written_again_is_told_from_the_first(data: str) -> None:
     """The path holds a valid log again, but another one: readers of the first get nothing of it."""
     await written(data)
     position: ReadPosition | None
@@ -175,7 +175,7 @@ async def test_a_log_that_was_removed_and_written_again_is_told_from_the_first(d
             await payloads(log, "orders", resume=position)
 
 
-async def test_a_relative_location_of_a_reader(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relative_location_of_a_reader(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     await written(data)
     monkeypatch.chdir(Path(data).parent)
@@ -193,7 +193,7 @@ async def test_a_relative_location_of_a_reader(data: str, tmp_path: Path, monkey
         assert os.listdir() == []
 
 
-def test_a_relative_location_of_the_bridge(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_location_of_the_bridge(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     asyncio.run(written(data))
     monkeypatch.chdir(Path(data).parent)
@@ -204,7 +204,7 @@ def test_a_relative_location_of_the_bridge(data: str, tmp_path: Path, monkeypatc
         assert os.listdir() == []
 
 
-async def test_a_log_that_was_empty_and_created_again_is_no_removal(data: str) -> None:
+async def test_log_that_was_empty_and_created_again_is_no_removal(data: str) -> None:
     """The writer itself replaces the files of a log that never held anything: readers get the usual error, to open it again."""
     async with open_wal(data):
         pass

@@ -86,7 +86,7 @@ async def test_by_size(data: str) -> None:
         assert after == found[-len(after) :], "and it stays so"
 
 
-async def test_the_earliest_of_a_truncated_error_can_be_read_from(location: str) -> None:
+async def test_earliest_of_a_truncated_error_can_be_read_from(location: str) -> None:
     async with open_wal(location, segment_bytes=MIB) as log:
         results = await fill(log, 4)
         for last in (3, 20, 40):
@@ -98,7 +98,7 @@ async def test_the_earliest_of_a_truncated_error_can_be_read_from(location: str)
             assert first.message_id == results[last + 1].message_id
 
 
-async def test_the_disk_stays_within_its_bound(data: str) -> None:
+async def test_disk_stays_within_its_bound(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_bytes=4 * MIB) as log:
         first = 0
         for _ in range(6):
@@ -141,7 +141,7 @@ async def test_nothing_is_dropped_unless_asked(data: str) -> None:
         assert await numbers(log) == list(range(192))
 
 
-async def test_a_bound_of_zero_keeps_only_what_must_be_kept(data: str) -> None:
+async def test_bound_of_zero_keeps_only_what_must_be_kept(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_bytes=0) as log:
         results = await fill(log, 8)
 
@@ -158,7 +158,7 @@ async def test_a_bound_of_zero_keeps_only_what_must_be_kept(data: str) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_a_cursor_holds_it(data: str, pchannels: int) -> None:
+async def test_cursor_holds_it(data: str, pchannels: int) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_bytes=2 * MIB, pchannels=pchannels) as log:
         await made_on(log, "p0", "orders")
         await fill(log, 1)
@@ -186,7 +186,7 @@ async def test_a_cursor_holds_it(data: str, pchannels: int) -> None:
         assert (await numbers(log))[-1] == 287
 
 
-async def test_a_cursor_of_a_process_that_is_gone_holds_it_too(data: str) -> None:
+async def test_cursor_of_a_process_that_is_gone_holds_it_too(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB) as log:
         await fill(log, 1)
     other = Other(save_and_stay, data)
@@ -218,7 +218,7 @@ async def save_and_stay(line: Line, data: str) -> None:
         await line.hear()
 
 
-async def test_a_stale_cursor_holds_nothing(data: str) -> None:
+async def test_stale_cursor_holds_nothing(data: str) -> None:
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     async with open_wal(data, segment_bytes=MIB, **bounds) as log:
         await fill(log, 1)
@@ -258,7 +258,7 @@ async def test_truncation_past_a_cursor_is_refused_whole(location: str) -> None:
         assert await rest(log, cursor="billing") == [15, 16, 17, 18, 19]
 
 
-async def test_a_cursor_holds_its_own_pchannel(log4: WALAccesser) -> None:
+async def test_cursor_holds_its_own_pchannel(log4: WALAccesser) -> None:
     await made_on(log4, "p0", "a")
     await made_on(log4, "p1", "b")
     ours = await numbered(log4, 5, "a")
@@ -281,7 +281,7 @@ async def test_it_says_where_it_stands(log: WALAccesser) -> None:
     assert repr(await log.retention()) != repr(told)
 
 
-async def test_a_reader_is_overtaken_loudly(data: str) -> None:
+async def test_reader_is_overtaken_loudly(data: str) -> None:
     """A reader without a cursor holds nothing: its error says what it lost."""
     async with open_wal(data, segment_bytes=MIB, retention_bytes=MIB) as log:
         await fill(log, 1)
@@ -301,7 +301,7 @@ async def test_a_reader_is_overtaken_loudly(data: str) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-async def test_a_clock_that_jumps_drops_nothing(
+async def test_clock_that_jumps_drops_nothing(
     data: str, jump_s: float, wall: Wall, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the wall clock everything is a day old (or from tomorrow): that is no reason to drop it, and it is reported."""
@@ -342,7 +342,7 @@ async def test_writes_and_producers_outlive_a_clock_that_jumps(location: str, wa
         assert timestamp.parse(ticks[-1])[0] - timestamp.parse(ticks[0])[0] > 80_000_000, "ticks followed the clock"
 
 
-async def test_a_clock_set_back_forgets_no_key(location: str, wall: Wall) -> None:
+async def test_clock_set_back_forgets_no_key(location: str, wall: Wall) -> None:
     async with open_wal(location) as log:
         await log.raw_append(Message("orders", b"1"), idempotency_key="k")
         for back_s in (86_400.0, 30.0):

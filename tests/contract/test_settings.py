@@ -50,7 +50,7 @@ def test_wrong_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("window", [{"idempotency_window_count": 0}, {"idempotency_window_s": 0.0}])
-async def test_a_window_of_nothing_takes_no_key(location: str, window: dict[str, float]) -> None:
+async def test_window_of_nothing_takes_no_key(location: str, window: dict[str, float]) -> None:
     """A key that would be forgotten at once guarantees nothing, so it is refused. Producers are remembered for good."""
     (name,) = window
     async with open_wal(location, **window) as log:
@@ -61,7 +61,7 @@ async def test_a_window_of_nothing_takes_no_key(location: str, window: dict[str,
         assert await payloads(log, "orders") == [b"2"]
 
 
-async def test_a_bound_that_was_lowered_takes_nobody_s_memory(data: str) -> None:
+async def test_bound_that_was_lowered_takes_nobody_s_memory(data: str) -> None:
     async with open_wal(data) as log:
         for number in range(5):
             await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey(f"p{number}", 1))
@@ -75,7 +75,7 @@ async def test_a_bound_that_was_lowered_takes_nobody_s_memory(data: str) -> None
             await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey("p5", 1))
 
 
-async def test_a_window_that_was_lowered_and_raised(data: str) -> None:
+async def test_window_that_was_lowered_and_raised(data: str) -> None:
     for count in (8, 2, 8):
         async with open_wal(data, idempotency_window_count=count) as log:
             for number in range(8):

@@ -14,7 +14,7 @@ from wal import open_wal
 ROOT: Final = Path(__file__).parents[2]
 
 
-def test_a_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None:
+def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     directory = str(tmp_path / "data")

@@ -14,7 +14,7 @@ from wal import open_wal
 ROOT: Final = Path(__file__).parents[2]
 
 
-async def test_a_limit_of_open_files_that_is_met_and_raised_again(data_dir: Path) -> None:
+async def test_limit_of_open_files_that_is_met_and_raised_again(data_dir: Path) -> None:
     command = [sys.executable, "-m", "tests.crash.descriptors_child", str(data_dir)]
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     said, errors = await child.communicate()

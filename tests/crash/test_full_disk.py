@@ -54,9 +54,7 @@ def numbers(found: list[bytes]) -> list[int]:
     return [int(payload[:8]) for payload in found]
 
 
-async def test_a_log_opens_truncates_and_closes_without_a_free_byte(
-    disk: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_opens_truncates_and_closes_without_a_free_byte(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     acknowledged = await fill_and_kill(disk)
     for _ in range(OPENINGS):
         await asyncio.to_thread(fill, disk)
@@ -91,7 +89,7 @@ async def test_retention_makes_room_without_a_free_byte(disk: Path) -> None:
         assert numbers(await payloads(log, "orders"))[-1] == acknowledged
 
 
-async def test_a_service_that_is_killed_again_and_again_on_a_full_disk_opens_each_time(disk: Path) -> None:
+async def test_service_that_is_killed_again_and_again_on_a_full_disk_opens_each_time(disk: Path) -> None:
     """No opening may use up the space that the next one needs."""
     acknowledged = await fill_and_kill(disk)
     for _ in range(OPENINGS):
@@ -115,7 +113,7 @@ async def test_what_is_known_of_keys_does_not_keep_room_from_being_made(disk: Pa
             assert again.duplicate, number
 
 
-async def test_a_log_from_before_the_reserves_gets_them_when_there_is_room(data_dir: Path) -> None:
+async def test_log_from_before_the_reserves_gets_them_when_there_is_room(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("orders", b"1"), idempotency_key="1")
     reserves = [data_dir / "meta.sqlite3-reserve", data_dir / "pchannels" / "p0" / "checkpoint.reserve"]

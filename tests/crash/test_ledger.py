@@ -85,7 +85,7 @@ def _story() -> tuple[Ledger, Log]:
     return ledger, log
 
 
-def test_an_honest_log_passes_again_and_again() -> None:
+def test_honest_log_passes_again_and_again() -> None:
     ledger, log = _story()
     ledger.check(log)
     ledger.check(log)
@@ -217,7 +217,7 @@ def test_acknowledgements_are_judged_as_they_come() -> None:
         ledger.acked(_acked(_event(42, tick=79), op=1, round=1))
 
 
-def test_a_damaged_payload_makes_no_claims() -> None:
+def test_damaged_payload_makes_no_claims() -> None:
     payload = bytearray(_body(1, "v-0"))
     payload[3] ^= 1
     with pytest.raises(ValueError, match="wrong CRC"):

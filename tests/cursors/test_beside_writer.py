@@ -37,7 +37,7 @@ def save(beside: CursorsBesideWriter, log: Log, saved: Cursor) -> bool:
     return beside.save(saved, earliest=lambda: log.earliest)
 
 
-async def test_a_save_during_a_truncation_waits_and_sees_it() -> None:
+async def test_save_during_a_truncation_waits_and_sees_it() -> None:
     writer, beside = await stores()
     log, saved = Log(), at(50)
     await asyncio.to_thread(writer.acquire, 1.0)
@@ -53,7 +53,7 @@ async def test_a_save_during_a_truncation_waits_and_sees_it() -> None:
     assert await asyncio.to_thread(writer.load_all) == []
 
 
-async def test_a_save_that_the_truncation_leaves_room_for_is_kept() -> None:
+async def test_save_that_the_truncation_leaves_room_for_is_kept() -> None:
     writer, beside = await stores()
     log = Log()
     assert await asyncio.to_thread(save, beside, log, at(50))
@@ -97,7 +97,7 @@ async def test_mark_of_the_first_release_is_respected() -> None:
     assert await saving
 
 
-async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None:
+async def test_next_writer_removes_the_mark_of_one_that_was_killed() -> None:
     kv = MemoryKV()
     killed = CursorsInKV(kv)
     await killed.begin(["p0"])
@@ -112,7 +112,7 @@ async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None
 
 
 @pytest.mark.parametrize("lost", ["compare_and_swap", "multi_save"])
-async def test_a_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
+async def test_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removal fails once, or the answer to the save of the mark is lost: other processes can soon save their cursors again."""

@@ -40,12 +40,12 @@ def test_every_other_length_is_an_error(saved: Cursor, data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=200))
-def test_a_wrong_body_is_an_error_even_with_a_right_checksum(body: bytes) -> None:
+def test_wrong_body_is_an_error_even_with_a_right_checksum(body: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_cursor(framed(body))
 
 
-def test_a_newer_version_says_so() -> None:
+def test_newer_version_says_so() -> None:
     with pytest.raises(FormatError, match="version 2"):
         decode_cursor(framed(b"", version=2))
 
@@ -80,7 +80,7 @@ def test_different_cursors_have_different_files(given: list[tuple[str, list[str]
         }
 
 
-def test_a_set_is_not_its_names_joined() -> None:
+def test_set_is_not_its_names_joined() -> None:
     assert name_of(CursorKey.of("a", ["b", "c"])) != name_of(CursorKey.of("a", ["bc"]))
 
 

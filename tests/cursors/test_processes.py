@@ -59,7 +59,7 @@ while True:
 """
 
 
-def test_a_save_waits_a_bounded_time_for_a_stopped_process(tmp_path: Path) -> None:
+def test_save_waits_a_bounded_time_for_a_stopped_process(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     with child(HOLDER, tmp_path) as process:
         process.send_signal(signal.SIGSTOP)
@@ -70,7 +70,7 @@ def test_a_save_waits_a_bounded_time_for_a_stopped_process(tmp_path: Path) -> No
     assert files.load_all() == [cursor()]
 
 
-def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> None:
+def test_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> None:
     files = CursorFiles(tmp_path)
     for _ in range(3 * soak):
         with child(SAVER, tmp_path) as process:

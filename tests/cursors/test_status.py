@@ -33,7 +33,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("saved", "log", "expected"), CASES, ids=range(len(CASES)))
-def test_the_status_of_a_cursor(saved: object, log: LogView, expected: CursorStatus) -> None:
+def test_status_of_a_cursor(saved: object, log: LogView, expected: CursorStatus) -> None:
     assert cursor_status(saved, log) is expected  # type: ignore[arg-type]
     info = shown(saved, log)  # type: ignore[arg-type]
     assert (info is None) == (expected is CursorStatus.DROPPED)
@@ -41,7 +41,7 @@ def test_the_status_of_a_cursor(saved: object, log: LogView, expected: CursorSta
         assert info.stale == (expected in (CursorStatus.STALE, CursorStatus.TRUNCATED))
 
 
-def test_the_cursor_that_a_reader_resumes_from() -> None:
+def test_cursor_that_a_reader_resumes_from() -> None:
     log = view(orders=1, earliest=(10, 3))
     assert resumable(None, log, pchannel="p0") is None
     assert resumable(cursor(), log, pchannel="p0") == cursor()
@@ -55,14 +55,14 @@ def test_the_cursor_that_a_reader_resumes_from() -> None:
             resumable(wrong, log, pchannel="p0")
 
 
-def test_a_vchannel_created_on_another_pchannel_is_read_from_its_start() -> None:
+def test_vchannel_created_on_another_pchannel_is_read_from_its_start() -> None:
     early = cursor(incarnations=(None,), start=(9_000, 0), event=(8_000, 1))
     found = resumable(early, view(orders=3), pchannel="p1")
     assert found is not None
     assert (found.pchannel, found.incarnation, found.start, found.position) == ("p1", 88, (5, 0), None)
 
 
-def test_the_lag_is_the_log_after_the_cursor() -> None:
+def test_lag_is_the_log_after_the_cursor() -> None:
     for start, lag_bytes in (((4096, 3), 5904), ((10_000, 0), 0), ((10_001, 0), 0)):
         info = shown(cursor(start=start), view(orders=1))
         assert info is not None

@@ -36,7 +36,7 @@ def save(store: CursorStore, saved: Cursor, earliest: Callable[[], tuple[int, in
     store.save(saved, earliest=earliest)
 
 
-def test_the_last_save_counts(store: CursorStore) -> None:
+def test_last_save_counts(store: CursorStore) -> None:
     key = cursor().key
     assert store.load(key) is None
     assert store.load_all() == []
@@ -77,7 +77,7 @@ def test_no_cursor_is_saved_below_a_truncation(store: CursorStore) -> None:
     assert store.load(cursor().key) == cursor(start=(100, 4))
 
 
-def test_a_stale_cursor_is_not_replaced_until_it_is_deleted(store: CursorStore) -> None:
+def test_stale_cursor_is_not_replaced_until_it_is_deleted(store: CursorStore) -> None:
     save(store, cursor())
     stale = cursor(stale="its reader is too far behind")
     with store.locked():
@@ -109,7 +109,7 @@ def test_another_incarnation_of_the_pchannel_is_an_error(store: CursorStore) -> 
     save(store, cursor(incarnation=78))
 
 
-def test_a_wait_for_the_lock_is_bounded(store: CursorStore) -> None:
+def test_wait_for_the_lock_is_bounded(store: CursorStore) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -130,7 +130,7 @@ def test_a_wait_for_the_lock_is_bounded(store: CursorStore) -> None:
         pass
 
 
-def test_a_save_looks_at_the_earliest_event_under_the_lock(store: CursorStore) -> None:
+def test_save_looks_at_the_earliest_event_under_the_lock(store: CursorStore) -> None:
     """A truncation does the same, so that neither overtakes the other."""
     earliest = [(0, 0)]
     begun = threading.Event()
@@ -189,7 +189,7 @@ def test_another_store_on_the_directory_sees_them(tmp_path: Path) -> None:
         pass
 
 
-def test_a_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) -> None:
+def test_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     save(files, cursor("good"))
     save(files, cursor("bad"))
@@ -212,7 +212,7 @@ def test_a_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) ->
     assert files.load_all() == [cursor("good")]
 
 
-def test_a_file_under_another_name_is_no_cursor(tmp_path: Path) -> None:
+def test_file_under_another_name_is_no_cursor(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     save(files, cursor("a"))
     path = tmp_path / "cursors" / name_of(cursor("a").key)

@@ -13,14 +13,14 @@ from examples.flights.table import AIRPORTS, Totals
 from tests.docs.snippets import ROOT
 
 
-def test_a_difference_is_named() -> None:
+def test_difference_is_named() -> None:
     expected = {airport: Totals(10, 1, 5, -5) for airport in AIRPORTS}
     found = Found({**expected, "JFK": Totals(10, 1, 5, -4)}, 3, 0)
     assert [text.partition(":")[0] for text in differences(found, expected)] == ["JFK"]
     assert differences(Found(expected, 3, 0), expected) == []
 
 
-def test_a_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
+def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The demo's writer is killed, and the messages that the next writer and the reader find are compared with the CSV, as in the whole
     demo."""
     servers = {
@@ -46,7 +46,7 @@ def test_a_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_
     assert not pulsar_token or pulsar_token not in ran.stdout
 
 
-def test_a_small_one_over_the_network() -> None:
+def test_small_one_over_the_network() -> None:
     """The server is killed in the middle, and the writer is not told: everything is there once."""
     command = [sys.executable, "-m", "examples.flights", "--location", "standalone", "--flights", "6000", "--no-spark"]
     ran = subprocess.run([*command, "--seed", "7"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -64,7 +64,7 @@ def test_without_servers_it_says_how_to_start_them() -> None:
     assert "make demo LOCATION=pulsar" in ran.stderr
 
 
-def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     command = [sys.executable, "-m", "examples.flights", "--location", str(tmp_path)]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)

@@ -43,7 +43,7 @@ def test_wal_hands_on_these_names() -> None:
     assert wal.__all__ == PUBLIC.split()
 
 
-def test_the_errors_are_these() -> None:
+def test_errors_are_these() -> None:
     assert wal.errors.__all__ == ERRORS.split()
 
 

@@ -81,7 +81,7 @@ def test_damage_and_newer_versions_are_refused(page: dict[str, Any]) -> None:
         data[at] ^= 0x10
 
 
-def test_the_page_names_every_number_there_is() -> None:
+def test_page_names_every_number_there_is() -> None:
     text = Path(PAGE).read_text(encoding="utf-8")
     for kind in RunKind:
         assert f"{int(kind)} {kind.name}" in text

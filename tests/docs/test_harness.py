@@ -27,7 +27,7 @@ def as_if_in(package: Any, source: str) -> Callable[..., object]:
 
 @pytest.mark.parametrize("package", [wal, actors])
 @pytest.mark.parametrize("name", ["fdatasync", "fsync"])
-async def test_a_sync_on_the_loop_is_an_error(package: Any, name: str, tmp_path: Path) -> None:
+async def test_sync_on_the_loop_is_an_error(package: Any, name: str, tmp_path: Path) -> None:
     call = as_if_in(package, f"import os\ndef call(fd): os.{name}(fd)")
     with (tmp_path / "file").open("wb") as file:
         with pytest.raises(BlockingError, match=name):
@@ -42,12 +42,12 @@ async def test_so_are_writes_and_waits(tmp_path: Path) -> None:
         as_if_in(wal, "import time\ndef call(): time.sleep(0)")()
 
 
-async def test_a_test_itself_may_touch_files(tmp_path: Path) -> None:
+async def test_test_itself_may_touch_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-async def test_the_loop_is_the_one_that_was_chosen(request: pytest.FixtureRequest) -> None:
+async def test_loop_is_the_one_that_was_chosen(request: pytest.FixtureRequest) -> None:
     chosen = conftest.pytest_asyncio_loop_factories(request.config, request.node)
     wanted = [name for name in chosen if len(chosen) == 1 or name in request.node.name]
     assert ["uvloop" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else "asyncio"] == wanted

@@ -58,13 +58,13 @@ def test_its_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_the_files_it_names_exist(page: Path) -> None:
+def test_files_it_names_exist(page: Path) -> None:
     named = re.findall(r"`((?:wal|actors|broadcaster|tests|examples|benchmarks|docs)/[\w./-]*)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_the_tests_it_names_exist(page: Path) -> None:
+def test_tests_it_names_exist(page: Path) -> None:
     missing = []
     for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+(?:::\w+)?)`", page.read_text()):
         source = (ROOT / file).read_text() if (ROOT / file).exists() else ""

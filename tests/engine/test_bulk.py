@@ -119,7 +119,7 @@ async def test_unknown_outcome_after_cause_counts() -> None:
     assert not raised.value.__cause__.outcome_unknown  # type: ignore[attr-defined]
 
 
-async def test_a_piece_that_cannot_be_sent_waits_for_those_before_it() -> None:
+async def test_piece_that_cannot_be_sent_waits_for_those_before_it() -> None:
     sender = Sender(3, fails_at=2)
     bulk = asyncio.ensure_future(bulk_results(MESSAGES[:3], sender.pieces()))
     while len(sender.sent) < 2:

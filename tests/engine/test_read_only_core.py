@@ -104,7 +104,7 @@ def opened(source: MadeUpSource, *, create_vchannels: bool = True) -> ReadOnlyCo
     return core
 
 
-def test_a_look_opens_the_logs_of_new_pchannels_once() -> None:
+def test_look_opens_the_logs_of_new_pchannels_once() -> None:
     source = MadeUpSource("p0")
     core = opened(source)
     before = core.logs
@@ -128,7 +128,7 @@ def test_many_threads_that_look_open_each_log_once() -> None:
     assert {name: core.logs[name] for name in source.names} == source.logs
 
 
-def test_an_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
+def test_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
     source = MadeUpSource("p0")
     source.absent = FormatError("nothing there")
     with pytest.raises(FormatError, match="nothing there"):
@@ -136,7 +136,7 @@ def test_an_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
     assert source.closed
 
 
-def test_an_opening_that_fails_closes_the_logs_that_it_opened() -> None:
+def test_opening_that_fails_closes_the_logs_that_it_opened() -> None:
     class FailingSource(MadeUpSource):
         def vchannels(self) -> VChannelView:
             raise StorageError("no records")
@@ -148,7 +148,7 @@ def test_an_opening_that_fails_closes_the_logs_that_it_opened() -> None:
     assert all(log.closed for log in source.logs.values())
 
 
-def test_a_look_after_closing_is_an_error() -> None:
+def test_look_after_closing_is_an_error() -> None:
     source = MadeUpSource("p0")
     core = opened(source)
     core.close()
@@ -159,7 +159,7 @@ def test_a_look_after_closing_is_an_error() -> None:
         core.look()
 
 
-def test_a_failed_look_leaves_what_was_known() -> None:
+def test_failed_look_leaves_what_was_known() -> None:
     source = MadeUpSource("p0")
     source.create("orders", "p0", 1)
     core = opened(source)
@@ -172,7 +172,7 @@ def test_a_failed_look_leaves_what_was_known() -> None:
     assert list(core.look().records) == ["orders", "more"]
 
 
-def test_a_read_is_attached_to_the_incarnations_that_exist_now() -> None:
+def test_read_is_attached_to_the_incarnations_that_exist_now() -> None:
     source = MadeUpSource("p0", "p1")
     source.create("orders", "p1", 3)
     core = opened(source)
@@ -190,7 +190,7 @@ def test_vchannels_on_two_pchannels_are_refused() -> None:
         core.attach(("a", "b"))
 
 
-def test_an_unknown_vchannel_is_refused_where_none_may_be_created() -> None:
+def test_unknown_vchannel_is_refused_where_none_may_be_created() -> None:
     core = opened(MadeUpSource("p0"), create_vchannels=False)
     with pytest.raises(ChannelNotExistError, match="'orders'"):
         core.attach(("orders",))
@@ -214,7 +214,7 @@ def test_changes_are_the_drop_of_what_is_read_and_the_creation_of_what_is_waited
     assert info == VChannelInfo("awaited", "p1", 3)
 
 
-def test_a_vchannel_that_was_created_again_ends_the_reads_of_its_earlier_incarnation() -> None:
+def test_vchannel_that_was_created_again_ends_the_reads_of_its_earlier_incarnation() -> None:
     source = MadeUpSource("p0")
     source.create("orders", "p0", 1)
     core = opened(source)

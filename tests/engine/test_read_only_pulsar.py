@@ -42,7 +42,7 @@ def source(metadata: Metadata) -> Any:
     return source
 
 
-def test_the_view_is_made_again_only_when_something_is_new(source: Any, metadata: Metadata) -> None:
+def test_view_is_made_again_only_when_something_is_new(source: Any, metadata: Metadata) -> None:
     """A reader looks every 50 ms, and there may be 65,536 vchannels."""
     view = source.vchannels()
     assert source.vchannels() is view
@@ -50,7 +50,7 @@ def test_the_view_is_made_again_only_when_something_is_new(source: Any, metadata
     assert list(source.vchannels().records) == ["a"]
 
 
-def test_a_log_that_was_opened_since_has_a_map(source: Any) -> None:
+def test_log_that_was_opened_since_has_a_map(source: Any) -> None:
     assert list(source.vchannels().maps) == ["p0"]
     source._logs["p1"] = SimpleNamespace(incarnation=8)
     view = source.vchannels()

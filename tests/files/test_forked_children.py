@@ -84,7 +84,7 @@ async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
 
 
 @pytest.mark.parametrize("fork", [by_os_fork, by_multiprocessing, by_subprocess])
-async def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Path, fork: Callable[[], int]) -> None:
+async def test_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Path, fork: Callable[[], int]) -> None:
     parent = Other(write_and_fork, str(data_dir), fork)
     child = await parent.hear()
     try:
@@ -96,7 +96,7 @@ async def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: P
         os.kill(child, signal.SIGKILL)
 
 
-async def test_a_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(data_dir: Path) -> None:
+async def test_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(data_dir: Path) -> None:
     parent = Other(append_all_the_time_and_fork, str(data_dir))
     children: list[int] = []
     try:
@@ -135,7 +135,7 @@ async def open_and_close(directory: str) -> None:
         pass
 
 
-async def test_a_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
+async def test_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
     """Sqlite refuses the file to the child; a separately started process can open it."""
     parent = Other(write_and_let_a_child_open, str(data_dir))
     assert "forked" in await parent.hear()
@@ -153,7 +153,7 @@ async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
         signal.pause()
 
 
-async def test_a_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path) -> None:
+async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path) -> None:
     parent = Other(hold_the_fence_and_fork, str(data_dir))
     child = await parent.hear()
     try:
@@ -173,7 +173,7 @@ def hold_the_cursors_and_fork(line: Line, directory: str) -> None:
         signal.pause()
 
 
-def test_a_child_does_not_keep_the_lock_on_the_cursors(tmp_path: Path) -> None:
+def test_child_does_not_keep_the_lock_on_the_cursors(tmp_path: Path) -> None:
     parent = Other(hold_the_cursors_and_fork, str(tmp_path))
     child = parent.hear_now()
     try:
@@ -194,7 +194,7 @@ def fork_within_the_lock(line: Line, directory: str) -> None:
         os._exit(7)  # the child left the block, and had nothing to release
 
 
-def test_a_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
+def test_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
     parent = Other(fork_within_the_lock, str(tmp_path))
     assert parent.hear_now() == 7
     with pytest.raises(WouldBlockError, match="another process"), CursorFiles(tmp_path).locked(0.05):
@@ -202,7 +202,7 @@ def test_a_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
     parent.kill_now()
 
 
-async def test_a_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
+async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
     parent = Other(write_and_fork, str(data_dir), by_the_c_library)
     child = await parent.hear()
     try:
@@ -224,7 +224,7 @@ async def test_a_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: 
                 await asyncio.sleep(0.001)  # the kernel is still ending the child
 
 
-async def test_a_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
+async def test_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
     """After a restart in a container the same few pids are reused."""
     parent = Other(write_and_fork, str(data_dir), by_os_fork)
     child = await parent.hear()

@@ -99,7 +99,7 @@ async def everything_that_a_writer_does(directory: str, **settings: Any) -> None
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
+async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
     directory = place / "data"
     async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
         async with asyncio.timeout(ENOUGH_S):
@@ -113,7 +113,7 @@ async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, 
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
+async def test_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
     """Recovery reads files on which a stranger holds locks, and takes the fence from a process that is gone."""
     directory = place / "data"
     async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
@@ -140,7 +140,7 @@ async def append_until_killed(line: Line, directory: str) -> None:
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_a_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind: int) -> None:
+async def test_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind: int) -> None:
     async with OtherUser(hold_everything, str(place), kind, uses_log=False) as reader, asyncio.timeout(ENOUGH_S):
         backend = JournalBackend(place / "data", group_readable=True)
         await backend.create("p0", incarnation=INCARNATION)

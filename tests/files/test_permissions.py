@@ -82,7 +82,7 @@ def is_for_writers(name: str) -> bool:
     return Path(name).name in ("LOCK", "cursors.lock", "fence") or name.startswith(("meta.sqlite3", "spark"))
 
 
-async def test_an_empty_directory_of_the_user_becomes_private(tmp_path: Path) -> None:
+async def test_empty_directory_of_the_user_becomes_private(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir(mode=0o755)
     async with open_wal(str(directory)):
@@ -108,7 +108,7 @@ def loosen(directory: Path) -> None:
             os.chmod(Path(root, name), 0o644)
 
 
-async def test_a_journal_that_others_could_read_is_closed_with_one_warning(
+async def test_journal_that_others_could_read_is_closed_with_one_warning(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await use_all(str(data_dir))
@@ -124,7 +124,7 @@ async def test_a_journal_that_others_could_read_is_closed_with_one_warning(
     assert not loose, "the sink's files lie in spark/, which nobody else can enter"
 
 
-async def test_the_setting_is_remembered_until_it_is_set_again(data_dir: Path) -> None:
+async def test_setting_is_remembered_until_it_is_set_again(data_dir: Path) -> None:
     async def mode_after(**settings: Any) -> tuple[str, str, str]:
         async with open_wal(str(data_dir), **settings) as log:
             await log.raw_append(Message("orders", b"1"))
@@ -165,7 +165,7 @@ async def read_everything(line: Line, directory: str) -> None:
 
 @root_only
 @pytest.mark.parametrize("is_open", [False, True])
-async def test_a_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool) -> None:
+async def test_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool) -> None:
     directory = place / "data"
     expected = [b"%05d" % number for number in range(12)]
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
@@ -216,7 +216,7 @@ async def save_and_delete(line: Line, directory: str) -> None:
 
 
 @root_only
-async def test_a_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) -> None:
+async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) -> None:
     directory = place / "data"
     async with open_wal(str(directory), group_readable=True) as log:
         await log.raw_append(Message("orders", b"1"))
@@ -249,7 +249,7 @@ async def try_to_read(line: Line, directory: str) -> None:
 
 @root_only
 @pytest.mark.parametrize("group_readable", [False, True])
-async def test_a_user_outside_the_group_is_told_that_permission_is_denied(place: Path, group_readable: bool) -> None:
+async def test_user_outside_the_group_is_told_that_permission_is_denied(place: Path, group_readable: bool) -> None:
     directory = place / "data"
     async with open_wal(str(directory), group_readable=group_readable) as log:
         await log.raw_append(Message("orders", b"secret"))
@@ -266,7 +266,7 @@ async def append_and_save(line: Line, directory: str) -> None:
 
 
 @root_only
-async def test_a_service_writes_in_a_directory_that_another_user_owns(place: Path) -> None:
+async def test_service_writes_in_a_directory_that_another_user_owns(place: Path) -> None:
     """The directory's own mode cannot be changed, as on a volume of an orchestrator; the files in it are private."""
     directory = place / "data"
     directory.mkdir()
@@ -296,7 +296,7 @@ async def test_files_that_root_creates_belong_to_the_service(place: Path) -> Non
         await service.end()
 
 
-async def test_a_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) -> None:
     """A file that others could read until now becomes private too: a user who may read it could take sqlite's locks."""
     path = tmp_path / "kv.sqlite3"
     for _ in range(2):
@@ -311,7 +311,7 @@ async def test_a_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) 
         path.chmod(0o644)
 
 
-async def test_the_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_again(tmp_path: Path) -> None:
+async def test_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_again(tmp_path: Path) -> None:
     """Closing any descriptor of a file releases the locks of its process, so checking the mode must not open the file."""
     path = tmp_path / "kv.sqlite3"
     kv = await SqliteKV.open(path)
@@ -339,5 +339,5 @@ def test_nobody_else_enters_a_directory_of_rocksdb(tmp_path: Path) -> None:
     assert modes(tmp_path / "a" / "mq")["."] == 0o700
 
 
-def test_the_reading_group_is_another_one_than_the_strangers() -> None:
+def test_reading_group_is_another_one_than_the_strangers() -> None:
     assert len({READERS, STRANGER, SERVICE}) == 3

@@ -33,7 +33,7 @@ def failing_at(tick: int, error: BaseException | None = None) -> Step:
     return Step("failing", does)
 
 
-async def test_an_input_that_waits_is_cancelled_by_a_close() -> None:
+async def test_input_that_waits_is_cancelled_by_a_close() -> None:
     silent, last = Input([1, 2], endless=True), Step("last")
     async with row(silent, last):
         await until(lambda: last.done == [1, 2])
@@ -42,7 +42,7 @@ async def test_an_input_that_waits_is_cancelled_by_a_close() -> None:
     assert silent.committed[-1] == 2
 
 
-async def test_an_input_that_was_not_yet_asked_is_stopped_as_well() -> None:
+async def test_input_that_was_not_yet_asked_is_stopped_as_well() -> None:
     graph = row(Silent(), Step())
     starting = asyncio.create_task(graph.start())
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_an_input_that_was_not_yet_asked_is_stopped_as_well() -> None:
     assert graph.error is None
 
 
-async def test_the_call_of_an_input_in_a_thread_is_waited_for() -> None:
+async def test_call_of_an_input_in_a_thread_is_waited_for() -> None:
     gate = threading.Event()
 
     class InThread(BaseNode):
@@ -127,7 +127,7 @@ async def test_of_ticks_at_once_the_lowest_failure_is_told() -> None:
     assert last.done == [1]
 
 
-async def test_a_failed_commit_fails_the_graph() -> None:
+async def test_failed_commit_fails_the_graph() -> None:
     class Failing(Input):
         async def commit(self, tick: int) -> None:
             raise FailingError("no commit")
@@ -139,7 +139,7 @@ async def test_a_failed_commit_fails_the_graph() -> None:
     assert isinstance(graph.error.__cause__, FailingError)
 
 
-async def test_a_call_that_was_cancelled_from_elsewhere_is_a_failure() -> None:
+async def test_call_that_was_cancelled_from_elsewhere_is_a_failure() -> None:
     async def does(tick: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -174,7 +174,7 @@ async def test_whatever_a_plain_function_raises_is_a_failure(error: BaseExceptio
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_message_that_breaks_its_reader_is_a_failure(waits: bool) -> None:
+async def test_message_that_breaks_its_reader_is_a_failure(waits: bool) -> None:
     class Broken:
         down_stream_node_idx = -1
 
@@ -199,7 +199,7 @@ async def test_a_message_that_breaks_its_reader_is_a_failure(waits: bool) -> Non
     assert isinstance(graph.error.__cause__, FailingError)
 
 
-async def test_a_failure_is_logged_once_and_raised_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_is_logged_once_and_raised_once(caplog: pytest.LogCaptureFixture) -> None:
     graph = row(Input([1]), failing_at(1))
     with pytest.raises(NodeFailedError):
         async with graph:
@@ -212,13 +212,13 @@ async def test_a_failure_is_logged_once_and_raised_once(caplog: pytest.LogCaptur
     assert [record for record in caplog.records if record.name == "actors"] == []
 
 
-async def test_a_failure_that_was_read_is_not_raised() -> None:
+async def test_failure_that_was_read_is_not_raised() -> None:
     async with row(Input([1]), failing_at(1)) as graph:
         assert graph.error is None
         await until(lambda: graph.error)
 
 
-async def test_a_failure_does_not_hide_the_error_of_the_block() -> None:
+async def test_failure_does_not_hide_the_error_of_the_block() -> None:
     graph = row(Input([1]), failing_at(1))
     with pytest.raises(ZeroDivisionError):
         async with graph:
@@ -226,7 +226,7 @@ async def test_a_failure_does_not_hide_the_error_of_the_block() -> None:
             raise ZeroDivisionError
 
 
-async def test_a_node_cannot_wait_for_the_end_of_its_graph() -> None:
+async def test_node_cannot_wait_for_the_end_of_its_graph() -> None:
     graph: TimeTickedFlowGraph
     step = Step("step", lambda tick: graph.close())
     graph = row(Input([1]), step)
@@ -253,7 +253,7 @@ async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: py
     assert "node 'input' of a flow graph could not be closed: a node cannot wait" in caplog.text
 
 
-async def test_a_commit_that_does_not_end_in_time_is_cancelled() -> None:
+async def test_commit_that_does_not_end_in_time_is_cancelled() -> None:
     class Hanging(Input):
         async def commit(self, tick: int) -> None:
             await asyncio.get_running_loop().create_future()
@@ -291,7 +291,7 @@ async def test_what_does_not_end_in_time_is_cancelled() -> None:
     assert clock.timers == 0
 
 
-async def test_a_commit_that_hangs_is_cancelled() -> None:
+async def test_commit_that_hangs_is_cancelled() -> None:
     clock = VirtualClock()
 
     class Hanging(Input):
@@ -311,7 +311,7 @@ async def test_a_commit_that_hangs_is_cancelled() -> None:
     assert clock.timers == 0
 
 
-async def test_a_graph_that_cannot_move_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_graph_that_cannot_move_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be a defect: here a node is not woken when there is room again."""
 
     class Endless(BaseNode):
@@ -327,7 +327,7 @@ async def test_a_graph_that_cannot_move_ends_with_an_error(monkeypatch: pytest.M
             await until(lambda: graph.statistics().nodes[-1].ended)
 
 
-async def test_a_cancelled_done_ends_nothing() -> None:
+async def test_cancelled_done_ends_nothing() -> None:
     gate = asyncio.Event()
     last = Step("last", lambda tick: gate.wait())
     async with row(Input([1]), last) as graph:
@@ -339,7 +339,7 @@ async def test_a_cancelled_done_ends_nothing() -> None:
     assert last.done == [1]
 
 
-async def test_a_cancelled_close_goes_on() -> None:
+async def test_cancelled_close_goes_on() -> None:
     gate = asyncio.Event()
     last = Step("last", lambda tick: gate.wait())
     graph = row(Input([1], endless=True), last)
@@ -353,7 +353,7 @@ async def test_a_cancelled_close_goes_on() -> None:
     assert last.done == [1]
 
 
-async def test_a_block_that_is_cancelled_closes_its_graph() -> None:
+async def test_block_that_is_cancelled_closes_its_graph() -> None:
     last = Step("last")
     graph = row(Input(itertools.count(1)), last)
 
@@ -371,7 +371,7 @@ async def test_a_block_that_is_cancelled_closes_its_graph() -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_cancelled_start_closes_the_graph(steps: int) -> None:
+async def test_cancelled_start_closes_the_graph(steps: int) -> None:
     numbers = Input(itertools.count(1))
     graph = row(numbers, Step())
     starting = asyncio.create_task(graph.start())
@@ -395,7 +395,7 @@ async def test_states_that_a_node_refuses_start_nothing() -> None:
     assert numbers.given == []
 
 
-def test_a_loop_that_ends_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_loop_that_ends_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """The loop cancels all tasks of a graph that was not closed."""
     seen: list[Any] = []
 
@@ -410,7 +410,7 @@ def test_a_loop_that_ends_leaves_nothing_behind(caplog: pytest.LogCaptureFixture
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_an_error_travels() -> None:
+def test_error_travels() -> None:
     import pickle
 
     error = pickle.loads(pickle.dumps(NodeFailedError("a", 3, ValueError("x"))))

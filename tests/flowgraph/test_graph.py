@@ -92,7 +92,7 @@ async def test_threads_run_beside_the_loop_and_each_other() -> None:
     await until(lambda: not [one for one in threading.enumerate() if one.name.startswith("flow graph")])
 
 
-async def test_a_plain_function_may_return_an_awaitable() -> None:
+async def test_plain_function_may_return_an_awaitable() -> None:
     class Sometimes(BaseNode):
         def operate(self, msgs: list[Msg]) -> Any:
             return asyncio.sleep(0, msgs) if msgs[0].time_tick % 2 else msgs
@@ -103,7 +103,7 @@ async def test_a_plain_function_may_return_an_awaitable() -> None:
     assert last.begun == list(range(10))
 
 
-async def test_a_router_and_a_join() -> None:
+async def test_router_and_a_join() -> None:
     got: list[tuple[int, list[int | None]]] = []
 
     class Router(BaseNode):
@@ -141,7 +141,7 @@ async def test_a_router_and_a_join() -> None:
     assert node_of(graph, "join").completed == 75
 
 
-async def test_a_join_names_whom_it_waits_for() -> None:
+async def test_join_names_whom_it_waits_for() -> None:
     graph = TimeTickedFlowGraph()
     for node in (Input(range(1, 4)), Silent(), Step("join")):
         graph.add_node(node)
@@ -178,7 +178,7 @@ async def test_commits_come_one_at_a_time_and_stand_for_all_before() -> None:
     assert len(numbers.committed) < 50
 
 
-async def test_an_input_is_committed_when_every_sink_has_passed() -> None:
+async def test_input_is_committed_when_every_sink_has_passed() -> None:
     gate = asyncio.Event()
     numbers, fast, slow = Input(range(1, 5), endless=True), Step("fast"), Step("slow", lambda tick: gate.wait())
     graph = TimeTickedFlowGraph()
@@ -240,7 +240,7 @@ async def test_figures_before_and_after() -> None:
     ]
 
 
-async def test_a_flowchart_of_any_names() -> None:
+async def test_flowchart_of_any_names() -> None:
     names = ['quoted "name"', "<b>&#35;", "a|b]--> x\ny", "end", "`code` \\n"]
     graph = row(Input([1, 2], name=names[0]), *(Step(name) for name in names[1:]))
     async with graph:

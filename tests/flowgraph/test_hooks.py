@@ -73,7 +73,7 @@ async def test_only_what_a_sink_has_recorded_is_committed(ticks: int, committed:
     assert source.committed[-1:] == committed[-1:]
 
 
-async def test_the_slowest_recording_counts() -> None:
+async def test_slowest_recording_counts() -> None:
     class Slower(Sink):
         def operate(self, msgs: list[Msg]) -> None:
             self.passed = msgs[0].time_tick
@@ -111,7 +111,7 @@ class Closing(Sink):
         self.closed = True
 
 
-async def test_a_cancellation_in_the_close_of_a_node_does_not_reach_the_graph(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancellation_in_the_close_of_a_node_does_not_reach_the_graph(caplog: pytest.LogCaptureFixture) -> None:
     class Cancelled(Source):
         async def close(self) -> None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,7 +143,7 @@ async def test_hooks_are_coroutine_functions(caplog: pytest.LogCaptureFixture) -
     assert "close() must be a coroutine function: async def close(self)" in caplog.text
 
 
-async def test_a_node_that_cannot_be_closed_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_that_cannot_be_closed_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Source):
         async def close(self) -> None:
             raise FailingError("the file is gone")

@@ -97,7 +97,7 @@ async def test_wrong_edges_can_be_set_right() -> None:
     assert graph.error is None
 
 
-def test_a_text_is_no_list_of_names() -> None:
+def test_text_is_no_list_of_names() -> None:
     with pytest.raises(TypeError, match=r"out of set_edges\('a'\) is 'bc': give a list of names"):
         TimeTickedFlowGraph().set_edges("a", out="bc")
     with pytest.raises(TypeError, match=r"in_ of set_edges\('a'\) is None: give a list of names"):
@@ -138,7 +138,7 @@ def test_lengths_are_positive() -> None:
             TimeTickedFlowGraph(**values)
 
 
-def test_a_coroutine_function_does_not_run_in_a_thread() -> None:
+def test_coroutine_function_does_not_run_in_a_thread() -> None:
     class Both(BaseNode):
         async def operate(self, msgs: list[Msg]) -> Outputs:
             return None
@@ -147,7 +147,7 @@ def test_a_coroutine_function_does_not_run_in_a_thread() -> None:
         TimeTickedFlowGraph().add_node(Both("a", in_thread=True))
 
 
-async def test_a_graph_runs_once() -> None:
+async def test_graph_runs_once() -> None:
     graph = pair(Giving("a"), Answering("b"))
     async with graph:
         with pytest.raises(InvalidArgumentError, match="was started already"):
@@ -160,7 +160,7 @@ async def test_a_graph_runs_once() -> None:
         await graph.start()
 
 
-async def test_a_graph_that_was_closed_before_its_start() -> None:
+async def test_graph_that_was_closed_before_its_start() -> None:
     graph = pair(Giving("a"), Answering("b"))
     await graph.close()
     await graph.done()
@@ -223,7 +223,7 @@ async def test_wrong_results_of_a_node(answer: Any, text: str) -> None:
     assert text in str(error)
 
 
-async def test_a_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it() -> None:
+async def test_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it() -> None:
     class Half(msgspec.Struct):
         time_tick: int = 1
         down_stream_node_idx: int = -1
@@ -240,7 +240,7 @@ def test_what_is_no_node_is_refused(thing: Any) -> None:
         TimeTickedFlowGraph().add_node(thing)
 
 
-async def test_a_node_says_whether_it_needs_in_edges() -> None:
+async def test_node_says_whether_it_needs_in_edges() -> None:
     class Needing(Answering):
         is_input = False
 
@@ -260,7 +260,7 @@ async def test_a_node_says_whether_it_needs_in_edges() -> None:
     assert graph.error is None
 
 
-async def test_a_node_is_of_one_graph() -> None:
+async def test_node_is_of_one_graph() -> None:
     shared = Answering("b")
     async with pair(Giving("a"), shared):
         other = pair(Giving("a"), shared)
@@ -269,7 +269,7 @@ async def test_a_node_is_of_one_graph() -> None:
     await other.close()
 
 
-async def test_a_sink_may_give_messages_for_all_edges_and_for_no_other() -> None:
+async def test_sink_may_give_messages_for_all_edges_and_for_no_other() -> None:
     async with pair(Giving("a", [Item(1)]), Answering("b", {1: [Item(1), Item(1)]})) as graph:
         await graph.done()
     assert graph.error is None

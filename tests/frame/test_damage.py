@@ -46,7 +46,7 @@ def test_damage_under_a_right_crc_keeps_the_laws() -> None:
 
 
 @given(plans, st.randoms(use_true_random=False))
-def test_a_frame_broken_in_any_way_is_refused_or_keeps_the_laws(plan: list[Call], dice: random.Random) -> None:
+def test_frame_broken_in_any_way_is_refused_or_keeps_the_laws(plan: list[Call], dice: random.Random) -> None:
     frame = b"".join(encode(build(plan)[0]).buffers)
     whole = refuse_or(frame)
     assert whole is not None
@@ -65,7 +65,7 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(("at", "form"), HEADER_FIELDS)
 @pytest.mark.parametrize("case", ["plain", "broadcast", "time_tick"])
-def test_a_huge_number_in_the_header_costs_neither_time_nor_memory(at: int, form: str, case: str) -> None:
+def test_huge_number_in_the_header_costs_neither_time_nor_memory(at: int, form: str, case: str) -> None:
     data = bytearray(path_of(case).read_bytes())
     struct.pack_into(f"<{form}", data, at, (1 << 8 * struct.calcsize(form)) - 1)
     frame = sealed(bytes(data))
@@ -83,7 +83,7 @@ def test_a_huge_number_in_the_header_costs_neither_time_nor_memory(at: int, form
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_a_huge_number_in_the_tables_costs_no_memory(width: int) -> None:
+def test_huge_number_in_the_tables_costs_no_memory(width: int) -> None:
     form = {1: "B", 2: "H", 4: "I"}[width]
     for frame in SMALL:
         head = FrameView.decode(frame, lambda start, end: b"").header.head_bytes
@@ -133,7 +133,7 @@ def test_time_grows_with_the_frame_and_not_faster() -> None:
 
 
 @pytest.mark.parametrize("flip", [0, 7])
-def test_a_block_that_fails_its_crc_is_never_handed_out(flip: int) -> None:
+def test_block_that_fails_its_crc_is_never_handed_out(flip: int) -> None:
     head = FrameView.decode(LARGE, lambda start, end: b"").header.head_bytes
     body = bytearray(LARGE[head:])
     body[20_000] ^= 1 << flip
@@ -149,7 +149,7 @@ def test_a_block_that_fails_its_crc_is_never_handed_out(flip: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["plain", "several_blocks"])
-def test_a_bad_block_is_fetched_again_and_not_cached(case: str) -> None:
+def test_bad_block_is_fetched_again_and_not_cached(case: str) -> None:
     frame = path_of(case).read_bytes()
     head = FrameView.decode(frame, lambda start, end: b"").header.head_bytes
     healthy = False
@@ -167,7 +167,7 @@ def test_a_bad_block_is_fetched_again_and_not_cached(case: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"short", b"x" * 100_000])
-def test_a_body_of_another_length_is_damage(answer: bytes) -> None:
+def test_body_of_another_length_is_damage(answer: bytes) -> None:
     view = FrameView.decode(path_of("plain").read_bytes(), lambda start, end: answer)
     with pytest.raises(CorruptionError, match="cut short"):
         view.columns(view.runs[0])
@@ -181,14 +181,14 @@ def test_a_body_of_another_length_is_damage(answer: bytes) -> None:
         (8, "I", 1 << 13, "features 0x2000"),
     ],
 )
-def test_a_newer_format_is_a_format_error(at: int, form: str, value: int, text: str) -> None:
+def test_newer_format_is_a_format_error(at: int, form: str, value: int, text: str) -> None:
     data = bytearray(path_of("plain").read_bytes())
     struct.pack_into(f"<{form}", data, at, value)
     with pytest.raises(FormatError, match=text):
         view_of(sealed(bytes(data)))
 
 
-def test_a_compatible_feature_is_read() -> None:
+def test_compatible_feature_is_read() -> None:
     data = bytearray(path_of("plain").read_bytes())
     struct.pack_into("<I", data, 12, 1)
     view = view_of(sealed(bytes(data)))
@@ -196,7 +196,7 @@ def test_a_compatible_feature_is_read() -> None:
     assert view.columns(view.runs[0]).payloads == [b"created"]
 
 
-def test_a_system_record_of_another_type_is_no_term_start() -> None:
+def test_system_record_of_another_type_is_no_term_start() -> None:
     data = bytearray(path_of("term_start").read_bytes())
     at = HEADER_BYTES + 15 + 4  # the type is after the run and the length of the payload
     assert struct.unpack_from("<H", data, at) == (1,)

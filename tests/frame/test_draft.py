@@ -31,7 +31,7 @@ def state(draft: FrameDraft) -> tuple[object, ...]:
         ([(A, Record(b"x")), (B, Record(b"x"))], [A], "name it in `names`"),
     ],
 )
-def test_a_transaction_over_other_names_is_refused_whole(bodies, names, text: str) -> None:
+def test_transaction_over_other_names_is_refused_whole(bodies, names, text: str) -> None:
     draft = FrameDraft()
     draft.append(A, [Record(b"before")])
     before = state(draft)
@@ -41,7 +41,7 @@ def test_a_transaction_over_other_names_is_refused_whole(bodies, names, text: st
 
 
 @pytest.mark.parametrize("names", [[], [A, A], [A, B, A]])
-def test_a_broadcast_names_each_vchannel_once(names) -> None:
+def test_broadcast_names_each_vchannel_once(names) -> None:
     draft = FrameDraft()
     before = state(draft)
     with pytest.raises(InvalidArgumentError, match=r"a broadcast over .* each of them once"):
@@ -49,14 +49,14 @@ def test_a_broadcast_names_each_vchannel_once(names) -> None:
     assert state(draft) == before
 
 
-def test_an_append_of_no_records_creates_no_run() -> None:
+def test_append_of_no_records_creates_no_run() -> None:
     draft = FrameDraft()
     assert draft.append(A, []) == 0
     assert draft.runs == []
     assert encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promised_tick=4).vchannels == ()
 
 
-def test_the_callers_list_is_not_kept() -> None:
+def test_callers_list_is_not_kept() -> None:
     draft = FrameDraft()
     records = [Record(b"x")]
     draft.append(A, records)
@@ -71,7 +71,7 @@ def test_the_callers_list_is_not_kept() -> None:
         max_size=6,
     )
 )
-def test_a_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations) -> None:
+def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations) -> None:
     draft, rows = FrameDraft(), FrameDraft()
     for name, is_txn, payloads, keyed in operations:
         records = [Record(payload, 1 + len(payload), 0, payload[:2]) for payload in payloads]

@@ -8,12 +8,12 @@ from tests.golden.frame_cases import CASES, FOLDER, describe, encode_case, path_
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_encoder_writes_the_golden_bytes(case: str) -> None:
+def test_encoder_writes_the_golden_bytes(case: str) -> None:
     assert b"".join(encode_case(case).buffers) == path_of(case).read_bytes()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_golden_bytes_decode_as_before(case: str) -> None:
+def test_golden_bytes_decode_as_before(case: str) -> None:
     expected = json.loads((FOLDER / "frame_v1.json").read_text(encoding="utf-8"))
     assert describe(path_of(case).read_bytes()) == expected[case]
 

@@ -105,15 +105,13 @@ BROKEN: list[tuple[str, list[tuple[str, int, int]], type[WALError], str]] = [
     BROKEN,
     ids=[f"{case} {' '.join(f'{c}[{r}]={v}' for c, r, v in changes)}" for case, changes, _, _ in BROKEN],
 )
-def test_a_broken_law_is_named(
-    case: str, changes: list[tuple[str, int, int]], error: type[WALError], text: str
-) -> None:
+def test_broken_law_is_named(case: str, changes: list[tuple[str, int, int]], error: type[WALError], text: str) -> None:
     assert changed(case) == path_of(case).read_bytes()
     with pytest.raises(error, match=text):
         view_of(changed(case, *changes)).check_body()
 
 
-def test_a_name_cut_within_a_character_is_refused() -> None:
+def test_name_cut_within_a_character_is_refused() -> None:
     frame = changed("three_vchannels", ("name_len", 1, 4 + 4), ("name_len", 2, 6 - 3))
     with pytest.raises(CorruptionError, match="not UTF-8"):
         view_of(frame)
@@ -133,7 +131,7 @@ def test_two_runs_of_one_vchannel_are_refused() -> None:
 
 
 @pytest.mark.parametrize("case", ["plain", "broadcast", "time_tick"])
-def test_a_head_that_is_cut_short_says_so(case: str) -> None:
+def test_head_that_is_cut_short_says_so(case: str) -> None:
     frame = path_of(case).read_bytes()
     head = FrameView.decode(frame, lambda start, end: b"").header.head_bytes
     for length in range(head):
@@ -143,7 +141,7 @@ def test_a_head_that_is_cut_short_says_so(case: str) -> None:
 
 
 @pytest.mark.parametrize("previous", [b"", b"x" * 15, b"x" * 17])
-def test_a_term_start_of_another_length_is_damage(previous: bytes) -> None:
+def test_term_start_of_another_length_is_damage(previous: bytes) -> None:
     frame = path_of("term_start").read_bytes()
     header = FrameHeader.unpack(frame)
     data = bytearray(frame[: header.head_bytes] + previous)

@@ -52,7 +52,7 @@ def read(view: FrameView, names: set[str] | frozenset[str]) -> list[object]:
 
 
 @given(wide_plans())
-def test_a_lazy_table_gives_what_the_whole_table_gives(plan: list[Call]) -> None:
+def test_lazy_table_gives_what_the_whole_table_gives(plan: list[Call]) -> None:
     data = b"".join(encode(build(plan)[0]).buffers)
     whole = view_of(data, lazy=False)
     for names in WANTED:
@@ -143,18 +143,18 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("changes", "text"), BROKEN, ids=[text for _, text in BROKEN])
-def test_a_run_that_is_asked_for_keeps_the_laws(changes: list[tuple[str, int, int]], text: str) -> None:
+def test_run_that_is_asked_for_keeps_the_laws(changes: list[tuple[str, int, int]], text: str) -> None:
     assert len(read(view_of(changed(), lazy=True), {"a"})) == 2
     with pytest.raises(CorruptionError, match=text):
         view_of(changed(*changes), lazy=True).runs.find({"a"})
 
 
-def test_an_unknown_flag_is_a_newer_format() -> None:
+def test_unknown_flag_is_a_newer_format() -> None:
     with pytest.raises(FormatError, match="flags"):
         view_of(changed(("flags", 0, 8)), lazy=True).runs.find({"a"})
 
 
-def test_a_name_that_is_no_text_is_refused_when_it_is_read() -> None:
+def test_name_that_is_no_text_is_refused_when_it_is_read() -> None:
     place, _ = columns_of(changed())["names"]
     data = bytearray(changed())
     data[place] = 0xFF

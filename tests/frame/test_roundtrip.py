@@ -124,7 +124,7 @@ def test_only_the_blocks_of_the_run_are_fetched(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_a_frame_is_decoded_at_an_offset_of_a_larger_buffer(plan: list[Call]) -> None:
+def test_frame_is_decoded_at_an_offset_of_a_larger_buffer(plan: list[Call]) -> None:
     draft, model = build(plan)
     data = b"".join(encode(draft).buffers)
     buffer = b"before" + data + b"after"
@@ -184,7 +184,7 @@ _SIZES = st.sampled_from([0, 1, 100, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK
 
 
 @given(_SIZES, _SIZES, _SIZES, st.sampled_from([2, 3]))
-def test_a_frame_of_one_message_has_the_bytes_that_any_draft_has(
+def test_frame_of_one_message_has_the_bytes_that_any_draft_has(
     payload: int, properties: int, ext: int, message_type: int
 ) -> None:
     record = Record(bytes(payload), message_type, 0, b"p" * properties, b"e" * ext)

@@ -99,7 +99,7 @@ class KVConformance:
                 await call
         assert await contents(kv) == {}
 
-    async def test_a_str_is_no_list_of_keys_and_a_list_no_mapping(self, kv: KVBase) -> None:
+    async def test_str_is_no_list_of_keys_and_a_list_no_mapping(self, kv: KVBase) -> None:
         for call in (
             kv.multi_load("ab"),
             kv.multi_remove("ab"),
@@ -364,7 +364,7 @@ class KVConformance:
                 await save
                 assert (await take(watch, 1))[0].value == str(number)
 
-    async def test_a_watch_that_falls_behind_ends_with_an_error(self, kv: KVBase) -> None:
+    async def test_watch_that_falls_behind_ends_with_an_error(self, kv: KVBase) -> None:
         watch = await kv.watch_with_prefix("", buffer_max=3)
         await kv.multi_save({"a": "1", "b": "2"})
         await kv.multi_save({"c": "3", "d": "4"})
@@ -464,7 +464,7 @@ class KVConformance:
         await kv.close()
         assert await asyncio.gather(*saves) == [None] * 100
 
-    async def test_a_cancelled_caller_leaves_whole_operations(self, kv: KVBase) -> None:
+    async def test_cancelled_caller_leaves_whole_operations(self, kv: KVBase) -> None:
         keys = ["a", "b", "c"]
         await kv.multi_save(dict.fromkeys(keys, "-1"))
         for number in range(100):

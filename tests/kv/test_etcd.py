@@ -42,7 +42,7 @@ async def kv(etcd_address: str) -> AsyncIterator[EtcdKV]:
         yield kv
 
 
-async def test_a_prefix_larger_than_a_grpc_message_is_loaded_at_one_revision(kv: EtcdKV) -> None:
+async def test_prefix_larger_than_a_grpc_message_is_loaded_at_one_revision(kv: EtcdKV) -> None:
     values = {f"k{number:03}": f"{number}" * (300_000 // len(str(number))) for number in range(40)}
     for key, value in values.items():
         await kv.save(key, value)
@@ -76,7 +76,7 @@ async def test_pages_of_a_prefix_are_of_one_moment(kv: EtcdKV) -> None:
     assert count > 1
 
 
-async def test_a_request_that_is_too_large_says_so_and_changes_nothing(kv: EtcdKV) -> None:
+async def test_request_that_is_too_large_says_so_and_changes_nothing(kv: EtcdKV) -> None:
     await kv.save("a", "before")
     for size in (1_600_000, 3_000_000):
         with pytest.raises(InvalidArgumentError, match=r"1\.5 MiB.*nothing was changed"):
@@ -84,7 +84,7 @@ async def test_a_request_that_is_too_large_says_so_and_changes_nothing(kv: EtcdK
     assert await kv.load_with_prefix("") == (["a"], ["before"])
 
 
-async def test_a_long_value_is_swapped_although_both_do_not_fit_into_one_request(kv: EtcdKV) -> None:
+async def test_long_value_is_swapped_although_both_do_not_fit_into_one_request(kv: EtcdKV) -> None:
     one, two = "1" * 1_200_000, "2" * 1_200_000
     await kv.save("a", one)
     assert not await kv.compare_and_swap("a", two, one)
@@ -100,7 +100,7 @@ async def test_long_values_are_swapped_by_one_of_many(kv: EtcdKV) -> None:
     assert (await kv.load("a")).startswith(str(won.index(True)))
 
 
-async def test_a_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: object) -> None:
+async def test_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: object) -> None:
     from tests.servers.etcd import EtcdServer
 
     server = EtcdServer(options=["--max-txn-ops", "10"])
@@ -123,7 +123,7 @@ async def test_bytes_of_another_program_that_are_no_text_are_an_error(kv: EtcdKV
     assert await kv.load_with_prefix("") == ([], [])
 
 
-async def test_an_etcd_that_is_not_there_is_named_with_what_was_tried() -> None:
+async def test_etcd_that_is_not_there_is_named_with_what_was_tried() -> None:
     from tests.servers.process import free_ports
 
     one, two = free_ports(2)
@@ -135,7 +135,7 @@ async def test_an_etcd_that_is_not_there_is_named_with_what_was_tried() -> None:
     assert not caught.value.outcome_unknown
 
 
-async def test_the_first_of_several_members_that_answers_is_used(etcd_address: str) -> None:
+async def test_first_of_several_members_that_answers_is_used(etcd_address: str) -> None:
     from tests.servers.process import free_ports
 
     away = [f"127.0.0.1:{port}" for port in free_ports(2)]

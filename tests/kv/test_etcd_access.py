@@ -39,7 +39,7 @@ async def test_tls_with_a_client_certificate(tls_server: EtcdServer, certificate
             assert (await anext(watch)).value == "1"
 
 
-async def test_a_log_with_its_metadata_over_tls(tls_server: EtcdServer, certificates: Path, data_dir: Path) -> None:
+async def test_log_with_its_metadata_over_tls(tls_server: EtcdServer, certificates: Path, data_dir: Path) -> None:
     files = f"ca={certificates}/ca.pem&certificate={certificates}/client.pem&key={certificates}/client.key"
     async with open_wal(
         data_dir, kv=f"etcd+ssl://localhost:{tls_server.port}/{data_dir.parent.name}/meta?{files}"
@@ -48,7 +48,7 @@ async def test_a_log_with_its_metadata_over_tls(tls_server: EtcdServer, certific
         assert [info.name for info in await log.vchannels()] == ["orders"]
 
 
-async def test_a_refused_client_learns_who_refused_it_and_why(tls_server: EtcdServer, certificates: Path) -> None:
+async def test_refused_client_learns_who_refused_it_and_why(tls_server: EtcdServer, certificates: Path) -> None:
     ours = TlsFiles(
         ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key"
     )
@@ -136,7 +136,7 @@ async def test_users_may_do_what_their_roles_allow(guarded: EtcdServer, data_dir
         await log.raw_append(Message("orders", b"1"))
 
 
-async def test_an_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdServer) -> None:
+async def test_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdServer) -> None:
     """A restart forgets all tokens, as their expiry does: reads, writes, sessions and watches continue."""
     async with (
         await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv,
@@ -161,7 +161,7 @@ async def test_an_expired_token_is_renewed_by_the_call_that_meets_it(guarded: Et
             assert (await anext(watch)).value == "3"
 
 
-async def test_a_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) -> None:
+async def test_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) -> None:
     async with await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv:
         await kv.save("a", "1")
         first = await kv.calls.connection.token()
@@ -184,7 +184,7 @@ async def _is_refused(address: str, token: str) -> bool:
     return False
 
 
-async def test_a_password_for_an_etcd_without_users_is_no_harm(etcd_address: str) -> None:
+async def test_password_for_an_etcd_without_users_is_no_harm(etcd_address: str) -> None:
     async with await EtcdKV.open([etcd_address], root_path="wal-test-users", user=("app", "app-password")) as kv:
         await kv.save("a", "1")
         await kv.remove("a")

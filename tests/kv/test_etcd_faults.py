@@ -129,7 +129,7 @@ async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServ
     assert set((await kv.load_with_prefix("k/"))[1]) <= {str(number) for number in writer.acknowledged + writer.unknown}
 
 
-async def test_an_idle_watch_sees_what_was_written_while_its_connection_was_cut(server: EtcdServer, kv: EtcdKV) -> None:
+async def test_idle_watch_sees_what_was_written_while_its_connection_was_cut(server: EtcdServer, kv: EtcdKV) -> None:
     """The watch has seen no event yet: it continues at its own start, not at the revision that the store names when it comes back."""
     async with await kv.watch_with_prefix("k/") as watch:
         await asyncio.to_thread(server.kill)
@@ -144,7 +144,7 @@ async def test_an_idle_watch_sees_what_was_written_while_its_connection_was_cut(
         assert [event.value for event in await collect(watch, "k/last")] == [str(number) for number in range(1, 20)]
 
 
-async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: EtcdServer, kv: EtcdKV) -> None:
+async def test_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: EtcdServer, kv: EtcdKV) -> None:
     async with (
         await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty,
         await hasty.watch_with_prefix("") as watch,
@@ -167,7 +167,7 @@ async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: Et
         assert values in (["1"], ["1", "2"])
 
 
-async def test_a_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+async def test_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
     async with await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty:
         hasty.calls.connection.timeout_s = 0.5
@@ -220,7 +220,7 @@ async def _write_and_compact(address: str, root: str) -> None:
         await etcd_admin.compact(address, await other.store_revision())
 
 
-async def test_a_compaction_below_the_seen_revision_disturbs_no_watch(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+async def test_compaction_below_the_seen_revision_disturbs_no_watch(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
     async with await kv.watch_with_prefix("") as watch:
         for number in range(20):
@@ -261,7 +261,7 @@ async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path)
 
 
 @pytest.mark.parametrize("grown", [False, True])
-async def test_a_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *, grown: bool) -> None:
+async def test_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *, grown: bool) -> None:
     """Restores a backup; with `grown`, others write until its revision is above the one that the watch has seen."""
     server, kv = new_server, new_kv
     for number in range(10):
@@ -303,7 +303,7 @@ async def _write(address: str, changes: int) -> None:
             await other.save("b", str(number))
 
 
-async def test_an_empty_data_directory_is_told(new_server: EtcdServer) -> None:
+async def test_empty_data_directory_is_told(new_server: EtcdServer) -> None:
     server = new_server
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv, await kv.watch("a") as watch:
         for number in range(10):
@@ -409,7 +409,7 @@ async def test_closing_while_etcd_is_away_ends(new_server: EtcdServer, how: str)
         await anext(watch)
 
 
-async def test_an_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServer, data_dir: Path) -> None:
+async def test_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServer, data_dir: Path) -> None:
     server = new_server
     kv = f"etcd://{server.address}/by-dev/meta?timeout_s={WAIT_S}"
     async with open_wal(data_dir, kv=kv) as log:
@@ -438,7 +438,7 @@ async def _made(log: WALAccesser, name: str) -> None:
         await log.raw_append(Message(name, b"waits"))
 
 
-async def test_a_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:
+async def test_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:
     """A caller that was not cancelled must not get CancelledError; a long value is compared by two requests."""
     old, new = "x" * 100_000, "y" * 100_000
     root, outcomes = new_root(), set()

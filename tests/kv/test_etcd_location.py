@@ -52,7 +52,7 @@ def test_accepted_settings(text: str, location: EtcdLocation | Path) -> None:
         ("etcd://a/r?timeout_s=-1", "timeout_s=-1"),
     ],
 )
-def test_a_wrong_setting_is_refused_without_showing_a_password(text: str, says: str) -> None:
+def test_wrong_setting_is_refused_without_showing_a_password(text: str, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         parse_kv(text)
     assert "secret" not in str(caught.value)

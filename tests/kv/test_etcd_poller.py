@@ -48,7 +48,7 @@ for thread in threads:
 
 
 @pytest.mark.parametrize(("script", "said"), [(CLOSED_ON_A_LOOP, ""), (IN_TWO_THREADS, "done\n" * 3)])
-def test_the_poller_disturbs_no_loop(script: str, said: str, etcd_address: str) -> None:
+def test_poller_disturbs_no_loop(script: str, said: str, etcd_address: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", script, etcd_address, "wal-test-poller"],
         cwd=ROOT,

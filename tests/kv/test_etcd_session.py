@@ -41,7 +41,7 @@ def server(etcd_binary: Path) -> Iterator[EtcdServer]:
 # -- sessions
 
 
-async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, etcd_address: str) -> None:
+async def test_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=3) as session:
         await session.save("nodes/a", "here")
         async with asyncio.timeout(WAIT_S):
@@ -60,7 +60,7 @@ async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV,
     await session.close()
 
 
-async def test_the_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: str) -> None:
+async def test_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=6) as session:
         guarded = asyncio.ensure_future(session.guard(asyncio.Event().wait()))
         await etcd_admin.revoke(etcd_address, session.lease)
@@ -71,7 +71,7 @@ async def test_the_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: st
         assert not session.alive
 
 
-async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
+async def test_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
     """The owner does not have to wait until the lease has expired."""
     broken = False
 
@@ -89,7 +89,7 @@ async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
     await session.close()
 
 
-async def test_a_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address: str) -> None:
+async def test_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=60) as session:
         await etcd_admin.revoke(etcd_address, session.lease)
         with pytest.raises(SessionLostError):
@@ -97,7 +97,7 @@ async def test_a_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_addre
         assert isinstance(session.error, SessionLostError)
 
 
-async def test_the_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
+async def test_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
     """Freezes etcd, so that no renewal comes through, until the owner knows: the lease must still be there."""
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv:
         session = await kv.session(ttl_s=3)
@@ -115,7 +115,7 @@ async def test_the_owner_is_told_before_anybody_else_can_see_the_lease_expire(se
             await session.save("a", "still mine")
 
 
-async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> None:
+async def test_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> None:
     async with (
         await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv,
         await kv.session(ttl_s=12) as session,
@@ -130,7 +130,7 @@ async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -
         assert await kv.load("a") == "mine"
 
 
-async def test_a_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
+async def test_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
     """A machine slept: no timer of the loop has run, and `alive` must not return True."""
     now = 1000.0
     session = await EtcdSession.open(kv.calls, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
@@ -170,7 +170,7 @@ async def test_guard_gives_results_and_errors_and_cancels_with_its_caller(kv: Et
         assert session.alive
 
 
-async def test_a_ttl_that_leaves_no_time_is_refused(kv: EtcdKV) -> None:
+async def test_ttl_that_leaves_no_time_is_refused(kv: EtcdKV) -> None:
     for ttl_s in (0, -1, 1.9, float("nan")):
         with pytest.raises(InvalidArgumentError, match="ttl_s"):
             await kv.session(ttl_s=ttl_s)
@@ -212,7 +212,7 @@ async def test_one_leads_at_a_time_in_the_order_of_candidature(kv: EtcdKV, etcd_
     assert await EtcdElection(kv, "coordinator").leader() is None
 
 
-async def test_a_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_address: str) -> None:
+async def test_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_address: str) -> None:
     election = EtcdElection(kv, "coordinator")
     async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two:
         old = await election.campaign("old", one)
@@ -238,7 +238,7 @@ async def test_a_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_
         assert (await election.leader()) == leader
 
 
-async def test_a_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
+async def test_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
     election = EtcdElection(kv, "coordinator")
     async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two, await kv.session(ttl_s=6) as three:
         leadership = await election.campaign("leader", one)
@@ -347,7 +347,7 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
     assert set(written) <= set(wins)
 
 
-async def test_a_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> None:
+async def test_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> None:
     """Freezes etcd, so that it is unknown whether the candidate's key was put, and no call can remove it: the session ends, and so does the
     key."""
     root = new_root()
@@ -376,7 +376,7 @@ async def test_a_candidate_of_unknown_outcome_never_leads(server: EtcdServer) ->
             await session.close()
 
 
-async def test_a_candidate_that_gives_up_while_etcd_does_not_answer_leaves_none(server: EtcdServer) -> None:
+async def test_candidate_that_gives_up_while_etcd_does_not_answer_leaves_none(server: EtcdServer) -> None:
     root = new_root()
     async with (
         await EtcdKV.open([server.address], root_path=root, timeout_s=5) as kv,

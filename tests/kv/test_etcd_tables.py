@@ -76,7 +76,7 @@ def test_generated_code_is_of_the_proto_that_lies_beside_it() -> None:
 
 
 @given(prefix=texts, key=texts.filter(bool))
-def test_a_range_holds_exactly_the_keys_of_its_prefix(prefix: str, key: str) -> None:
+def test_range_holds_exactly_the_keys_of_its_prefix(prefix: str, key: str) -> None:
     first, end = range_of(prefix)
     inside = first <= key.encode() and (end == b"\0" or key.encode() < end)
     assert inside == key.startswith(prefix)
@@ -116,7 +116,7 @@ def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> No
         (12, "unknown service", Refusal.WRONG, InvalidArgumentError, InvalidArgumentError),
     ],
 )  # fmt: skip
-def test_the_meaning_of_each_status(
+def test_meaning_of_each_status(
     code: int, text: str, refusal: Refusal, reading: type[Exception], writing: type[Exception]
 ) -> None:
     assert classify(code, text) is refusal
@@ -139,7 +139,7 @@ def event(revision: int, key: str) -> WatchEvent:
     cuts=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1),
     start=st.integers(1, 5),
 )
-def test_a_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
+def test_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
     sizes: list[int], cuts: list[tuple[int, bool]], start: int
 ) -> None:
     """The model is a store with `sizes[n]` events in revision n+1, and streams that deliver some events and then may break."""

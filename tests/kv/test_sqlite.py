@@ -107,7 +107,7 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
         number = found + 1
 
 
-async def test_a_failing_statement_undoes_its_operation_and_harms_no_other(path: Path) -> None:
+async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: Path) -> None:
     await refuse_poison(path)
     async with await SqliteKV.open(path) as kv, await kv.watch_with_prefix("") as watch:
         await kv.save("a", "before")
@@ -174,7 +174,7 @@ asyncio.run(main())
 """
 
 
-def test_a_failed_write_is_final_for_this_opening(path: Path) -> None:
+def test_failed_write_is_final_for_this_opening(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED_WRITER, str(path)],
         cwd=ROOT,
@@ -198,7 +198,7 @@ def test_a_failed_write_is_final_for_this_opening(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"certainly no sqlite file" * 100, b"\0" * 4096, b"SQLite format 3"])
-async def test_a_file_that_is_not_sqlite(path: Path, wrong: bytes) -> None:
+async def test_file_that_is_not_sqlite(path: Path, wrong: bytes) -> None:
     make(path, wrong)
     with pytest.raises(FormatError, match="file of its own"):
         await SqliteKV.open(path)
@@ -206,7 +206,7 @@ async def test_a_file_that_is_not_sqlite(path: Path, wrong: bytes) -> None:
     await threads_end()
 
 
-async def test_a_sqlite_file_of_another_application(path: Path) -> None:
+async def test_sqlite_file_of_another_application(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value TEXT)")
     connection.close()
@@ -216,7 +216,7 @@ async def test_a_sqlite_file_of_another_application(path: Path) -> None:
     assert content(path) == before
 
 
-async def test_a_file_of_a_newer_version(path: Path) -> None:
+async def test_file_of_a_newer_version(path: Path) -> None:
     await (await SqliteKV.open(path)).close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 2")
@@ -225,7 +225,7 @@ async def test_a_file_of_a_newer_version(path: Path) -> None:
         await SqliteKV.open(path)
 
 
-async def test_a_damaged_file_is_an_error(path: Path) -> None:
+async def test_damaged_file_is_an_error(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         await kv.multi_save({f"k{number:04}": "v" * 200 for number in range(1000)})
     sound = content(path)
@@ -238,7 +238,7 @@ async def test_a_damaged_file_is_an_error(path: Path) -> None:
             await kv.save("a", "1")
 
 
-async def test_an_empty_file_is_a_new_kv(path: Path) -> None:
+async def test_empty_file_is_a_new_kv(path: Path) -> None:
     make(path, b"")
     async with await SqliteKV.open(path) as kv:
         await kv.save("a", "1")
@@ -276,14 +276,14 @@ async def test_concurrent_calls_share_commits_and_keep_their_order(path: Path) -
         assert kv.statistics().revision == 1000
 
 
-async def test_a_read_sees_what_was_written_before_it(path: Path) -> None:
+async def test_read_sees_what_was_written_before_it(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         for number in range(20):
             save, load = kv.save("a", str(number)), kv.load("a")
             assert await asyncio.gather(save, load) == [None, str(number)]
 
 
-async def test_the_inbox_is_bounded(path: Path) -> None:
+async def test_inbox_is_bounded(path: Path) -> None:
     async with await SqliteKV.open(path, waiting_max=10) as kv:
         answers = await asyncio.gather(*(kv.save(f"k{number:02}", "v") for number in range(15)), return_exceptions=True)
         assert answers[:10] == [None] * 10
@@ -291,7 +291,7 @@ async def test_the_inbox_is_bounded(path: Path) -> None:
         assert (await kv.load_with_prefix(""))[0] == [f"k{number:02}" for number in range(10)]
 
 
-async def test_the_loop_is_never_blocked(path: Path) -> None:
+async def test_loop_is_never_blocked(path: Path) -> None:
     with blockbuster_ctx():
         async with await SqliteKV.open(path) as kv, await kv.watch("a") as watch:
             await kv.multi_save({"a": "1", "b": "2"})
@@ -315,7 +315,7 @@ async def test_cancelling_the_opening_leaves_no_owner(path: Path) -> None:
         await kv.save("a", "1")
 
 
-async def test_a_kv_dropped_unclosed_warns_and_releases_the_file(path: Path) -> None:
+async def test_kv_dropped_unclosed_warns_and_releases_the_file(path: Path) -> None:
     holder = [await SqliteKV.open(path)]
     await holder[0].save("a", "1")
     with pytest.warns(ResourceWarning, match="was not closed"):
@@ -347,7 +347,7 @@ def test_another_loop_is_refused_and_a_dead_loop_frees_the_file(path: Path) -> N
     assert asyncio.run(reopen()) == "1"
 
 
-async def test_a_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No call waits for ever: neither an earlier nor a later one, nor a close."""
     defect = MemoryError("no memory")
 

@@ -30,7 +30,7 @@ def test_keys_are_ordered_as_their_bytes(keys: list[str]) -> None:
     assert sorted(keys) == sorted(keys, key=str.encode)
 
 
-async def test_the_first_end_stands() -> None:
+async def test_first_end_stands() -> None:
     ended: list[Watch] = []
     watch = Watch("key 'a'", buffer_max=2, on_end=ended.append)
     watch.feed([event(1), event(2)])

@@ -115,13 +115,13 @@ def test_time_ticks_round_trip(has_event: bool) -> None:
     assert state(received) == state(tick)
 
 
-def test_the_encodings_of_a_message_to_append() -> None:
+def test_encodings_of_a_message_to_append() -> None:
     wire = to_wire(Message("orders", b"paid", message_type=MessageType.FLUSH_ALL, properties={"a": "b"}))
     assert wire.payload == b"paid"
     assert dict(wire.properties) == {"a": "b", "_v": "2", "_t": "37", "_vc": "orders"}
 
 
-def test_the_encodings_of_a_delivered_message() -> None:
+def test_encodings_of_a_delivered_message() -> None:
     message = ImmutableMessage(
         Origin("p", 1, 4096),
         3,
@@ -144,7 +144,7 @@ def test_the_encodings_of_a_delivered_message() -> None:
     }
 
 
-def test_a_message_of_the_whole_pchannel_has_no_vchannel() -> None:
+def test_message_of_the_whole_pchannel_has_no_vchannel() -> None:
     wire = to_wire(ImmutableMessage(Origin("p", 1, 4096), 3, 1, "", b"", int(MessageType.ALTER_WAL)))
     assert "_vc" not in wire.properties
     with pytest.raises(InvalidArgumentError, match=r"'_(tt|lcs)'"):
@@ -155,13 +155,13 @@ def test_a_message_of_the_whole_pchannel_has_no_vchannel() -> None:
         message_from_wire(wire)
 
 
-def test_a_keepalive_that_never_expires_is_minus_one() -> None:
+def test_keepalive_that_never_expires_is_minus_one() -> None:
     message = ImmutableMessage(Origin("p", 1, 0), 0, 1, "v", b"", txn_context=TxnContext(1, math.inf))
     proto = wire_pb2.TxnContext.FromString(base64.b64decode(to_wire(message).properties["_tx"]))
     assert proto.keepalive_milliseconds == -1
 
 
-def test_the_field_numbers_are_the_contract() -> None:
+def test_field_numbers_are_the_contract() -> None:
     fields = {
         f"{message.name}.{field.name}": (field.number, field.type, field.is_repeated)
         for message in wire_pb2.DESCRIPTOR.message_types_by_name.values()
@@ -221,7 +221,7 @@ BAD_RESOURCE_KEY = base64.b64encode(b"\x1a\x03\x12\x01k").decode()
         *(({key: "x"}, key) for key in ("_btt", "_wt", "_h", "_rh", "_ch", "_np", "_pcl", "_ur", "_tc", "_ik", "_puc", "_")),
     ],
 )  # fmt: skip
-def test_a_malformed_delivered_message_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
+def test_malformed_delivered_message_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
     fields = {name: value for name, value in (DELIVERED | changed).items() if value is not None}
     with pytest.raises(InvalidArgumentError, match=f"^property '{key}' ") as caught:
         immutable_from_wire(MESSAGE_ID, wire_pb2.Message(properties=fields))
@@ -239,7 +239,7 @@ def test_a_malformed_delivered_message_is_refused_by_its_key(changed: dict[str, 
         *(({key: ""}, key) for key in ("_tt", "_lc", "_lcs", "_tx", "_bh", "_h", "_mine")),
     ],
 )
-def test_a_malformed_message_to_append_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
+def test_malformed_message_to_append_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
     fields = {
         name: value for name, value in ({"_v": "2", "_t": "2", "_vc": "v"} | changed).items() if value is not None
     }
@@ -247,7 +247,7 @@ def test_a_malformed_message_to_append_is_refused_by_its_key(changed: dict[str, 
         message_from_wire(wire_pb2.Message(properties=fields))
 
 
-def test_the_last_confirmed_id_may_be_spelled_out() -> None:
+def test_last_confirmed_id_may_be_spelled_out() -> None:
     fields = {**DELIVERED, "_lc": str(MESSAGE_ID)}
     del fields["_lcs"]
     assert immutable_from_wire(MESSAGE_ID, wire_pb2.Message(properties=fields)).last_confirmed == MESSAGE_ID
@@ -273,7 +273,7 @@ def test_any_wire_message_is_understood_or_refused(changed: dict[str, str], payl
             assert decode(to_wire(message)).payload == payload
 
 
-def test_a_stored_property_with_a_reserved_key_is_not_sent() -> None:
+def test_stored_property_with_a_reserved_key_is_not_sent() -> None:
     message = ImmutableMessage(Origin("p", 1, 0), 0, 1, "v", b"", 2, encode_properties({"_tt": "zzz"}))
     with pytest.raises(InvalidArgumentError, match=r"^property '_tt' "):
         to_wire(message)
@@ -289,19 +289,19 @@ def test_a_stored_property_with_a_reserved_key_is_not_sent() -> None:
         TxnContext(1, 1e300),
     ],
 )
-def test_a_context_that_the_wire_cannot_hold(context: TxnContext) -> None:
+def test_context_that_the_wire_cannot_hold(context: TxnContext) -> None:
     with pytest.raises(InvalidArgumentError, match="has no wire form"):
         to_wire(ImmutableMessage(Origin("p", 1, 0), 0, 1, "v", b"", txn_context=context))
 
 
 @pytest.mark.parametrize("tick", [-1, 1 << 64])
-def test_a_tick_that_the_wire_cannot_hold(tick: int) -> None:
+def test_tick_that_the_wire_cannot_hold(tick: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{tick} has no wire form"):
         to_wire(ImmutableMessage(Origin("p", 1, 0), 0, tick, "v", b""))
 
 
 @pytest.mark.parametrize("broadcast_id", [-1, 1 << 64])
-def test_a_broadcast_id_that_the_wire_cannot_hold(broadcast_id: int) -> None:
+def test_broadcast_id_that_the_wire_cannot_hold(broadcast_id: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"broadcast id {broadcast_id} has no wire form"):
         to_wire(ImmutableMessage(Origin("p", 1, 0), 0, 1, "v", b"", broadcast=BroadcastHeader(broadcast_id, ("v",))))
 

@@ -84,20 +84,20 @@ def test_transactions_round_trip(txn: ImmutableTxnMessage) -> None:
     assert [state(body) for body in received.messages] == [state(body) for body in txn.messages]
 
 
-def test_the_parts_are_in_order_and_share_one_tick() -> None:
+def test_parts_are_in_order_and_share_one_tick() -> None:
     parts = txn_to_wire(transaction())
     assert [wire.properties["_t"] for _, wire in parts] == ["900", "2", "2", "901"]
     assert {(wire.properties["_tt"], wire.properties["_tx"]) for _, wire in parts} == {("2r", "CAcQ3As=")}
     assert [message_id.index for message_id, _ in parts] == [3, 3, 4, 5]
 
 
-def test_an_empty_transaction_has_a_begin_and_a_commit() -> None:
+def test_empty_transaction_has_a_begin_and_a_commit() -> None:
     parts = txn_to_wire(transaction(bodies=0))
     assert [wire.properties["_t"] for _, wire in parts] == ["900", "901"]
     assert txn_from_wire(parts).messages == ()
 
 
-def test_a_transaction_is_never_sent_as_one_message() -> None:
+def test_transaction_is_never_sent_as_one_message() -> None:
     txn = transaction()
     with pytest.raises(InvalidArgumentError, match="send the parts that txn_to_wire"):
         to_wire(txn)
@@ -158,14 +158,14 @@ def test_parts_that_are_not_one_whole_transaction_are_refused(case: str) -> None
         txn_from_wire(BROKEN[case](*parts_of()))
 
 
-def test_a_commit_without_a_header_names_the_key() -> None:
+def test_commit_without_a_header_names_the_key() -> None:
     begin, one, two, (commit_id, commit) = parts_of()
     del commit.properties["_h"]
     with pytest.raises(InvalidArgumentError, match=r"^property '_h' "):
         txn_from_wire([begin, one, two, (commit_id, commit)])
 
 
-def test_a_transaction_without_a_context_is_refused() -> None:
+def test_transaction_without_a_context_is_refused() -> None:
     txn = ImmutableTxnMessage(
         ORIGIN, 5, 99, "v", b"", int(MessageType.TXN), b"", messages=(), vchannels=("v",), _first_index=5
     )
@@ -173,7 +173,7 @@ def test_a_transaction_without_a_context_is_refused() -> None:
         txn_to_wire(txn)
 
 
-def test_a_body_of_another_transaction_is_not_sent() -> None:
+def test_body_of_another_transaction_is_not_sent() -> None:
     txn = transaction()
     alien = ImmutableMessage(ORIGIN, 4, 98, "v", b"", 2, b"", CONTEXT)
     broken = ImmutableTxnMessage(

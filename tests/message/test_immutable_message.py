@@ -20,7 +20,7 @@ ORIGIN = Origin("p_0", 0xABC, 8192)
 TICK = (1_700_000_000_123 << 18) + 5
 
 
-def test_a_plain_message() -> None:
+def test_plain_message() -> None:
     stored = encode_properties({"ключ": "v"})
     message = ImmutableMessage(ORIGIN, 3, TICK, "orders", b"paid", int(MessageType.DELETE), stored)
     assert message.message_id == message.last_confirmed == MessageID("p_0", 0xABC, 8192, 3)
@@ -44,11 +44,11 @@ def test_defaults_are_an_insert_without_properties() -> None:
     assert message.estimate_size() == 4
 
 
-def test_a_type_of_a_newer_version_is_unknown() -> None:
+def test_type_of_a_newer_version_is_unknown() -> None:
     assert ImmutableMessage(ORIGIN, 0, TICK, "orders", b"", 555).message_type is MessageType.UNKNOWN
 
 
-def test_a_copy_of_a_broadcast_carries_its_header() -> None:
+def test_copy_of_a_broadcast_carries_its_header() -> None:
     header = BroadcastHeader(9, ("a", "b"))
     assert ImmutableMessage(ORIGIN, 0, TICK, "a", b"", broadcast=header).broadcast is header
 
@@ -60,7 +60,7 @@ def test_delivered_messages_are_immutable() -> None:
             setattr(message, name, None)
 
 
-def test_a_transaction() -> None:
+def test_transaction() -> None:
     context = TxnContext(7, 10.0)
     bodies = tuple(
         ImmutableMessage(ORIGIN, index, TICK, "orders", b"abc", 2, encode_properties({"a": "b"}), context)
@@ -78,7 +78,7 @@ def test_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("has_event", [True, False])
-def test_a_time_tick_has_the_id_of_the_event_before_it(has_event: bool) -> None:
+def test_time_tick_has_the_id_of_the_event_before_it(has_event: bool) -> None:
     tick = TimeTickMessage(ORIGIN, 3, TICK, "", b"", int(MessageType.TIME_TICK), has_event=has_event)
     assert tick.message_id == tick.last_confirmed == (MessageID("p_0", 0xABC, 8192, 3) if has_event else None)
     assert tick.message_type is MessageType.TIME_TICK

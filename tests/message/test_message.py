@@ -25,24 +25,24 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", bytearray(b"x"), memoryview(b"x"), None, 7, type("B", (bytes,), {})(b"x")])
-def test_a_payload_is_bytes(payload: object) -> None:
+def test_payload_is_bytes(payload: object) -> None:
     with pytest.raises(TypeError, match=f"not {type(payload).__name__}: convert it with bytes"):
         Message("v", payload)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("vchannel", [b"v", None, 7])
-def test_a_vchannel_is_text(vchannel: object) -> None:
+def test_vchannel_is_text(vchannel: object) -> None:
     with pytest.raises(TypeError, match=f"vchannel must be a str, not {type(vchannel).__name__}"):
         Message(vchannel, b"")  # type: ignore[arg-type]
 
 
-def test_an_empty_vchannel_is_refused() -> None:
+def test_empty_vchannel_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="vchannel is empty: name the vchannel"):
         Message("", b"")
 
 
 @pytest.mark.parametrize("message_type", [2, "INSERT", None, True])
-def test_a_message_type_is_a_message_type(message_type: object) -> None:
+def test_message_type_is_a_message_type(message_type: object) -> None:
     with pytest.raises(TypeError, match=f"must be a MessageType, not {message_type!r}"):
         Message("v", b"", message_type=message_type)  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def test_arguments_past_the_payload_are_keywords() -> None:
         Message("v", b"", MessageType.DELETE)  # type: ignore[misc]
 
 
-def test_a_message_is_immutable() -> None:
+def test_message_is_immutable() -> None:
     message = Message("v", b"")
     for name in ("vchannel", "payload", "message_type", "properties"):
         with pytest.raises(AttributeError):
@@ -92,7 +92,7 @@ def test_a_message_is_immutable() -> None:
 
 
 @pytest.mark.parametrize("before", [{}, {"a": "b"}])
-def test_the_callers_mapping_is_copied(before: dict[str, str]) -> None:
+def test_callers_mapping_is_copied(before: dict[str, str]) -> None:
     mine = dict(before)
     message = Message("v", b"", properties=mine)
     mine["_tt"] = "1"
@@ -100,7 +100,7 @@ def test_the_callers_mapping_is_copied(before: dict[str, str]) -> None:
     assert Message("v", b"").properties is not Message("v", b"").properties
 
 
-def test_the_same_object_can_be_used_again() -> None:
+def test_same_object_can_be_used_again() -> None:
     message = Message("v", b"x", properties={"a": "b"})
     before = copy.deepcopy(message)
     assert [message, message] == [before, before]

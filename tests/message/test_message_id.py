@@ -45,7 +45,7 @@ def test_text_and_bytes_are_inverse(message_id: MessageID) -> None:
     assert MessageID.from_bytes(bytes(message_id)) == message_id
 
 
-def test_the_bytes_are_those_of_the_public_contract() -> None:
+def test_bytes_are_those_of_the_public_contract() -> None:
     message_id = MessageID("orders", 0xA1, 4096, 7)
     assert bytes(message_id) == b"\x01\x06orders" + struct.pack(">QQI", 0xA1, 4096, 7)
     assert str(message_id) == "orders:a1:4096:7"
@@ -72,7 +72,7 @@ def test_ids_of_different_logs_have_no_order(compare, other: MessageID) -> None:
         compare(message_id, 5)
 
 
-def test_an_id_is_immutable_and_hashable() -> None:
+def test_id_is_immutable_and_hashable() -> None:
     message_id = MessageID("p", 1, 5, 0)
     with pytest.raises(AttributeError):
         message_id.index = 1  # type: ignore[misc]
@@ -155,6 +155,6 @@ def test_from_bytes_of_a_wrong_type(wrong: object) -> None:
         (MessageID("p", 1, 2, 3, 9), "form=9"),
     ],
 )
-def test_an_id_that_no_bytes_can_hold(message_id: MessageID, shown: str) -> None:
+def test_id_that_no_bytes_can_hold(message_id: MessageID, shown: str) -> None:
     with pytest.raises(InvalidArgumentError, match=shown):
         bytes(message_id)

@@ -34,7 +34,7 @@ def test_no_bytes_are_no_properties() -> None:
     assert decode_properties(b"") == {}
 
 
-def test_the_stored_form_is_a_messagepack_map() -> None:
+def test_stored_form_is_a_messagepack_map() -> None:
     assert encode_properties({"a": "é"}) == b"\x81\xa1a\xa2\xc3\xa9"
 
 
@@ -89,7 +89,7 @@ def test_headers_round_trip_without_the_names_of_their_copies(names: list[str], 
 
 
 @pytest.mark.parametrize("copies", [[], ["b"]])
-def test_a_header_with_other_copies_is_damage(copies: list[str]) -> None:
+def test_header_with_other_copies_is_damage(copies: list[str]) -> None:
     stored = BroadcastHeader(7, ("a", "b", "c", "d")).to_bytes(["b", "d"])
     with pytest.raises(CorruptionError, match="a broadcast header names 2 vchannels beside"):
         BroadcastHeader.from_bytes(stored, copies)
@@ -121,7 +121,7 @@ def test_any_bytes_are_a_header_or_damage(stored: bytes) -> None:
 
 
 @pytest.mark.parametrize(("domain", "key"), [("", "k"), ("d", ""), ("", "")])
-def test_a_resource_key_names_domain_and_key(domain: str, key: str) -> None:
+def test_resource_key_names_domain_and_key(domain: str, key: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must not be empty"):
         ResourceKey(domain, key)
 
@@ -134,6 +134,6 @@ def test_shared_is_a_keyword_and_a_bool() -> None:
 
 
 @pytest.mark.parametrize(("domain", "key"), [(1, "k"), ("d", b"k")])
-def test_a_resource_key_is_text(domain: object, key: object) -> None:
+def test_resource_key_is_text(domain: object, key: object) -> None:
     with pytest.raises(TypeError, match="takes two str"):
         ResourceKey(domain, key)  # type: ignore[arg-type]

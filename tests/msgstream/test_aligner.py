@@ -88,7 +88,7 @@ def test_packs_are_those_of_the_model(logs: list[list[Event]], seed: int) -> Non
 
 
 @given(LOGS, st.integers(0, 1 << 16))
-def test_a_restart_at_any_pack_continues_exactly_after_it(logs: list[list[Event]], seed: int) -> None:
+def test_restart_at_any_pack_continues_exactly_after_it(logs: list[list[Event]], seed: int) -> None:
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], seed)
     packs = feeder.packs()
     for at, pack in enumerate(packs):
@@ -99,7 +99,7 @@ def test_a_restart_at_any_pack_continues_exactly_after_it(logs: list[list[Event]
 
 
 @given(LOGS, st.integers(0, 1 << 16))
-def test_an_id_is_handled_once_and_never_one_that_is_still_needed(logs: list[list[Event]], seed: int) -> None:
+def test_id_is_handled_once_and_never_one_that_is_still_needed(logs: list[list[Event]], seed: int) -> None:
     """Every message acknowledged with a pack is before its end positions, or was delivered in it or an earlier one."""
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], seed)
     handled: Counter[tuple[str, bytes]] = Counter()
@@ -125,12 +125,12 @@ def test_late_messages_are_those_at_or_below_the_tick_before_them() -> None:
     assert feeder.late == [3, 5]
 
 
-def test_a_message_that_spans_a_tick_comes_with_the_pack_of_its_end() -> None:
+def test_message_that_spans_a_tick_comes_with_the_pack_of_its_end() -> None:
     feeder = Feeder([channel_of(0, [(1, 9), (2, 2), 5, 10])], 0)
     assert seen(feeder.packs()) == [(0, 5, [2]), (5, 10, [1])]
 
 
-def test_a_message_that_was_sent_twice_is_delivered_once() -> None:
+def test_message_that_was_sent_twice_is_delivered_once() -> None:
     log = [
         row(1, 1, id=7),
         row(2, 2, id=7, source_id=1),
@@ -147,7 +147,7 @@ def test_a_message_that_was_sent_twice_is_delivered_once() -> None:
     assert [[number(msg) for msg in pack.msgs] for pack in packs] == [[1, 2, 3, 3], [4]]
 
 
-def test_the_same_id_in_two_channels_is_two_messages() -> None:
+def test_same_id_in_two_channels_is_two_messages() -> None:
     """A broadcast gives each channel its copy, and rows of one message may go to several channels."""
     logs = [[row(1, 1, id=7), tick(5)], [row(1, 1, id=7), tick(5)]]
     for index, log in enumerate(logs):

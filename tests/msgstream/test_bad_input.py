@@ -116,13 +116,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "good"), GOOD, ids=[kind.__name__ for kind, _ in GOOD])
-def test_the_good_values_are_accepted(kind: type[TsMsg], good: dict[str, Any]) -> None:
+def test_good_values_are_accepted(kind: type[TsMsg], good: dict[str, Any]) -> None:
     message = kind(**good)
     assert kind.unmarshal(message.marshal()) == message
 
 
 @pytest.mark.parametrize(("kind", "good", "field", "value", "error"), CASES)
-def test_a_constructor_refuses_a_wrong_value_by_name(
+def test_constructor_refuses_a_wrong_value_by_name(
     kind: type[TsMsg], good: dict[str, Any], field: str, value: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as raised:
@@ -142,7 +142,7 @@ def test_marshal_refuses_it_if_it_was_assigned(
         message.marshal()
 
 
-def test_a_wrong_number_in_a_long_column_is_named_by_its_index() -> None:
+def test_wrong_number_in_a_long_column_is_named_by_its_index() -> None:
     with pytest.raises(InvalidArgumentError, match=r"row_ids\[99\]"):
         InsertMsg([1] * 100, [*range(99), 1 << 63], [b""] * 100)
 
@@ -170,7 +170,7 @@ def test_set_ts_is_checked(wrong: int) -> None:
         ({"timestamp": "1"}, TypeError),
     ],
 )
-def test_a_position_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
+def test_position_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
     (name,) = fields
     with pytest.raises(error, match=name):
         MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
@@ -193,12 +193,12 @@ def test_positions_are_values() -> None:
         ({"end_ts": 1 << 64}, InvalidArgumentError),
     ],
 )
-def test_a_pack_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
+def test_pack_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match="|".join(fields)):
         MsgPack(**{"msgs": []} | fields)
 
 
-def test_a_pack_has_the_interval_of_its_messages() -> None:
+def test_pack_has_the_interval_of_its_messages() -> None:
     pack = MsgPack([InsertMsg([3, 9], [1, 2], [b"", b""]), TimeTickMsg(5)])
     assert (pack.begin_ts, pack.end_ts) == (3, 9)
     assert (MsgPack([]).begin_ts, MsgPack([]).end_ts) == (0, 0)

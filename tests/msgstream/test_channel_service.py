@@ -44,7 +44,7 @@ async def test_channels_are_described_in_the_order_asked_for(service: ChannelSer
     assert await service.describe_channels([]) == []
 
 
-async def test_a_destroyed_channel_is_gone_and_its_name_does_not_come_back(service: ChannelService) -> None:
+async def test_destroyed_channel_is_gone_and_its_name_does_not_come_back(service: ChannelService) -> None:
     names = await service.create_channels(OWNER, 3)
     await service.destroy_channels(names[:2])
     assert [one.channel_name for one in await service.describe_channels()] == names[2:]
@@ -54,7 +54,7 @@ async def test_a_destroyed_channel_is_gone_and_its_name_does_not_come_back(servi
         await service.destroy_channels(names[:1])
 
 
-async def test_an_unknown_name_changes_nothing(service: ChannelService) -> None:
+async def test_unknown_name_changes_nothing(service: ChannelService) -> None:
     names = await service.create_channels(OWNER, 2)
     for call in (service.destroy_channels, service.describe_channels):
         with pytest.raises(ChannelNotExistError, match="'channel-999'"):
@@ -116,7 +116,7 @@ async def test_bad_names_are_refused(service: ChannelService, names: Any, error:
             await call(names)
 
 
-async def test_a_record_that_is_none_is_corruption(kv: KVBase, service: ChannelService) -> None:
+async def test_record_that_is_none_is_corruption(kv: KVBase, service: ChannelService) -> None:
     (name,) = await service.create_channels(OWNER)
     await kv.save(f"channels/{name}", "not json")
     with pytest.raises(CorruptionError, match=name):
@@ -124,7 +124,7 @@ async def test_a_record_that_is_none_is_corruption(kv: KVBase, service: ChannelS
     await service.destroy_channels([name])
 
 
-async def test_a_closed_kv_says_so(kv: KVBase, service: ChannelService) -> None:
+async def test_closed_kv_says_so(kv: KVBase, service: ChannelService) -> None:
     await kv.close()
     with pytest.raises(ClosedError):
         await service.describe_channels()

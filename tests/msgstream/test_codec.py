@@ -14,7 +14,7 @@ from wal.msgstream import msg_pb2 as wire
 
 @pytest.mark.parametrize("msg_type", TYPES)
 @given(data=st.data())
-def test_a_message_comes_back_as_it_was(msg_type: MsgType, data: st.DataObject) -> None:
+def test_message_comes_back_as_it_was(msg_type: MsgType, data: st.DataObject) -> None:
     message = data.draw(of_type(msg_type))
     encoded = message.marshal()
     read = UnmarshalDispatcher().unmarshal(encoded)
@@ -30,7 +30,7 @@ def test_there_are_52_types_beside_undefined() -> None:
 
 
 @given(inserts())
-def test_a_message_is_protobuf_as_msg_proto_says(message: InsertMsg) -> None:
+def test_message_is_protobuf_as_msg_proto_says(message: InsertMsg) -> None:
     read = wire.InsertMsg.FromString(message.marshal())
     base = read.base
     assert (base.msg_type, base.msg_id, base.timestamp) == (MsgType.INSERT, message.id, message.timestamp)
@@ -41,7 +41,7 @@ def test_a_message_is_protobuf_as_msg_proto_says(message: InsertMsg) -> None:
     assert InsertMsg.unmarshal(read.SerializeToString()) == message
 
 
-def test_the_numbers_of_the_base_are_fixed() -> None:
+def test_numbers_of_the_base_are_fixed() -> None:
     """A stream outlives the code: these bytes were written by the first version."""
     message = OpaqueMsg(
         MsgType.FLUSH,
@@ -65,12 +65,12 @@ def test_fields_that_a_later_version_adds_are_ignored() -> None:
     assert InsertMsg.unmarshal(encoded + b"\xa2\x06\x05later") == InsertMsg([1], [2], [b"x"])
 
 
-def test_the_type_may_stand_anywhere_in_the_base() -> None:
+def test_type_may_stand_anywhere_in_the_base() -> None:
     last = b"\n\x05\x10\x07\x08\x92\x03"  # id 7, then type 402
     assert UnmarshalDispatcher().unmarshal(last) == OpaqueMsg(MsgType.FLUSH, id=7)
 
 
-def test_a_base_with_two_types_is_not_read_as_the_first() -> None:
+def test_base_with_two_types_is_not_read_as_the_first() -> None:
     """Protobuf takes the last value of a field; the first one chooses what reads the message."""
     row = InsertMsg([1], [2], [b"x"]).marshal_body()
     with pytest.raises(InvalidArgumentError, match="401"):
@@ -95,7 +95,7 @@ def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
 
 @pytest.mark.parametrize("msg_type", TYPES)
 @given(data=st.data())
-def test_a_damaged_message_raises_nothing_else(msg_type: MsgType, data: st.DataObject) -> None:
+def test_damaged_message_raises_nothing_else(msg_type: MsgType, data: st.DataObject) -> None:
     encoded = bytearray(data.draw(of_type(msg_type)).marshal())
     for _ in range(data.draw(st.integers(0, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
@@ -109,7 +109,7 @@ def test_a_damaged_message_raises_nothing_else(msg_type: MsgType, data: st.DataO
 
 
 @given(messages, st.data())
-def test_a_message_that_is_cut_in_its_base_is_refused(message: TsMsg, data: st.DataObject) -> None:
+def test_message_that_is_cut_in_its_base_is_refused(message: TsMsg, data: st.DataObject) -> None:
     encoded = message.marshal()
     header = encoded.index(wire.MsgBase.FromString(_base(encoded)).SerializeToString(deterministic=True))
     cut = data.draw(st.integers(0, header + len(_base(encoded)) - 1))
@@ -132,7 +132,7 @@ def _end(encoded: bytes) -> int:
 
 
 @given(bases, st.lists(u64, min_size=1, max_size=5))
-def test_the_timestamps_of_rows_are_those_of_the_message(base: dict[str, object], timestamps: list[int]) -> None:
+def test_timestamps_of_rows_are_those_of_the_message(base: dict[str, object], timestamps: list[int]) -> None:
     message = InsertMsg(timestamps, [0] * len(timestamps), [b""] * len(timestamps))
     assert (message.begin_ts, message.end_ts) == (min(timestamps), max(timestamps))
 
@@ -148,21 +148,21 @@ def test_set_ts_moves_the_whole_message_and_stays_on_the_wire(msg_type: MsgType)
         assert read.timestamps == [7]
 
 
-def test_a_position_is_not_on_the_wire() -> None:
+def test_position_is_not_on_the_wire() -> None:
     message = TimeTickMsg(5)
     message.set_position(MsgPosition("a", b"1"))
     assert TimeTickMsg.unmarshal(message.marshal()) == TimeTickMsg(5)
     assert message.position == MsgPosition("a", b"1")
 
 
-def test_the_trace_travels_in_the_base() -> None:
+def test_trace_travels_in_the_base() -> None:
     message = TimeTickMsg(5)
     message.set_trace_ctx({"traceparent": "00-1"})
     assert TimeTickMsg.unmarshal(message.marshal()).trace_ctx == {"traceparent": "00-1"}
 
 
 @pytest.mark.parametrize("msg_type", sorted(CLASSES))
-def test_a_class_refuses_the_bytes_of_another(msg_type: MsgType) -> None:
+def test_class_refuses_the_bytes_of_another(msg_type: MsgType) -> None:
     encoded = OpaqueMsg(MsgType.FLUSH, plain(msg_type).marshal_body()).marshal()
     with pytest.raises(InvalidArgumentError, match="402"):
         CLASSES[msg_type].unmarshal(encoded)
@@ -181,6 +181,6 @@ def test_rows_of_unequal_lengths_are_refused_when_read(unequal: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", bytearray(b"\n\x02\x08\x01"), None])
-def test_a_message_is_bytes(wrong: object) -> None:
+def test_message_is_bytes(wrong: object) -> None:
     with pytest.raises(TypeError, match="bytes"):
         UnmarshalDispatcher().unmarshal(wrong)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ async def test_rows_of_one_message_are_distributed_one_by_one(place: Place, open
     assert rows == {channels[0]: [[10, 12]], channels[1]: [[11]]}
 
 
-async def test_a_repack_function_of_the_program_chooses(place: Place, opened: Opener) -> None:
+async def test_repack_function_of_the_program_chooses(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
     buckets_seen: list[list[int]] = []
@@ -82,7 +82,7 @@ async def test_a_repack_function_of_the_program_chooses(place: Place, opened: Op
     assert numbers(await consume_messages(consumer, 4)) == [0, 1, 2, 3]
 
 
-async def test_a_repack_function_that_chooses_no_producer_sends_nothing(place: Place, opened: Opener) -> None:
+async def test_repack_function_that_chooses_no_producer_sends_nothing(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
     producer.set_repack_func(lambda msgs, buckets: {0: MsgPack(msgs[:1]), 2: MsgPack(msgs[1:])})
@@ -93,7 +93,7 @@ async def test_a_repack_function_that_chooses_no_producer_sends_nothing(place: P
     assert numbers([await consume(await consuming(opened, channels))]) == [3]
 
 
-async def test_a_broadcast_reaches_every_channel(place: Place, opened: Opener) -> None:
+async def test_broadcast_reaches_every_channel(place: Place, opened: Opener) -> None:
     channels = place.channels(3)
     producer = await producing(opened, channels)
     positions = await producer.broadcast(MsgPack([row(1, key=1), row(2, key=2)]))
@@ -105,7 +105,7 @@ async def test_a_broadcast_reaches_every_channel(place: Place, opened: Opener) -
     assert sorted(ids) == sorted(one.msg_id for ones in positions.values() for one in ones)
 
 
-async def test_an_empty_pack_is_sent_nowhere(place: Place, opened: Opener) -> None:
+async def test_empty_pack_is_sent_nowhere(place: Place, opened: Opener) -> None:
     producer = await producing(opened, place.channels(1))
     assert await producer.produce(MsgPack([])) == {}
     assert await producer.broadcast(MsgPack([])) == {}
@@ -180,7 +180,7 @@ async def test_seek_to_the_end_of_a_pack_continues_exactly_after_it(place: Place
         await stream.close()
 
 
-async def test_a_seek_that_is_refused_moves_no_channel(place: Place, opened: Opener) -> None:
+async def test_seek_that_is_refused_moves_no_channel(place: Place, opened: Opener) -> None:
     one, other, third = channels = place.channels(3)
     producer = await producing(opened, channels)
     sent = await producer.broadcast(MsgPack([row(1), row(2)]))
@@ -216,7 +216,7 @@ async def test_every_subscription_gets_all_messages(place: Place, opened: Opener
         assert sorted(numbers(await consume_messages(stream, 20))) == list(range(20))
 
 
-async def test_a_new_subscription_can_begin_after_the_last_message(place: Place, opened: Opener) -> None:
+async def test_new_subscription_can_begin_after_the_last_message(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     await produce(producer, row(1))
@@ -226,7 +226,7 @@ async def test_a_new_subscription_can_begin_after_the_last_message(place: Place,
     assert numbers([await consume(stream)]) == [2]
 
 
-async def test_a_subscription_is_shared_or_locked(place: Place, opened: Opener) -> None:
+async def test_subscription_is_shared_or_locked(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     one = await consuming(opened, channels, buffer_size=1)
@@ -299,7 +299,7 @@ async def test_without_auto_ack_only_ack_acknowledges_and_in_any_order(place: Pl
     assert numbers([await consume(await consuming(opened, channels))]) == [3]
 
 
-async def test_a_pack_of_another_stream_is_not_acknowledged(place: Place, opened: Opener) -> None:
+async def test_pack_of_another_stream_is_not_acknowledged(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     await produce(await producing(opened, channels), row(1))
     one, other = await consuming(opened, channels, "one"), await consuming(opened, channels, "other")
@@ -337,7 +337,7 @@ async def test_bad_messages_are_skipped_told_and_handled(place: Place, opened: O
     assert len(refused) == 3
 
 
-async def test_the_buffer_is_bounded(place: Place, opened: Opener) -> None:
+async def test_buffer_is_bounded(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     for first in range(0, 8_000, 1_000):
@@ -357,7 +357,7 @@ async def test_the_buffer_is_bounded(place: Place, opened: Opener) -> None:
     assert delivered == list(range(8_000))
 
 
-async def test_a_cancelled_consume_loses_nothing(place: Place, opened: Opener) -> None:
+async def test_cancelled_consume_loses_nothing(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
     stream = await consuming(opened, channels)
@@ -411,7 +411,7 @@ async def test_close_ends_a_consume_and_leaves_no_task(place: Place, opened: Ope
     assert asyncio.all_tasks() - before <= {asyncio.current_task()}
 
 
-async def test_an_exclusive_consumer_has_its_subscription_alone(place: Place, opened: Opener) -> None:
+async def test_exclusive_consumer_has_its_subscription_alone(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     exclusive = TtMsgStream(await place.medium())
     await exclusive.as_consumer(channels, "subscription")

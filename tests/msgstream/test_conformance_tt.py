@@ -67,7 +67,7 @@ async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) 
     return packs
 
 
-async def test_a_restart_at_any_pack_continues_exactly_after_it(
+async def test_restart_at_any_pack_continues_exactly_after_it(
     place: Place, opened: Opener, producers: Callable[[str], Any]
 ) -> None:
     """Also for media with ticks of their own: a pack is cut alike when it is read again."""
@@ -146,7 +146,7 @@ async def test_random_channels_give_the_packs_of_the_model(
         assert cut(again) == cut(packs[at + 1 :])
 
 
-async def test_a_pack_ends_at_the_smallest_of_the_newest_ticks(
+async def test_pack_ends_at_the_smallest_of_the_newest_ticks(
     place: Place, opened: Opener, producers: Callable[[str], Any]
 ) -> None:
     if place.own_ticks:
@@ -166,7 +166,7 @@ async def test_a_pack_ends_at_the_smallest_of_the_newest_ticks(
     assert {counts.channel_name: counts.tick for counts in stream.statistics().channels} == {fast: 20, slow: 25}
 
 
-async def test_a_message_that_was_sent_twice_is_delivered_once(
+async def test_message_that_was_sent_twice_is_delivered_once(
     place: Place, opened: Opener, producers: Callable[[str], Any]
 ) -> None:
     if place.own_ticks:
@@ -219,7 +219,7 @@ async def test_bad_messages_are_skipped_and_handled(
     assert len(refused) == 2
 
 
-async def test_a_subscription_continues_after_what_was_acknowledged(
+async def test_subscription_continues_after_what_was_acknowledged(
     place: Place, opened: Opener, producers: Callable[[str], Any]
 ) -> None:
     channels = place.channels(2)
@@ -245,7 +245,7 @@ async def test_a_subscription_continues_after_what_was_acknowledged(
         delivered += numbers([await consume(last)])
 
 
-async def test_a_cancelled_consume_loses_nothing(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
+async def test_cancelled_consume_loses_nothing(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     channels = place.channels(2)
     stream = await opened(channels)
     packs: list[MsgPack] = []
@@ -279,7 +279,7 @@ async def test_close_ends_a_consume(place: Place, opened: Opener) -> None:
     assert await stream.consume() is None
 
 
-async def test_a_seek_that_is_refused_moves_no_channel(
+async def test_seek_that_is_refused_moves_no_channel(
     place: Place, opened: Opener, producers: Callable[[str], Any]
 ) -> None:
     one, other = channels = place.channels(2)

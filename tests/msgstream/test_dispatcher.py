@@ -55,7 +55,7 @@ def test_another_type_than_asked_for_is_refused(factory: UnmarshalDispatcherFact
 
 
 @factories
-def test_a_template_replaces_the_one_before(factory: UnmarshalDispatcherFactory) -> None:
+def test_template_replaces_the_one_before(factory: UnmarshalDispatcherFactory) -> None:
     dispatcher, other = factory.new_unmarshal_dispatcher(), factory.new_unmarshal_dispatcher()
     insert = InsertMsg([1], [2], [b"x"])
     dispatcher.add_msg_template(MsgType.INSERT, OpaqueMsg.unmarshal)
@@ -68,7 +68,7 @@ def test_a_template_replaces_the_one_before(factory: UnmarshalDispatcherFactory)
 
 
 @factories
-def test_a_type_of_the_users_own(factory: UnmarshalDispatcherFactory) -> None:
+def test_type_of_the_users_own(factory: UnmarshalDispatcherFactory) -> None:
     class Order(TsMsg):
         text: str
 
@@ -95,7 +95,7 @@ def test_a_type_of_the_users_own(factory: UnmarshalDispatcherFactory) -> None:
     ("result", "expected"),
     [(None, "None"), (b"bytes", "bytes"), (KeyError("x"), "KeyError"), (OSError("y"), "OSError")],
 )
-def test_a_template_of_the_user_that_fails_is_an_undecodable_message(result: object, expected: str) -> None:
+def test_template_of_the_user_that_fails_is_an_undecodable_message(result: object, expected: str) -> None:
     def read(data: bytes) -> TsMsg:
         if isinstance(result, Exception):
             raise result
@@ -161,13 +161,13 @@ def test_numbers_are_one_of_two(wrong: Any) -> None:
         (400, None, TypeError),
     ],
 )
-def test_a_wrong_template_is_refused(msg_type: Any, function: Any, error: type[Exception]) -> None:
+def test_wrong_template_is_refused(msg_type: Any, function: Any, error: type[Exception]) -> None:
     dispatcher = UnmarshalDispatcher()
     with pytest.raises(error):
         dispatcher.add_msg_template(msg_type, function)
     assert dispatcher.unmarshal(InsertMsg([1], [2], [b""]).marshal()) == InsertMsg([1], [2], [b""])
 
 
-def test_the_names_of_the_seeds_are_one_class() -> None:
+def test_names_of_the_seeds_are_one_class() -> None:
     assert isinstance(ProtoUDFactory().new_unmarshal_dispatcher(), ProtoUnmarshalDispatcher)
     assert isinstance(MemUDFactory().new_unmarshal_dispatcher(), UnmarshalDispatcher)

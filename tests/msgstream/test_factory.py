@@ -83,7 +83,7 @@ async def test_streams_on_a_log() -> None:
             assert numbers([pack]) == [1]
 
 
-async def test_a_stream_on_pulsar_is_created_before_it_connects() -> None:
+async def test_stream_on_pulsar_is_created_before_it_connects() -> None:
     factory = PulsarMsgStreamFactory()
     factory.set_params({"address": "pulsar://localhost:1/public/default", "auto_ack": False})
     for stream in (await factory.new_msg_stream(), await factory.new_tt_msg_stream()):

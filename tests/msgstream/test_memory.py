@@ -10,7 +10,7 @@ from wal.msgstream import MsgPack, MsgStream
 from wal.msgstream.media.memory import MemoryMedium
 
 
-async def test_a_full_channel_drops_what_every_subscription_has_handled() -> None:
+async def test_full_channel_drops_what_every_subscription_has_handled() -> None:
     async with MemoryMedium(channel_bytes_max=10_000) as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a"])
         for n in range(30):
@@ -38,14 +38,14 @@ async def test_a_full_channel_drops_what_every_subscription_has_handled() -> Non
             await one.close()
 
 
-async def test_a_message_larger_than_the_channel_is_refused() -> None:
+async def test_message_larger_than_the_channel_is_refused() -> None:
     async with MemoryMedium(channel_bytes_max=100) as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a"])
         with pytest.raises(WouldBlockError, match="channel_bytes_max=100"):
             await produce(stream, row(1, size=200))
 
 
-async def test_a_position_of_another_medium_of_the_process_is_refused() -> None:
+async def test_position_of_another_medium_of_the_process_is_refused() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a"])
         sent = await stream.produce(MsgPack([row(1)]))
@@ -63,6 +63,6 @@ async def test_after_close_nothing_is_opened() -> None:
         await MsgStream(medium).as_producer(["a"])
 
 
-def test_the_bound_is_checked() -> None:
+def test_bound_is_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="channel_bytes_max=0"):
         MemoryMedium(channel_bytes_max=0)

@@ -42,7 +42,7 @@ def kill(directory: Path, seed: int, sends: int) -> None:
 
 
 @pytest.mark.one_loop
-async def test_a_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: int) -> None:
+async def test_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: int) -> None:
     draw = random.Random(11)
     copied = 0
     for seed in range(1, KILLS * soak + 1):

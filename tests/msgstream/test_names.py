@@ -74,7 +74,7 @@ def is_type(word: str) -> bool:
     return re.search(rf"type {word}\b", SEEDS) is not None or word == "MarshalDispatcher"
 
 
-def test_the_seeds_are_read_whole() -> None:
+def test_seeds_are_read_whole() -> None:
     """Guards the extraction: some names of each form, and their number."""
     found = names_of_seeds(SEEDS)
     assert {
@@ -131,7 +131,7 @@ def test_each_number_is_that_of_the_seeds() -> None:
     assert stated == [*MsgType, *EarlierMsgType]
 
 
-def test_a_name_of_msg_type_follows_the_rule() -> None:
+def test_name_of_msg_type_follows_the_rule() -> None:
     for seed, python, _ in NUMBERS:
         if (name := seed.strip("`")).startswith("MsgType_"):
             snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("MsgType_")).upper()

@@ -105,7 +105,7 @@ def test_runs_of_one_type_are_repacked_apart_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("keys", [[], [1, 2]])
-def test_an_undivided_message_needs_exactly_one_key(keys: list[int]) -> None:
+def test_undivided_message_needs_exactly_one_key(keys: list[int]) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"has {len(keys)} hash keys"):
         default_repack([plain(MsgType.FLUSH)], [keys])
     with pytest.raises(InvalidArgumentError, match=rf"has {len(keys)} hash keys"):
@@ -130,18 +130,18 @@ def test_only_rows_are_split_by_rows() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2, "0", None])
-def test_a_producer_that_does_not_exist_is_refused(index: Any) -> None:
+def test_producer_that_does_not_exist_is_refused(index: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"producer {index!r}.*choose 0 to 1"):
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: {index: MsgPack(messages)})
 
 
 @pytest.mark.parametrize("result", [None, [], {0: [TimeTickMsg(1)]}, {0: None}, {0: MsgPack(["text"], 0, 0)}])
-def test_a_repack_function_returns_packs(result: Any) -> None:
+def test_repack_function_returns_packs(result: Any) -> None:
     with pytest.raises(TypeError, match="MsgPack"):
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: result)
 
 
-def test_a_producer_with_an_empty_pack_gets_nothing() -> None:
+def test_producer_with_an_empty_pack_gets_nothing() -> None:
     message = TimeTickMsg(1)
     assert distribute([message], 2, lambda messages, buckets: {0: MsgPack([]), 1: MsgPack(messages)}) == {1: [message]}
 
@@ -173,7 +173,7 @@ def test_what_was_sent_twice_may_be_repacked_and_sent_twice() -> None:
     assert distribute(twice, 1, lambda messages, buckets: {0: MsgPack(messages)}) == {0: twice}
 
 
-def test_a_cancellation_in_a_repack_function_is_no_cancellation_of_the_caller() -> None:
+def test_cancellation_in_a_repack_function_is_no_cancellation_of_the_caller() -> None:
     def cancelled(messages: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
         raise asyncio.CancelledError
 

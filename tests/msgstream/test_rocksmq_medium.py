@@ -53,7 +53,7 @@ async def filled(mq: RocksMQ, count: int) -> RocksMQMedium:
     return medium
 
 
-async def test_the_position_is_below_the_first_message_that_no_stream_has_handled(mq: RocksMQ) -> None:
+async def test_position_is_below_the_first_message_that_no_stream_has_handled(mq: RocksMQ) -> None:
     medium = await filled(mq, 9)
     one, other = await medium.consumer("x", "g"), await RocksMQMedium(mq).consumer("x", "g")
     first, second, third = await one.receive(3), await other.receive(3), await one.receive(3)
@@ -87,7 +87,7 @@ async def test_what_a_closed_consumer_had_goes_to_the_others(mq: RocksMQ) -> Non
     await other.close()
 
 
-async def test_a_later_consumer_gets_what_was_not_handled(mq: RocksMQ) -> None:
+async def test_later_consumer_gets_what_was_not_handled(mq: RocksMQ) -> None:
     medium = await filled(mq, 5)
     consumer = await medium.consumer("x", "g")
     await consumer.ack(ids(await consumer.receive(10))[3:])
@@ -110,7 +110,7 @@ async def test_a_later_consumer_gets_what_was_not_handled(mq: RocksMQ) -> None:
     await consumer.close()
 
 
-async def test_a_seek_moves_the_group(mq: RocksMQ) -> None:
+async def test_seek_moves_the_group(mq: RocksMQ) -> None:
     medium = await filled(mq, 5)
     consumer = await medium.consumer("x", "g")
     received = await consumer.receive(10)
@@ -128,7 +128,7 @@ async def test_a_seek_moves_the_group(mq: RocksMQ) -> None:
 
 
 @given(st.permutations(range(1, 13)), st.permutations(range(1, 13)), st.lists(st.integers(1, 5), max_size=12))
-def test_a_subscription_never_passes_what_is_not_handled(
+def test_subscription_never_passes_what_is_not_handled(
     delivered: list[int], handled: list[int], sizes: list[int]
 ) -> None:
     subscription = RocksMQSubscription()
@@ -146,7 +146,7 @@ def test_a_subscription_never_passes_what_is_not_handled(
     assert reached == 12
 
 
-async def test_an_exclusive_consumer_is_alone(mq: RocksMQ) -> None:
+async def test_exclusive_consumer_is_alone(mq: RocksMQ) -> None:
     medium = await filled(mq, 1)
     shared = await medium.consumer("x", "g")
     with pytest.raises(LockedError, match=r"'g' of channel 'x' is open in 1 streams.*under another name"):
@@ -213,7 +213,7 @@ asyncio.run(main())
     await medium.close()
 
 
-async def test_a_large_send_is_several_batches(directory: Path) -> None:
+async def test_large_send_is_several_batches(directory: Path) -> None:
     settings = RocksMQSettings(message_bytes_max=100, batch_bytes_max=250, in_flight_bytes_max=500)
     medium = RocksMQMedium(directory, settings=settings)
     producer = await medium.producer("x")
@@ -230,7 +230,7 @@ async def test_a_large_send_is_several_batches(directory: Path) -> None:
     await medium.close()
 
 
-async def test_a_send_that_fails_midway_says_what_is_durable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_that_fails_midway_says_what_is_durable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await RocksMQ.open(
         directory, settings=RocksMQSettings(message_bytes_max=100, batch_bytes_max=250)
     ) as mq:
@@ -283,7 +283,7 @@ async def test_cancelled_receives_have_taken_nothing(mq: RocksMQ) -> None:
     assert sorted(got) == sorted(sent)
 
 
-async def test_a_stream_of_a_directory_closes_it(directory: Path) -> None:
+async def test_stream_of_a_directory_closes_it(directory: Path) -> None:
     async with RmqMsgStream(directory, buffer_size=2) as stream:
         await stream.as_producer(["x"])
     async with await RocksMQ.open(directory) as mq:
@@ -304,7 +304,7 @@ async def test_wrong_arguments_are_told_at_once(mq: RocksMQ) -> None:
         await RocksMQMedium(mq).consumer("x" * 300, "g")
 
 
-async def test_a_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Path) -> None:
+async def test_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Path) -> None:
     for steps in range(1, 9):
         async with RocksMQMedium(tmp_path / "mq") as medium:
             opening = asyncio.ensure_future(medium.producer("channel"))
@@ -316,7 +316,7 @@ async def test_a_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: P
             await medium.producer("channel")
 
 
-async def test_a_failed_close_is_not_in_the_way_of_the_next_opening(
+async def test_failed_close_is_not_in_the_way_of_the_next_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = RocksMQ.close

@@ -54,13 +54,13 @@ async def test_channels_that_are_no_names(channels: Any, error: type[Exception])
 
 
 @pytest.mark.parametrize(("sub_name", "error"), [("", InvalidArgumentError), (None, TypeError)])
-async def test_a_subscription_that_is_no_name(sub_name: Any, error: type[Exception]) -> None:
+async def test_subscription_that_is_no_name(sub_name: Any, error: type[Exception]) -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         with pytest.raises(error, match="sub_name"):
             await stream.as_consumer(["a"], sub_name)
 
 
-async def test_a_repack_function_that_is_none() -> None:
+async def test_repack_function_that_is_none() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         with pytest.raises(TypeError, match="repack_func"):
             stream.set_repack_func({})  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ async def test_packs_that_are_none() -> None:
                 await stream.broadcast(what)
 
 
-async def test_a_message_without_a_form_on_the_wire_sends_nothing() -> None:
+async def test_message_without_a_form_on_the_wire_sends_nothing() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a", "b"])
         await stream.as_consumer(["a", "b"], "subscription")
@@ -106,7 +106,7 @@ async def test_calls_that_come_too_early_or_too_late() -> None:
             await stream.as_consumer(["b"], "subscription")
 
 
-def test_a_stream_is_entered_by_an_event_loop() -> None:
+def test_stream_is_entered_by_an_event_loop() -> None:
     for kind in (MsgStream, TtMsgStream):
         with pytest.raises(TypeError, match="async with"), kind(MemoryMedium()):  # type: ignore[attr-defined]
             pass

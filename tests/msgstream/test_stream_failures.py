@@ -60,7 +60,7 @@ def calls(stream: MsgStream) -> list[Coroutine[Any, Any, object]]:
 
 
 @KINDS
-async def test_a_failed_receive_ends_the_stream_after_what_was_received(medium: FaultyMedium, kind: Kind) -> None:
+async def test_failed_receive_ends_the_stream_after_what_was_received(medium: FaultyMedium, kind: Kind) -> None:
     async with await both_ways(medium, kind) as stream:
         await stream.broadcast(MsgPack([row(1, 1), tick(2)]))
         await stream.start()
@@ -81,7 +81,7 @@ async def test_a_failed_receive_ends_the_stream_after_what_was_received(medium: 
     assert await stream.consume() is None
 
 
-async def test_a_failed_acknowledgement_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_failed_acknowledgement_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium, auto_ack=False) as stream:
         await produce(stream, row(1))
         pack = await consume(stream)
@@ -93,7 +93,7 @@ async def test_a_failed_acknowledgement_ends_the_stream(medium: FaultyMedium) ->
                 await call
 
 
-async def test_a_medium_that_was_closed_ends_the_stream_with_an_error(medium: FaultyMedium) -> None:
+async def test_medium_that_was_closed_ends_the_stream_with_an_error(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         blocked = asyncio.ensure_future(stream.consume())
         await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_medium_that_was_closed_ends_the_stream_with_an_error(medium: Fa
 
 
 @pytest.mark.parametrize(("call", "keys"), [("produce", [0, 2, 1]), ("broadcast", [0, 1])])
-async def test_a_failed_send_says_what_is_durable(medium: FaultyMedium, call: str, keys: list[int]) -> None:
+async def test_failed_send_says_what_is_durable(medium: FaultyMedium, call: str, keys: list[int]) -> None:
     async with await both_ways(medium) as stream:
         medium.fail("send", UnavailableError("no server"), channel="b")
         with pytest.raises(UnavailableError, match=r"no server; 2 messages .* durable") as raised:
@@ -123,7 +123,7 @@ async def test_a_failed_send_says_what_is_durable(medium: FaultyMedium, call: st
         ]
 
 
-async def test_a_send_that_failed_in_the_middle_has_holes(medium: FaultyMedium) -> None:
+async def test_send_that_failed_in_the_middle_has_holes(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
 
         async def first_only(channel: str, messages: list[Outgoing]) -> None:
@@ -139,7 +139,7 @@ async def test_a_send_that_failed_in_the_middle_has_holes(medium: FaultyMedium) 
             assert raised.value.results["a"] == [MsgPosition("a", b"id", timestamp=5), None]
 
 
-async def test_an_error_that_is_no_wal_error_is_the_cause(medium: FaultyMedium) -> None:
+async def test_error_that_is_no_wal_error_is_the_cause(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         medium.fail("send", OSError("cable"))
         with pytest.raises(ProduceError, match="cable") as raised:
@@ -161,7 +161,7 @@ async def test_on_refused_that_raises_ends_the_stream(medium: FaultyMedium, kind
 
 
 @KINDS
-async def test_a_cancellation_in_a_decoder_is_no_cancellation_of_the_caller(medium: FaultyMedium, kind: Kind) -> None:
+async def test_cancellation_in_a_decoder_is_no_cancellation_of_the_caller(medium: FaultyMedium, kind: Kind) -> None:
     class Cancelled(UnmarshalDispatcher):
         def unmarshal(self, data: bytes, msg_type: int | None = None) -> TsMsg:
             message = super().unmarshal(data, msg_type)
@@ -178,9 +178,7 @@ async def test_a_cancellation_in_a_decoder_is_no_cancellation_of_the_caller(medi
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_cancellation_in_on_refused_ends_the_stream_with_another_error(
-    medium: FaultyMedium, late: bool
-) -> None:
+async def test_cancellation_in_on_refused_ends_the_stream_with_another_error(medium: FaultyMedium, late: bool) -> None:
     def refuse(refused: Refused) -> None:
         raise asyncio.CancelledError
 
@@ -196,7 +194,7 @@ async def test_a_cancellation_in_on_refused_ends_the_stream_with_another_error(
             assert isinstance(raised.value.__cause__, asyncio.CancelledError)
 
 
-async def test_a_medium_whose_call_was_cancelled_ends_the_stream_with_another_error(medium: FaultyMedium) -> None:
+async def test_medium_whose_call_was_cancelled_ends_the_stream_with_another_error(medium: FaultyMedium) -> None:
     async with await both_ways(medium, auto_ack=False) as stream:
         await produce(stream, row(1))
         pack = await consume(stream)
@@ -223,7 +221,7 @@ async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium:
                 await stream.consume()
 
 
-async def test_a_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         sent = await stream.broadcast(MsgPack([row(1)]))
         medium.fail("check", UnavailableError("no server"), channel="b")
@@ -238,7 +236,7 @@ async def test_a_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(m
             await stream.consume()
 
 
-async def test_a_seek_that_is_cancelled_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_seek_that_is_cancelled_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         sent = await stream.broadcast(MsgPack([row(1)]))
         medium.block("seek")
@@ -310,7 +308,7 @@ async def test_close_goes_on_after_a_failure_and_raises_it(medium: FaultyMedium,
         await stream.close()
 
 
-async def test_a_close_that_is_cancelled_goes_on(medium: FaultyMedium) -> None:
+async def test_close_that_is_cancelled_goes_on(medium: FaultyMedium) -> None:
     stream = await both_ways(medium, owns_medium=True)
     go_on = medium.block("close_producer")
     closing = asyncio.ensure_future(stream.close())

@@ -71,12 +71,12 @@ def test_copies_of_an_unread_message_equal_it(copied: Callable[[TsMsg], TsMsg], 
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="copy.replace is new in Python 3.13")
-def test_a_field_of_an_unread_message_can_be_replaced() -> None:
+def test_field_of_an_unread_message_can_be_replaced() -> None:
     unread = received(InsertMsg([1], [2], [b"x"], id=3))
     assert copy.replace(unread, id=4) == InsertMsg([1], [2], [b"x"], id=4)  # type: ignore[attr-defined,unused-ignore]
 
 
-def test_an_unread_message_is_shown_and_compared_whole() -> None:
+def test_unread_message_is_shown_and_compared_whole() -> None:
     message = DeleteMsg([1, 2], [3, 4], id=5, trace_ctx={"a": "b"})
     assert repr(received(message)) == repr(message)
     assert list(received(message).__rich_repr__()) == list(message.__rich_repr__())
@@ -97,7 +97,7 @@ def test_other_names_are_no_fields() -> None:
             message.primary_keys = [1]  # type: ignore[attr-defined]
 
 
-def test_a_field_that_is_not_on_the_wire_has_its_default() -> None:
+def test_field_that_is_not_on_the_wire_has_its_default() -> None:
     class Counted(InsertMsg):
         tries: int = 3
         tags: list[str] = msgspec.field(default_factory=list)

@@ -20,7 +20,7 @@ from wal.write.operations import Together
 COUNT = 2 * BULK_RECORDS + 100
 
 
-def test_the_message_of_results_is_that_of_each() -> None:
+def test_message_of_results_is_that_of_each() -> None:
     together = Together(Origin("p3", 7, 5_000, 1), 12, 900, 3)
     ids = [MessageID("p3", 7, 5_000, index, 1) for index in (12, 13, 14)]
     expected = [AppendResult(message_id, 900 + at, message_id) for at, message_id in enumerate(ids)]
@@ -61,7 +61,7 @@ async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
         assert list(map(len, await stored(served, "orders"))) == [10, 20]
 
 
-async def test_a_large_request_is_no_larger_frame(
+async def test_large_request_is_no_larger_frame(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""

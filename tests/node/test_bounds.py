@@ -216,7 +216,7 @@ async def test_requests_that_arrive_are_bounded(monkeypatch: pytest.MonkeyPatch)
         await settled(lambda: bounds_of(served).uploads.used == 0)
 
 
-async def test_a_request_that_never_arrives_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_never_arrives_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.node.bounds.UPLOAD_S", 0.05)
     async with bounded() as served, channel_to(served.address) as channel:
         stuck = channel.stream_stream(DROP_VCHANNEL.path)()
@@ -225,7 +225,7 @@ async def test_a_request_that_never_arrives_is_given_up(monkeypatch: pytest.Monk
         await settled(lambda: bounds_of(served).calls.used == 0)
 
 
-async def test_a_reader_waits_for_a_busy_server() -> None:
+async def test_reader_waits_for_a_busy_server() -> None:
     async with (
         bounded(calls_max=8) as served,
         open_wal(f"wal://{served.address}") as log,
@@ -268,7 +268,7 @@ async def test_silent_connections_leave_the_log_its_descriptors(data_dir: Path) 
                 writer.close()
 
 
-async def test_an_idle_connection_is_closed_and_comes_back(data_dir: Path) -> None:
+async def test_idle_connection_is_closed_and_comes_back(data_dir: Path) -> None:
     async with child(data_dir, "--idle-connection-s", "0.2") as served, channel_to(served.address) as channel:
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
         async with asyncio.timeout(60):
@@ -277,7 +277,7 @@ async def test_an_idle_connection_is_closed_and_comes_back(data_dir: Path) -> No
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_budget_grants_room_in_order() -> None:
+async def test_budget_grants_room_in_order() -> None:
     budget = Budget("bytes", "bytes_max", 10, 6)
     budget.take("a", 6)
     with pytest.raises(WouldBlockError, match=r"6 bytes under way, and all together 6: at most client_bytes_max=6"):

@@ -150,7 +150,7 @@ async def test_only_wanted_vchannels_are_sent_and_they_can_change(served: Servin
             await whole.update()
 
 
-async def test_a_feed_of_the_tail_sends_no_frames(served: Serving, connection: Connection) -> None:
+async def test_feed_of_the_tail_sends_no_frames(served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection, start=BEGINNING, tail_only=True)
     before = position_from_proto(feed.tail.durable_end)
     await put(served, Message("orders", b"x"))
@@ -179,7 +179,7 @@ async def test_vchannels_that_are_created_and_dropped_are_told(served: Serving, 
     assert dropped.incarnation > created.incarnation
 
 
-async def test_an_awaited_tick_is_promised_at_once(served: Serving, connection: Connection) -> None:
+async def test_awaited_tick_is_promised_at_once(served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection, tail_only=True)
     for _ in range(3):
         await put(served, Message("orders", b"x"))
@@ -189,7 +189,7 @@ async def test_an_awaited_tick_is_promised_at_once(served: Serving, connection: 
             await feed.update()
 
 
-async def test_the_close_handshake(connection: Connection) -> None:
+async def test_close_handshake(connection: Connection) -> None:
     feed = await Feed.open(connection)
     await feed.stream.write(proto.ConsumeRequest(close=proto.CloseConsumerRequest()))
     responses = []
@@ -198,7 +198,7 @@ async def test_the_close_handshake(connection: Connection) -> None:
     assert responses[-1] == "close"
 
 
-async def test_a_slow_reader_gets_everything(served: Serving, connection: Connection) -> None:
+async def test_slow_reader_gets_everything(served: Serving, connection: Connection) -> None:
     slow = await Feed.open(connection, start=BEGINNING)
     await asyncio.gather(*[served.log.appends.append_waiting(Message("orders", bytes(10_000)), 0) for _ in range(2000)])
     assert len(await slow.payloads(2000)) == 2000
@@ -213,12 +213,12 @@ async def test_a_slow_reader_gets_everything(served: Serving, connection: Connec
         ({"names": VChannelNames(names=[""])}, "vchannel"),
     ],
 )
-async def test_a_wrong_selection_is_an_error(connection: Connection, selection: Any, words: str) -> None:
+async def test_wrong_selection_is_an_error(connection: Connection, selection: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         await Feed.open(connection, **selection)
 
 
-async def test_a_truncated_start_names_the_earliest_event(served: Serving, connection: Connection) -> None:
+async def test_truncated_start_names_the_earliest_event(served: Serving, connection: Connection) -> None:
     results = [await served.log.appends.append_waiting(Message("orders", b"%d" % n), 0) for n in range(3)]
     assert results[1].message_id is not None
     await served.log.truncate(results[1].message_id)
@@ -229,7 +229,7 @@ async def test_a_truncated_start_names_the_earliest_event(served: Serving, conne
     assert error.value.earliest == results[2].message_id
 
 
-async def test_the_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, connection: Connection) -> None:
+async def test_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, connection: Connection) -> None:
     failed = await Feed.open(connection)
     (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(ClosedError("this log was closed in the middle"))
@@ -238,7 +238,7 @@ async def test_the_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, 
             await failed.update()
 
 
-async def test_a_stopping_node_ends_the_feed(served: Serving, connection: Connection) -> None:
+async def test_stopping_node_ends_the_feed(served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection)
     await served.node.close()
     with pytest.raises(WALError, match="is being stopped"):

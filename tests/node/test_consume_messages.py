@@ -73,7 +73,7 @@ def at(foreign: Foreign, message_id: MessageID | None) -> Any:
     return foreign.kind("MessageID")(id=bytes(message_id))  # type: ignore[arg-type]
 
 
-async def test_the_four_policies(served: Serving, foreign: Foreign) -> None:
+async def test_four_policies(served: Serving, foreign: Foreign) -> None:
     results = await put(served, *[Message("orders", b"%d" % number) for number in range(5)])
     third = at(foreign, results[2].message_id)
     everything = await reader(foreign, "orders")
@@ -114,7 +114,7 @@ async def test_without_a_vchannel_the_whole_pchannel_is_delivered(served: Servin
     assert await again.payloads(11) == [*[b"%d" % number for number in range(10)], b"recreated"]
 
 
-async def test_a_transaction_is_sent_in_parts_that_follow_each_other(served: Serving, foreign: Foreign) -> None:
+async def test_transaction_is_sent_in_parts_that_follow_each_other(served: Serving, foreign: Foreign) -> None:
     whole, one = await reader(foreign), await reader(foreign, "b")
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3")]
     result = await served.log.appends.append_txn(("a", "b"), bodies, 0, None)
@@ -133,7 +133,7 @@ async def test_ticks_show_that_time_passes(foreign: Foreign) -> None:
     assert ticks == sorted(set(ticks))
 
 
-async def test_the_close_handshake(foreign: Foreign) -> None:
+async def test_close_handshake(foreign: Foreign) -> None:
     one = await reader(foreign, "orders")
     await one.call.write(foreign.kind("ConsumeRequest")(close=foreign.kind("CloseConsumerRequest")()))
     responses = []
@@ -144,7 +144,7 @@ async def test_the_close_handshake(foreign: Foreign) -> None:
     assert await one.call.code() is grpc.StatusCode.OK
 
 
-async def test_a_slow_consumer_holds_up_nobody(served: Serving, foreign: Foreign) -> None:
+async def test_slow_consumer_holds_up_nobody(served: Serving, foreign: Foreign) -> None:
     slow, quick = await reader(foreign, "orders"), await reader(foreign, "orders")
     await asyncio.gather(*[served.log.appends.append_waiting(Message("orders", bytes(10_000)), 0) for _ in range(2000)])
     assert len(await quick.payloads(2000)) == 2000
@@ -160,7 +160,7 @@ async def test_a_slow_consumer_holds_up_nobody(served: Serving, foreign: Foreign
         ({"all": None}, [{"vchannel": ""}], "a filter by vchannel names none"),
     ],
 )
-async def test_a_wrong_consumer_is_an_error(foreign: Foreign, policy: Any, filters: Any, words: str) -> None:
+async def test_wrong_consumer_is_an_error(foreign: Foreign, policy: Any, filters: Any, words: str) -> None:
     kind = foreign.kind
     if "all" in policy:
         policy = {"all": _own_empty(foreign)}
@@ -200,7 +200,7 @@ async def test_requests_that_are_none_end_their_stream_only(foreign: Foreign) ->
     await other.next(ticks=True)
 
 
-async def test_a_dropped_vchannel_and_a_stopping_node_end_their_readers(served: Serving, foreign: Foreign) -> None:
+async def test_dropped_vchannel_and_a_stopping_node_end_their_readers(served: Serving, foreign: Foreign) -> None:
     await put(served, Message("orders", b"x"))
     one, whole = await reader(foreign, "orders"), await reader(foreign)
     await served.log.drop_vchannel("orders")
@@ -209,7 +209,7 @@ async def test_a_dropped_vchannel_and_a_stopping_node_end_their_readers(served: 
     assert (await foreign.error_of(whole.call))[1].code == 4
 
 
-async def test_a_vchannel_of_another_pchannel_is_an_error(contract: Contract) -> None:
+async def test_vchannel_of_another_pchannel_is_an_error(contract: Contract) -> None:
     async with serving(pchannels=2) as served, Foreign(served.address, contract) as foreign:
         info = await foreign.assigned()
         other = next(name for name in served.log.node.pchannels if name != info.name)

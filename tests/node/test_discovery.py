@@ -34,7 +34,7 @@ async def test_clients_are_told_the_address_that_is_advertised(contract: Contrac
         assert assignment.node.address == "log.example:8810"
 
 
-async def test_a_reported_error_is_answered_only_if_the_client_has_an_old_assignment(foreign: Foreign) -> None:
+async def test_reported_error_is_answered_only_if_the_client_has_an_old_assignment(foreign: Foreign) -> None:
     call = foreign.discover()
     info = (await call.read()).full_assignment.assignments[0].channels[0]
     error = foreign.kind("StreamingError")(code=3, cause="fenced")
@@ -48,7 +48,7 @@ async def test_a_reported_error_is_answered_only_if_the_client_has_an_old_assign
     assert (await call.read()).WhichOneof("response") == "close"
 
 
-async def test_a_request_without_a_command_ends_its_stream_only(foreign: Foreign) -> None:
+async def test_request_without_a_command_ends_its_stream_only(foreign: Foreign) -> None:
     other = foreign.discover()
     await other.read()
     call = foreign.discover()
@@ -60,7 +60,7 @@ async def test_a_request_without_a_command_ends_its_stream_only(foreign: Foreign
     assert (await other.read()).WhichOneof("response") == "close"
 
 
-async def test_a_stopping_node_ends_the_streams(served: Serving, foreign: Foreign) -> None:
+async def test_stopping_node_ends_the_streams(served: Serving, foreign: Foreign) -> None:
     call = foreign.discover()
     await call.read()
     await served.node.close()

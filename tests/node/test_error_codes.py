@@ -105,7 +105,7 @@ CASES: Final[dict[str, tuple[Case, grpc.StatusCode | None]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_code_arrives(name: str, served: Serving, foreign: Foreign) -> None:
+async def test_code_arrives(name: str, served: Serving, foreign: Foreign) -> None:
     case, status = CASES[name]
     number = foreign.contract.enums()["StreamingCode"].values_by_name[name].number
     assert await case(served, foreign) == (status, number)

@@ -39,7 +39,7 @@ def names(served: Serving) -> list[str]:
     return list(served.log.coordinator.vchannels.records)
 
 
-async def test_a_change_with_an_older_number_is_refused(served: Serving) -> None:
+async def test_change_with_an_older_number_is_refused(served: Serving) -> None:
     await call(served, CREATE_VCHANNEL, CREATE, session_header("a", 0))
     await call(served, LIST_VCHANNELS, LIST, session_header("a", 1))
     with pytest.raises(SessionLostError, match="nothing was changed"):
@@ -57,7 +57,7 @@ async def test_sessions_do_not_concern_each_other(served: Serving) -> None:
     assert names(served) == []
 
 
-async def test_a_change_that_has_begun_is_waited_for(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_that_has_begun_is_waited_for(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the next call of its client sees what came of it."""
     begun, go_on = asyncio.Event(), asyncio.Event()
     create = VChannels.create
@@ -90,7 +90,7 @@ async def test_what_is_remembered_is_bounded(served: Serving, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["", "a", "a -1", "a 1.5", "a b", " 1", "a 1 2", "x" * 65 + " 1", "a " + "1" * 19])
-async def test_a_session_that_cannot_be_read_is_refused(served: Serving, text: str) -> None:
+async def test_session_that_cannot_be_read_is_refused(served: Serving, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="calls-session"):
         await call(served, CREATE_VCHANNEL, CREATE, ("calls-session", text))
     assert names(served) == []

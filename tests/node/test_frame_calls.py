@@ -122,7 +122,7 @@ async def test_pages_hold_what_the_log_holds(
     assert max(page.last_event for page in pages if page.last_event is not None) == only(served).tail.newest
 
 
-async def test_a_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResult]]) -> None:
+async def test_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResult]]) -> None:
     served, _ = filled
     positions = [frame.position for frame in await stored(served)]
     start, end = positions[7], positions[31]
@@ -141,7 +141,7 @@ async def test_a_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendRe
             await anext(some)  # and goes away
 
 
-async def test_a_read_of_what_is_truncated_or_of_another_log_is_refused(
+async def test_read_of_what_is_truncated_or_of_another_log_is_refused(
     filled: tuple[Serving, list[AppendResult]],
 ) -> None:
     served, results = filled
@@ -174,7 +174,7 @@ async def test_a_read_of_what_is_truncated_or_of_another_log_is_refused(
             await read(connection, served, pchannel=PChannelInfo(name=only(served).channel, term=99))
 
 
-async def test_a_moment_names_the_log_and_its_end(filled: tuple[Serving, list[AppendResult]]) -> None:
+async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[AppendResult]]) -> None:
     served, results = filled
     pchannel = only(served)
     for _ in range(2):
@@ -191,7 +191,7 @@ async def test_a_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Ap
     assert moment.newest_time_tick == 0
 
 
-async def test_an_empty_log_has_a_moment_too(served: Serving, connection: Connection) -> None:
+async def test_empty_log_has_a_moment_too(served: Serving, connection: Connection) -> None:
     moment = await connection.read(GET_MOMENT, proto.PChannelRequest(pchannel=info(served)), "asking")
     assert moment.newest_time_tick == 0
     end = only(served).tail.durable_end
@@ -202,7 +202,7 @@ async def test_an_empty_log_has_a_moment_too(served: Serving, connection: Connec
     assert event_from_proto(found) == (end, 0)
 
 
-async def test_a_tick_is_found(filled: tuple[Serving, list[AppendResult]]) -> None:
+async def test_tick_is_found(filled: tuple[Serving, list[AppendResult]]) -> None:
     """The answer is that of a search through all events, for every tick and many extents."""
     served, results = filled
     rng = random.Random(5)
@@ -219,7 +219,7 @@ async def test_a_tick_is_found(filled: tuple[Serving, list[AppendResult]]) -> No
             assert found == (min(above) if above else (stop, 0))
 
 
-async def test_the_newest_event_below_a_position_is_found(filled: tuple[Serving, list[AppendResult]]) -> None:
+async def test_newest_event_below_a_position_is_found(filled: tuple[Serving, list[AppendResult]]) -> None:
     served, results = filled
     rng = random.Random(6)
     end = only(served).tail.durable_end

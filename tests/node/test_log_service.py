@@ -54,7 +54,7 @@ async def tasks(connection: Connection) -> list[Any]:
     return list(map(broadcasts.task_from_proto, answer.tasks))
 
 
-async def test_a_log_describes_itself() -> None:
+async def test_log_describes_itself() -> None:
     async with (
         serving(pchannels=3, retention_bytes=1 << 20, message_bytes_max=5_000) as served,
         connected(served.address) as connection,
@@ -96,7 +96,7 @@ async def test_ids_are_given_once_also_across_restarts(data_dir: Any) -> None:
     assert min(given) == 1
 
 
-async def test_a_broadcast_is_appended_acknowledged_and_counted(served: Serving, connection: Connection) -> None:
+async def test_broadcast_is_appended_acknowledged_and_counted(served: Serving, connection: Connection) -> None:
     seen = await served.log.allocate_time_tick() + (1 << 20)
     result = await append(connection, "a", "b", "c", keys=(KEY,), seen=seen)
     assert list(result.append_results) == ["a", "b", "c"]
@@ -124,7 +124,7 @@ async def test_a_broadcast_is_appended_acknowledged_and_counted(served: Serving,
     assert counts == served.log.broadcasts.statistics()
 
 
-async def test_a_held_key_refuses_or_lets_wait(connection: Connection) -> None:
+async def test_held_key_refuses_or_lets_wait(connection: Connection) -> None:
     first = await append(connection, "a", keys=(KEY,))
     with pytest.raises(ResourceAcquiredError) as refused:
         await append(connection, "b", keys=(KEY,))
@@ -139,7 +139,7 @@ async def test_a_held_key_refuses_or_lets_wait(connection: Connection) -> None:
     assert await tasks(connection) == []
 
 
-async def test_a_call_that_its_client_cancels_leaves_nothing_behind(served: Serving, connection: Connection) -> None:
+async def test_call_that_its_client_cancels_leaves_nothing_behind(served: Serving, connection: Connection) -> None:
     await append(connection, "a", keys=(KEY,))
     waiting = [asyncio.create_task(append(connection, "b", keys=(KEY,), wait=True)) for _ in range(5)]
     async with asyncio.timeout(WAIT_S):
@@ -185,7 +185,7 @@ async def test_a_call_that_its_client_cancels_leaves_nothing_behind(served: Serv
         ),
     ],
 )
-async def test_a_bad_broadcast_is_refused(
+async def test_bad_broadcast_is_refused(
     served: Serving, connection: Connection, request_: proto.AppendBroadcastRequest, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):

@@ -94,7 +94,7 @@ def open_transactions(served: Serving) -> int:
     return served.log.statistics().pchannels[0].open_transactions
 
 
-async def test_a_transaction_is_one_event_at_its_commit(served: Serving, producer: Producer) -> None:
+async def test_transaction_is_one_event_at_its_commit(served: Serving, producer: Producer) -> None:
     txn = await producer.begin("a", keepalive_ms=30_000)
     for number in range(3):
         result = await producer.send("a", b"%d" % number, _tx=txn, n=str(number))
@@ -120,7 +120,7 @@ async def test_two_transactions_of_two_streams_do_not_mix(served: Serving, forei
     assert await stored(served, "a") == [b"other", b"one", b"one too"]
 
 
-async def test_a_rollback_leaves_nothing(served: Serving, producer: Producer) -> None:
+async def test_rollback_leaves_nothing(served: Serving, producer: Producer) -> None:
     txn = await producer.begin("a")
     await producer.send("a", b"x", _tx=txn)
     assert not (await producer.send("a", _t="902", _tx=txn)).HasField("id")
@@ -137,7 +137,7 @@ async def test_nothing_follows_the_end(producer: Producer, end: str, words: str)
         assert (code, words in text) == (WRONG_STATE, True)
 
 
-async def test_a_body_renews_the_lease_and_without_any_it_expires(contract: Contract) -> None:
+async def test_body_renews_the_lease_and_without_any_it_expires(contract: Contract) -> None:
     async with (
         serving(time_tick_interval_s=0.01) as served,
         Foreign(served.address, contract) as foreign,
@@ -159,14 +159,14 @@ async def test_a_body_renews_the_lease_and_without_any_it_expires(contract: Cont
             assert (code, "expired" in text) == (EXPIRED, True)
 
 
-async def test_an_exclusive_message_ends_it(producer: Producer) -> None:
+async def test_exclusive_message_ends_it(producer: Producer) -> None:
     txn = await producer.begin("a")
     await producer.send("a", _t=str(int(MessageType.DROP_PARTITION)))
     code, text = await producer.refusal("a", b"x", _tx=txn)
     assert (code, "DROP_PARTITION" in text) == (EXPIRED, True)
 
 
-async def test_a_transaction_ends_with_its_server(tmp_path: Path, contract: Contract) -> None:
+async def test_transaction_ends_with_its_server(tmp_path: Path, contract: Contract) -> None:
     async with serving(tmp_path) as served, Foreign(served.address, contract) as foreign:
         producer = await Producer.open(foreign)
         txn = await producer.begin("a")
@@ -234,7 +234,7 @@ async def test_its_bounds_are_those_of_every_transaction(contract: Contract) -> 
         assert await stored(served, "a") == [b"x"] * 3
 
 
-async def test_the_bodies_that_the_server_keeps_are_bounded_for_each_client(contract: Contract) -> None:
+async def test_bodies_that_the_server_keeps_are_bounded_for_each_client(contract: Contract) -> None:
     """The clients of the contract, which name no session, are one client; ours do not notice."""
     bounds = ServerBounds(client_open_txn_bytes_max=2000, txn_keepalive_s_max=60.0)
     async with (
@@ -254,7 +254,7 @@ async def test_the_bodies_that_the_server_keeps_are_bounded_for_each_client(cont
         assert await stored(served, "a") == [bytes(1500)] * 5
 
 
-async def test_a_transaction_of_the_contract_and_one_of_ours_are_read_alike(
+async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(
     served: Serving, foreign: Foreign, producer: Producer
 ) -> None:
     txn = await producer.begin("a")

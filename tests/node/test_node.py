@@ -45,7 +45,7 @@ async def test_both_states_and_the_health_are_well(connection: Connection) -> No
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -> None:
+async def test_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -> None:
     hosted = Hosted(served.log.node.pchannels)
     (info,) = hosted.infos()
     assert hosted.find(info) is hosted.find(PChannelInfo(name=info.name)) is served.log.node.pchannels[info.name]
@@ -55,7 +55,7 @@ async def test_a_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving)
         hosted.find(PChannelInfo(name=info.name, term=info.term + 1))
 
 
-async def test_a_token_is_asked_of_everybody_but_probes() -> None:
+async def test_token_is_asked_of_everybody_but_probes() -> None:
     async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open"))])) as one:
         async with connected(one.address, token=Secret("open")) as connection:
             assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
@@ -65,7 +65,7 @@ async def test_a_token_is_asked_of_everybody_but_probes() -> None:
             assert (await stranger.read(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
 
 
-async def test_a_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
+async def test_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
     tls = TlsFiles(certificate=certificates / "server.pem", key=certificates / "server.key")
     async with serving(access=Access(listen="127.0.0.1:0", tls=tls)) as one:
         async with connected(one.address, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
@@ -76,7 +76,7 @@ async def test_a_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:70000", ":1", "a b/c:1", "::1:80"])
-def test_an_address_is_checked(listen: str) -> None:
+def test_address_is_checked(listen: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is no address: write HOST:PORT"):
         Access(listen=listen, insecure=True)
 
@@ -111,13 +111,13 @@ def test_clients_are_told_an_address_that_they_can_reach() -> None:
     assert Access(listen="127.0.0.1:0").advertised(5) == "127.0.0.1:5"
 
 
-async def test_a_port_in_use_is_an_error_and_leaves_nothing_open(served: Serving) -> None:
+async def test_port_in_use_is_an_error_and_leaves_nothing_open(served: Serving) -> None:
     with pytest.raises(StorageError, match="nothing can listen at"):
         async with serving(access=Access(listen=served.address)):
             pass
 
 
-async def test_a_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> None:
+async def test_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> None:
     draining = Draining()
     ended: list[str] = []
     forget = draining.on_begin(lambda: ended.append("forgotten"))
@@ -131,7 +131,7 @@ async def test_a_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> N
     assert await draining.wait(1.0)
 
 
-async def test_a_node_whose_end_is_cancelled_has_stopped(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_whose_end_is_cancelled_has_stopped(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise its server would still run when it is garbage-collected, and the port would stay open."""
     draining = asyncio.Event()
 
@@ -151,7 +151,7 @@ async def test_a_node_whose_end_is_cancelled_has_stopped(served: Serving, monkey
     monkeypatch.undo()
 
 
-async def test_the_server_of_the_command_line_stops_with_0(server: Child) -> None:
+async def test_server_of_the_command_line_stops_with_0(server: Child) -> None:
     async with connected(server.address) as connection:
         assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
     assert await server.stop() == 0

@@ -88,7 +88,7 @@ def request_for(served: Serving) -> proto.PChannelRequest:
 
 
 @pytest.mark.parametrize(("method", "kind"), CALLS)
-async def test_a_pchannel_that_is_not_here_is_refused(
+async def test_pchannel_that_is_not_here_is_refused(
     served: Serving, connection: Connection, method: Method[Any, Any], kind: Any
 ) -> None:
     term = only(served).log.term
@@ -98,7 +98,7 @@ async def test_a_pchannel_that_is_not_here_is_refused(
         await ask(connection, method, kind(pchannel=PChannelInfo(name=only(served).channel, term=term + 1)))
 
 
-async def test_the_latest_tick_covers_what_was_written() -> None:
+async def test_latest_tick_covers_what_was_written() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         pchannels = list(served.log.node.pchannels)
         here = place("a", pchannels)
@@ -120,7 +120,7 @@ async def test_the_latest_tick_covers_what_was_written() -> None:
             await ask(connection, GET_LATEST_TICK, proto.VChannelRequest(pchannel=info(served), vchannel="a"))
 
 
-async def test_a_log_is_truncated_up_to_an_id(served: Serving, connection: Connection) -> None:
+async def test_log_is_truncated_up_to_an_id(served: Serving, connection: Connection) -> None:
     results = [await append(served) for _ in range(5)]
     request = proto.TruncateRequest(pchannel=info(served), up_to={"id": bytes(results[2].message_id)})
     await ask(connection, TRUNCATE, request)
@@ -132,7 +132,7 @@ async def test_a_log_is_truncated_up_to_an_id(served: Serving, connection: Conne
 
 
 @pytest.mark.parametrize("what", ["no id", "above the end", "other pchannel", "other incarnation"])
-async def test_an_id_that_cannot_be_truncated_to_is_refused(served: Serving, connection: Connection, what: str) -> None:
+async def test_id_that_cannot_be_truncated_to_is_refused(served: Serving, connection: Connection, what: str) -> None:
     at = (await append(served)).message_id
     up_to, words = {
         "no id": (b"", "up_to: "),
@@ -156,7 +156,7 @@ def msgspec_replace(message_id: MessageID, **changes: Any) -> MessageID:
     return MessageID(**{**fields, **changes})
 
 
-async def test_a_pchannel_reports_what_it_did() -> None:
+async def test_pchannel_reports_what_it_did() -> None:
     async with serving(pchannels=2, retention_s=500.0) as served, connected(served.address) as connection:
         await append(served, "a")
         await append(served, "b")
@@ -182,7 +182,7 @@ async def test_producers_are_listed_and_forgotten(served: Serving, connection: C
         await ask(connection, FORGET_PRODUCER, proto.ForgetProducerRequest(pchannel=info(served), name="loader"))
 
 
-async def test_a_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
+async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", other)):
@@ -226,7 +226,7 @@ async def load(served: Serving, connection: Connection) -> Cursor | None:
 
 
 @pytest.mark.parametrize("where", ["memory", "journal"])
-async def test_a_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) -> None:
+async def test_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) -> None:
     async with (
         serving("memory:" if where == "memory" else data_dir) as served,
         connected(served.address) as connection,
@@ -257,7 +257,7 @@ async def test_a_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any
         assert await load(served, connection) is None
 
 
-async def test_a_cursor_belongs_to_the_list_of_its_pchannel() -> None:
+async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         one, other = served.log.node.pchannels.values()
         await served.log.create_vchannel("a", one.channel)
@@ -276,7 +276,7 @@ async def test_a_cursor_belongs_to_the_list_of_its_pchannel() -> None:
             )
 
 
-async def test_a_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
+async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
     results = [await append(served) for _ in range(3)]
     await served.log.truncate(results[1].message_id)
     with pytest.raises(TruncatedError, match="cannot be saved at"):
@@ -300,7 +300,7 @@ async def test_a_truncated_or_stale_cursor_is_told_as_such(served: Serving, conn
         ({"key": CursorKey("reader", ("\0",))}, "control characters"),
     ],
 )
-async def test_a_bad_cursor_is_refused(
+async def test_bad_cursor_is_refused(
     served: Serving, connection: Connection, changes: dict[str, Any], words: str
 ) -> None:
     at = await append(served)
@@ -312,7 +312,7 @@ async def test_a_bad_cursor_is_refused(
     assert await served.log.cursors.infos() == []
 
 
-async def test_a_cursor_without_vchannels_or_name_is_refused(served: Serving, connection: Connection) -> None:
+async def test_cursor_without_vchannels_or_name_is_refused(served: Serving, connection: Connection) -> None:
     with pytest.raises(InvalidArgumentError, match="needs a name and at least one vchannel"):
         await ask(connection, LOAD_CURSOR, proto.LoadCursorRequest(pchannel=info(served)))
     with pytest.raises(InvalidArgumentError, match="cursor is empty"):
@@ -322,7 +322,7 @@ async def test_a_cursor_without_vchannels_or_name_is_refused(served: Serving, co
         await ask(connection, DELETE_CURSORS, request)
 
 
-async def test_a_save_that_has_waited_too_long_does_not_wait_longer(served: Serving, connection: Connection) -> None:
+async def test_save_that_has_waited_too_long_does_not_wait_longer(served: Serving, connection: Connection) -> None:
     at = await append(served)
     store = served.log.cursors.store
     await asyncio.to_thread(store.acquire, 1.0)

@@ -81,7 +81,7 @@ def append(first: int, *messages: Message, **options: Any) -> proto.ProduceReque
     return proto.ProduceRequest(append=request_of(first, [(message, 0, None) for message in messages], **options))
 
 
-async def test_a_client_of_the_contract_appends(served: Serving, foreign: Foreign) -> None:
+async def test_client_of_the_contract_appends(served: Serving, foreign: Foreign) -> None:
     info = await foreign.assigned()
     call = foreign.produce(info)
     assert (await call.read()).create.producer_id == 1
@@ -133,7 +133,7 @@ async def test_one_bad_message_is_an_error_of_its_own(
     assert await stored(served, "orders") == [b"good"]
 
 
-async def test_a_stream_that_is_created_wrongly_gets_the_contracts_status(foreign: Foreign) -> None:
+async def test_stream_that_is_created_wrongly_gets_the_contracts_status(foreign: Foreign) -> None:
     info = await foreign.assigned()
     wrong = foreign.kind("PChannelInfo")
     for given, code, status in (
@@ -149,7 +149,7 @@ async def test_a_stream_that_is_created_wrongly_gets_the_contracts_status(foreig
     assert (await foreign.error_of(garbage))[1].code == 10
 
 
-async def test_a_request_without_a_content_ends_its_stream_after_what_was_accepted(foreign: Foreign) -> None:
+async def test_request_without_a_content_ends_its_stream_after_what_was_accepted(foreign: Foreign) -> None:
     call = foreign.produce(await foreign.assigned())
     await call.read()
     await call.write(foreign.request(1, foreign.message("orders", b"before")))
@@ -195,7 +195,7 @@ async def test_errors_of_single_messages_leave_the_others_alone(served: Serving,
     assert await stored(served, "orders") == [b"a", b"d"]
 
 
-async def test_a_key_is_written_once(served: Serving, connection: Connection) -> None:
+async def test_key_is_written_once(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     message = Message("orders", b"once")
     keys = [(message, 0, "return-7"), (message, 0, "return-7"), (message, 0, ProducerKey("me", 1))]
@@ -208,7 +208,7 @@ async def test_a_key_is_written_once(served: Serving, connection: Connection) ->
     assert await stored(served, "orders") == [b"once", b"once"]
 
 
-async def test_a_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, connection: Connection) -> None:
+async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     tick = await served.log.allocate_time_tick()
     request = request_of(1, [(Message("orders", b"x"), tick, None)], seen_time_tick=tick + 5)
@@ -239,7 +239,7 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
     assert isinstance(refused, InvalidArgumentError)  # a barrier as far would be waited for as long
 
 
-async def test_a_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
+async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)
     await stream.write(proto.ProduceRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
@@ -254,7 +254,7 @@ async def test_a_barrier_that_no_clock_is_near_is_refused(served: Serving, conne
     assert await stored(served, "orders") == [b"x"]
 
 
-async def test_a_whole_transaction_is_one_event(served: Serving, connection: Connection) -> None:
+async def test_whole_transaction_is_one_event(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3", message_type=MessageType.DELETE)]
     request = append_pb2.AppendTxnRequest(request_id=5, vchannels=["a", "b"], bodies=columns_of(bodies))
@@ -279,7 +279,7 @@ async def test_contradictory_columns_end_the_stream(connection: Connection) -> N
         await stream.read()
 
 
-async def test_a_vchannel_of_another_pchannel_is_refused() -> None:
+async def test_vchannel_of_another_pchannel_is_refused() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         for number in (0, 1):
             info = await assigned(connection, number)
@@ -293,7 +293,7 @@ async def test_a_vchannel_of_another_pchannel_is_refused() -> None:
         assert not any(pchannel.statistics().events for pchannel in served.log.node.pchannels.values())
 
 
-async def test_a_client_that_goes_away_leaves_what_was_accepted(served: Serving, connection: Connection) -> None:
+async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     await stream.write(append(0, *[Message("orders", b"%d" % number) for number in range(100)]))
     await outcomes(stream, 100)
@@ -318,7 +318,7 @@ async def test_requests_after_the_one_that_closes_are_not_executed(served: Servi
     assert b"late" not in await stored(served, "orders")
 
 
-async def test_a_slow_client_holds_up_nobody(served: Serving) -> None:
+async def test_slow_client_holds_up_nobody(served: Serving) -> None:
     async with connected(served.address) as slow, connected(served.address) as quick:
         silent = await opened(slow)
 
@@ -347,7 +347,7 @@ async def test_appends_wait_for_room_in_flight() -> None:
         assert isinstance((await outcomes(stream, 1))[200], InvalidArgumentError)
 
 
-async def test_a_storage_error_of_one_request_ends_no_stream(
+async def test_storage_error_of_one_request_ends_no_stream(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pchannel is as good as before, so the next request is executed."""
@@ -362,7 +362,7 @@ async def test_a_storage_error_of_one_request_ends_no_stream(
     assert isinstance((await outcomes(stream, 1))[1], AppendResult)
 
 
-async def test_a_pchannel_whose_storage_has_failed_refuses_every_later_request(
+async def test_pchannel_whose_storage_has_failed_refuses_every_later_request(
     served: Serving, connection: Connection
 ) -> None:
     stream = await opened(connection)
@@ -375,7 +375,7 @@ async def test_a_pchannel_whose_storage_has_failed_refuses_every_later_request(
         assert not refused.outcome_unknown
 
 
-async def test_a_failed_pchannel_refuses_every_later_request(served: Serving, connection: Connection) -> None:
+async def test_failed_pchannel_refuses_every_later_request(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     await stream.write(append(0, Message("orders", b"x")))
     await outcomes(stream, 1)
@@ -392,7 +392,7 @@ async def test_a_failed_pchannel_refuses_every_later_request(served: Serving, co
     ("info", "error"),
     [(PChannelInfo(name="no"), ChannelNotExistError), (PChannelInfo(name="wal_0", term=99), UnmatchedChannelTermError)],
 )
-async def test_a_wrong_pchannel_or_term_is_an_error(
+async def test_wrong_pchannel_or_term_is_an_error(
     served: Serving, connection: Connection, info: PChannelInfo, error: type[WALError]
 ) -> None:
     if info.term:
@@ -401,7 +401,7 @@ async def test_a_wrong_pchannel_or_term_is_an_error(
         await opened(connection, info)
 
 
-async def test_a_request_that_is_too_large_ends_its_stream_only(served: Serving, connection: Connection) -> None:
+async def test_request_that_is_too_large_ends_its_stream_only(served: Serving, connection: Connection) -> None:
     stream, other = await opened(connection), await opened(connection)
     await stream.write(append(0, Message("orders", bytes(20 << 20))))
     with pytest.raises(InvalidArgumentError, match="larger than max"):
@@ -412,7 +412,7 @@ async def test_a_request_that_is_too_large_ends_its_stream_only(served: Serving,
 
 
 @pytest.mark.one_loop
-async def test_a_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any, soak: int) -> None:
+async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any, soak: int) -> None:
     acknowledged: list[bytes] = []
     number = 0
     for round_ in range(3 * soak):
@@ -462,7 +462,7 @@ async def test_withdrawing_is_answered_and_changes_nothing_but_what_waits(connec
     assert list((await stream.read()).outcomes.done) == [3]
 
 
-async def test_an_append_request_without_messages_is_answered(served: Serving, connection: Connection) -> None:
+async def test_append_request_without_messages_is_answered(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     await stream.write(append(7))
     await stream.write(append(8, Message("orders", b"x")))

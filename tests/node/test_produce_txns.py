@@ -85,7 +85,7 @@ async def client(connection: Connection) -> AsyncIterator[Client]:
     one.stream.cancel()
 
 
-async def test_the_commit_sends_all_bodies(served: Serving, client: Client) -> None:
+async def test_commit_sends_all_bodies(served: Serving, client: Client) -> None:
     txn = await client.begin("a", "b", keepalive_s=30.0)
     assert txn.context.keepalive_milliseconds == 30_000
     assert txn.term == next(iter(served.log.node.pchannels.values())).log.term
@@ -100,7 +100,7 @@ async def test_the_commit_sends_all_bodies(served: Serving, client: Client) -> N
         await client.commit(txn, ["a", "b"], Message("a", b"1"))
 
 
-async def test_a_rollback_leaves_nothing(served: Serving, client: Client) -> None:
+async def test_rollback_leaves_nothing(served: Serving, client: Client) -> None:
     txn = await client.begin("a")
     await client.keep(txn, bodies=1, size=1000)
     await client.roll_back(txn)
@@ -114,7 +114,7 @@ async def test_a_rollback_leaves_nothing(served: Serving, client: Client) -> Non
     assert await stored(served, "a") == []
 
 
-async def test_an_exclusive_message_ends_it(served: Serving, client: Client) -> None:
+async def test_exclusive_message_ends_it(served: Serving, client: Client) -> None:
     txn = await client.begin("a")
     await client.stream.write(append(1, Message("a", b"", message_type=MessageType.DROP_PARTITION)))
     await outcomes(client.stream, 1)
@@ -167,7 +167,7 @@ async def test_transaction_belongs_to_its_client(served: Serving) -> None:
         assert await stored(served, "a") == [b"1"]
 
 
-async def test_a_client_has_bounds_of_its_own() -> None:
+async def test_client_has_bounds_of_its_own() -> None:
     bounds = ServerBounds(client_open_txns_max=3, txn_keepalive_s_max=60.0)
     async with (
         serving(access=Access(listen="127.0.0.1:0", bounds=bounds)) as served,
@@ -187,7 +187,7 @@ async def test_a_client_has_bounds_of_its_own() -> None:
         assert await stored(served, "a") == [b"other", b"1"]
 
 
-async def test_a_key_is_judged_at_the_commit(served: Serving, client: Client) -> None:
+async def test_key_is_judged_at_the_commit(served: Serving, client: Client) -> None:
     key = key_ext("once")
     results = []
     for _ in range(2):
@@ -197,7 +197,7 @@ async def test_a_key_is_judged_at_the_commit(served: Serving, client: Client) ->
     assert await stored(served, "a") == [b"1"]
 
 
-async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
+async def test_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
     key = key_ext("once")
     async with serving(tmp_path) as served, connected(served.address) as connection:
         client = Client(await opened(connection))
@@ -216,7 +216,7 @@ async def test_a_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
         assert await stored(served, "a") == [b"1", b"x"]
 
 
-async def test_a_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
+async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
     """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
     (pchannel,) = served.log.node.pchannels.values()
     txns, futures = ProduceTxns(served.log.node, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
@@ -240,7 +240,7 @@ async def test_a_commit_that_is_sent_twice_in_one_turn_is_written_once(served: S
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-async def test_a_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, recreated: bool) -> None:
+async def test_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, recreated: bool) -> None:
     async with serving(tmp_path) as served, connected(served.address) as connection:
         txn = await Client(await opened(connection)).begin("a", "b")
         await served.log.drop_vchannel("b")
@@ -254,14 +254,14 @@ async def test_a_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("wrong", [{"names": []}, {"names": ["a", "a"]}, {"names": ["a"], "keepalive_s": -1.0}])
-async def test_a_wrong_begin_is_an_error(client: Client, wrong: dict[str, Any]) -> None:
+async def test_wrong_begin_is_an_error(client: Client, wrong: dict[str, Any]) -> None:
     names = wrong.pop("names")
     with pytest.raises(InvalidArgumentError):
         await client.begin(*names, **wrong)
     await client.begin("a")  # the stream goes on
 
 
-async def test_a_commit_names_the_vchannels_of_its_begin(client: Client) -> None:
+async def test_commit_names_the_vchannels_of_its_begin(client: Client) -> None:
     txn = await client.begin("a")
     with pytest.raises(InvalidArgumentError, match="over a, not b"):
         await client.commit(txn, ["b"], Message("b", b"1"))
@@ -270,7 +270,7 @@ async def test_a_commit_names_the_vchannels_of_its_begin(client: Client) -> None
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
-async def test_a_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
+async def test_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         await served.log.create_vchannel("a", "p0")
         await served.log.create_vchannel("b", "p1")
@@ -301,7 +301,7 @@ async def restarted(data_dir: Path, between: Message | None) -> WALError | list[
         return await stored(served, "a")
 
 
-async def test_a_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path) -> None:
+async def test_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path) -> None:
     assert await restarted(tmp_path / "1", None) == [b"before", b"1"]
     assert await restarted(tmp_path / "2", Message("a", b"x")) == [b"before", b"x", b"1"]
     other = Message("other", b"x", message_type=MessageType.DROP_PARTITION)

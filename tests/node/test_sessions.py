@@ -32,7 +32,7 @@ async def appends(stream: Any, number: int, vchannel: str = "orders") -> None:
     assert isinstance((await outcomes(stream, 1))[number], AppendResult)
 
 
-async def test_the_newest_stream_of_a_session_ends_the_one_before_it(served: Serving, connection: Connection) -> None:
+async def test_newest_stream_of_a_session_ends_the_one_before_it(served: Serving, connection: Connection) -> None:
     async with connected(served.address) as again:
         older = await begun(connection, b"session")
         await appends(older, 1)
@@ -105,6 +105,6 @@ async def test_many_streams_of_a_session_at_once_leave_one(served: Serving) -> N
         await appends(newest, 1)
 
 
-async def test_a_long_session_is_an_error(connection: Connection) -> None:
+async def test_long_session_is_an_error(connection: Connection) -> None:
     with pytest.raises(InvalidArgumentError, match="the session has 65 bytes, at most 64"):
         await begun(connection, bytes(65))

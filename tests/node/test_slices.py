@@ -125,7 +125,7 @@ async def test_appends_are_executed_in_slices(
     assert max(turns.calls.values()) <= SLICE
 
 
-async def test_a_transaction_that_is_refused_creates_nothing(served: Serving, connection: Connection) -> None:
+async def test_transaction_that_is_refused_creates_nothing(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     bodies_max = served.log.settings.txn_bodies_max
     many = [f"v{number}" for number in range(bodies_max + 1)]
@@ -139,7 +139,7 @@ async def test_a_transaction_that_is_refused_creates_nothing(served: Serving, co
     assert not served.log.coordinator.vchannels.records
 
 
-async def test_a_transaction_without_room_creates_nothing() -> None:
+async def test_transaction_without_room_creates_nothing() -> None:
     async with serving(vchannels_max=10) as served, connected(served.address) as connection:
         stream = await opened(connection)
         begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=[f"v{number}" for number in range(11)])
@@ -153,7 +153,7 @@ async def test_a_transaction_without_room_creates_nothing() -> None:
         assert not served.log.coordinator.vchannels.records
 
 
-async def test_a_transaction_over_pchannels_creates_nothing() -> None:
+async def test_transaction_over_pchannels_creates_nothing() -> None:
     async with serving(pchannels=2) as served:
         names = tuple(f"v{number}" for number in range(16))
         for call in (
@@ -188,9 +188,7 @@ async def test_too_many_entries_are_counted_before_they_are_read(
         await stream.read()
 
 
-async def test_a_request_of_too_many_messages_makes_none(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_request_of_too_many_messages_makes_none(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     monkeypatch.setattr("wal.rpc.appends.Message", lambda *values, **named: made.append(values))
     stream = await opened(connection)
@@ -206,7 +204,7 @@ async def test_a_request_of_too_many_messages_makes_none(
     assert not made
 
 
-async def test_a_message_of_many_properties_is_refused_undecoded(connection: Connection) -> None:
+async def test_message_of_many_properties_is_refused_undecoded(connection: Connection) -> None:
     stream = await opened(connection)
     stored = encode_properties({f"{number:x}": "" for number in range(16_385)})
     columns = append_pb2.MessageColumns(
@@ -220,7 +218,7 @@ async def test_a_message_of_many_properties_is_refused_undecoded(connection: Con
     assert "16385 properties, and at most 16384" in str(refused)
 
 
-async def test_a_list_of_many_vchannels_is_encoded_in_slices(
+async def test_list_of_many_vchannels_is_encoded_in_slices(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection
 ) -> None:
     names = [f"v{number}" for number in range(MANY)]

@@ -78,7 +78,7 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
     assert await log.broadcasts.tasks() == []
 
 
-async def test_a_call_that_was_refused_is_made_at_the_next_server(server: Child, data_dir: Path) -> None:
+async def test_call_that_was_refused_is_made_at_the_next_server(server: Child, data_dir: Path) -> None:
     """A broadcast that waits for its keys goes on there, and so does a call that waits for acknowledgements."""
     async with open_wal(f"wal://{server.address}") as log:
         broadcast = log.broadcast()
@@ -98,7 +98,7 @@ async def test_a_call_that_was_refused_is_made_at_the_next_server(server: Child,
                 assert [message.payload async for message in scanner] == [b"1", b"2"]
 
 
-async def test_a_broadcast_that_would_wait_from_now_on_is_refused(served: Serving) -> None:
+async def test_broadcast_that_would_wait_from_now_on_is_refused(served: Serving) -> None:
     broadcasts = served.log.broadcasts
     await broadcasts.append(BroadcastMessage(vchannels=["a"], payload=b"1", resource_keys=[KEY]))
     broadcasts.end_waiting(lambda: ClosedError("no more of it"))
@@ -109,7 +109,7 @@ async def test_a_broadcast_that_would_wait_from_now_on_is_refused(served: Servin
     await broadcasts.append(free, wait=True)
 
 
-async def test_a_stopping_node_refuses_new_streams(served: Serving, connection: Connection) -> None:
+async def test_stopping_node_refuses_new_streams(served: Serving, connection: Connection) -> None:
     """It says so while another stream has not ended, and nobody answers any more when it has stopped."""
     info = await assigned(connection)
     stream = await opened(connection, info)

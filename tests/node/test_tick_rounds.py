@@ -98,7 +98,7 @@ async def test_data_waits_for_no_round(
     one.call.cancel()
 
 
-async def test_an_awaited_tick_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection) -> None:
+async def test_awaited_tick_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection, tail_only=True)
     tick = await served.log.allocate_time_tick()
     await feed.stream.write(proto.ConsumeRequest(await_tick=AwaitTickRequest(time_tick=tick)))
@@ -107,7 +107,7 @@ async def test_an_awaited_tick_waits_for_no_round(no_rounds: None, served: Servi
     feed.stream.cancel()
 
 
-async def test_the_end_of_a_stream_waits_for_no_round(no_rounds: None, served: Serving, foreign: Foreign) -> None:
+async def test_end_of_a_stream_waits_for_no_round(no_rounds: None, served: Serving, foreign: Foreign) -> None:
     one = await reader(foreign)
     await one.next(ticks=True)
     await one.call.write(foreign.kind("ConsumeRequest")(close=foreign.kind("CloseConsumerRequest")()))

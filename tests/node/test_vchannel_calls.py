@@ -61,7 +61,7 @@ async def listed(connection: Connection) -> dict[str, VChannelState]:
     return {state.name: state for state in answer.vchannels}
 
 
-async def test_a_vchannel_from_its_creation_to_its_end(served: Serving, connection: Connection) -> None:
+async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection: Connection) -> None:
     state = await create(connection, "orders")
     assert (state.name, state.state, state.HasField("owner")) == ("orders", EXISTS, False)
     assert vchannel_from_proto(state) == served.log.coordinator.vchannels.records["orders"]
@@ -92,7 +92,7 @@ async def test_a_vchannel_from_its_creation_to_its_end(served: Serving, connecti
         (DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
     ],
 )
-async def test_a_bad_request_changes_nothing(
+async def test_bad_request_changes_nothing(
     served: Serving, connection: Connection, method: Any, request_: Any, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
@@ -100,7 +100,7 @@ async def test_a_bad_request_changes_nothing(
     assert not served.log.coordinator.vchannels.records
 
 
-async def test_a_request_names_a_bounded_number_of_vchannels(
+async def test_request_names_a_bounded_number_of_vchannels(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "NAMES_MAX", 3)
@@ -152,7 +152,7 @@ async def test_where_appends_create_no_vchannels_an_unknown_one_is_an_error() ->
             assert [state.state for state in await locate(connection, "a", **flags)] == [EXISTS]
 
 
-async def test_a_vchannel_that_could_not_be_saved_is_not_shown(
+async def test_vchannel_that_could_not_be_saved_is_not_shown(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saving, release = asyncio.Event(), asyncio.Event()
@@ -195,7 +195,7 @@ async def test_channels_have_owners(served: Serving, connection: Connection) -> 
         await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[:1]))
 
 
-async def test_a_watcher_hears_of_every_change(served: Serving, connection: Connection) -> None:
+async def test_watcher_hears_of_every_change(served: Serving, connection: Connection) -> None:
     await create(connection, "before")
     async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         first = await anext(told)
@@ -226,7 +226,7 @@ async def test_a_watcher_hears_of_every_change(served: Serving, connection: Conn
             await asyncio.sleep(0.01)
 
 
-async def test_a_watcher_that_does_not_read_is_told_to_watch_again(
+async def test_watcher_that_does_not_read_is_told_to_watch_again(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vchannel_calls, "BEHIND_MAX", 10)
@@ -238,7 +238,7 @@ async def test_a_watcher_that_does_not_read_is_told_to_watch_again(
             await anext(told)
 
 
-async def test_a_watch_ends_with_the_server(served: Serving, connection: Connection) -> None:
+async def test_watch_ends_with_the_server(served: Serving, connection: Connection) -> None:
     async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         await anext(told)
         waiting = asyncio.ensure_future(anext(told))

@@ -85,7 +85,7 @@ async def test_tokens() -> None:
         assert "is not the server's" in str(error)
 
 
-async def test_a_token_that_is_taken_back(data_dir: Path) -> None:
+async def test_token_that_is_taken_back(data_dir: Path) -> None:
     """The server comes back without the token of its clients: appends, calls and readers end with an error that says so."""
     async with child(data_dir, WAL_SERVER_TOKEN="old") as first, open_wal(f"wal://{first.address}", token="old") as log:
         await log.raw_append(Message("orders", b"first"))

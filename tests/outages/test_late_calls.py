@@ -51,7 +51,7 @@ async def delivered(proxy: Proxy, refused: list[SessionLostError]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_drop_does_not_end_the_next_incarnation(
+async def test_drop_does_not_end_the_next_incarnation(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     async def repeat() -> None:
@@ -65,7 +65,7 @@ async def test_a_drop_does_not_end_the_next_incarnation(
     assert await stored(served) == [b"second incarnation"]
 
 
-async def test_a_broadcast_is_not_in_the_log_twice(
+async def test_broadcast_is_not_in_the_log_twice(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     """A caller that looks, and finds no trace of it, may repeat it."""
@@ -79,7 +79,7 @@ async def test_a_broadcast_is_not_in_the_log_twice(
     assert await stored(served) == [b"to all"]
 
 
-async def test_a_saved_cursor_does_not_go_back(
+async def test_saved_cursor_does_not_go_back(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     """A save is sent again by itself; its first copy arrives after a later save."""
@@ -96,7 +96,7 @@ async def test_a_saved_cursor_does_not_go_back(
         assert (await anext(scanner)).payload == b"2"
 
 
-async def test_a_deleted_cursor_that_was_saved_again_stays(
+async def test_deleted_cursor_that_was_saved_again_stays(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     for number in range(3):
@@ -113,7 +113,7 @@ async def test_a_deleted_cursor_that_was_saved_again_stays(
         assert (await anext(scanner)).payload == b"2"
 
 
-async def test_a_cancelled_truncation_does_not_remove_what_its_caller_has_kept(
+async def test_cancelled_truncation_does_not_remove_what_its_caller_has_kept(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     ids = [(await log.raw_append(Message("orders", b"%d" % number))).message_id for number in range(3)]

@@ -104,7 +104,7 @@ Change = Callable[[World], Coroutine[Any, Any, None]]
         (forget, is_forgotten, InvalidArgumentError),
     ],
 )
-async def test_a_change_without_an_answer(
+async def test_change_without_an_answer(
     served: Serving,
     monkeypatch: pytest.MonkeyPatch,
     change: Change,

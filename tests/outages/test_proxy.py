@@ -78,7 +78,7 @@ KINDS: list[Callable[[Proxy, random.Random], Awaitable[None]]] = [
 ]  # fmt: skip
 
 
-async def test_a_bad_network_under_load(data_dir: Path, soak: int) -> None:
+async def test_bad_network_under_load(data_dir: Path, soak: int) -> None:
     """Each fault is followed by more calls of each client, so no fault is one that a client never gets over."""
     seed = random.getrandbits(32)
     rng = random.Random(seed)

@@ -22,7 +22,7 @@ RECONNECTS = 100
 
 
 @pytest.mark.parametrize("down_s", [0.0, 1.0, 4.0])
-async def test_a_client_goes_on_within_a_second_after_its_server_is_back(data_dir: Path, down_s: float) -> None:
+async def test_client_goes_on_within_a_second_after_its_server_is_back(data_dir: Path, down_s: float) -> None:
     """However long it was away: pauses between attempts stay short. A writer and a reader of another client wait for it."""
     async with (
         child(data_dir) as first,

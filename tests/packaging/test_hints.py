@@ -45,7 +45,7 @@ MISSING: Final = (
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_hint_of_a_page_works_in_the_clone(page: Path) -> None:
+def test_hint_of_a_page_works_in_the_clone(page: Path) -> None:
     text = page.read_text()
     for hint in INSTALL.findall(text):
         found = FROM_A_CLONE.fullmatch(hint)
@@ -55,7 +55,7 @@ def test_a_hint_of_a_page_works_in_the_clone(page: Path) -> None:
     assert "wal-runtime[" not in text, "no index knows it by this name: write '.[extra]'"
 
 
-def test_the_readme_names_every_extra_for_users() -> None:
+def test_readme_names_every_extra_for_users() -> None:
     readme = (ROOT / "README.md").read_text()
     assert {name for name in EXTRAS if f"| `{name}` |" not in readme} == {"demo", "examples"}
     everything = PROJECT["optional-dependencies"]["all"]

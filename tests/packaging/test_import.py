@@ -61,7 +61,7 @@ def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
     )
 
 
-def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
+def test_names_of_the_first_screen_load_what_opens_nothing() -> None:
     modules = loaded("from wal import Message, open_wal")
     assert of((*RARELY_NEEDED, *ENGINE), modules) == set()
     dependencies = loaded(DEPENDENCIES)
@@ -70,14 +70,14 @@ def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
     assert len(modules - own - dependencies) <= 40, sorted(modules - own - dependencies)
 
 
-def test_a_message_to_broadcast_loads_no_log() -> None:
+def test_message_to_broadcast_loads_no_log() -> None:
     modules = loaded("from wal import BroadcastMessage, BroadcastState, ResourceKey")
     assert of(("wal.api", "wal.engine", "wal.write", "actors"), modules) == set()
     assert len(of(("wal", "broadcaster"), modules)) <= 25
 
 
 @pytest.mark.parametrize("code", [IN_MEMORY, "import wal.bridge"], ids=["a log in memory", "the bridge"])
-def test_a_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> None:
+def test_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> None:
     assert of(RARELY_NEEDED, loaded(code)) == set()
 
 

@@ -28,7 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return made
 
 
-def test_the_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Environment) -> None:
+def test_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Environment) -> None:
     ran = environment.run(FIRST_SCREEN)
     assert (ran.stdout, ran.stderr) == ("[1]\n", "")
     installed = environment.run(INSTALLED).stdout
@@ -36,7 +36,7 @@ def test_the_first_screen_and_arrow_run_without_spark_and_protobuf(environment: 
     assert not any(name in installed for name in ("pyspark", "protobuf", "grpcio"))
 
 
-def test_the_hint_of_an_installed_package_is_a_command_that_works(environment: Environment) -> None:
+def test_hint_of_an_installed_package_is_a_command_that_works(environment: Environment) -> None:
     refused = environment.run("import wal.message.codec")
     hint = f"pip install '{ROOT}[wire]'"
     assert hint in refused.stderr.splitlines()[-1]

@@ -46,7 +46,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.mark.parametrize("name", ["broadcaster", "actors"])
-def test_a_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works(
+def test_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works(
     environment: Environment, tmp_path: Path, name: str
 ) -> None:
     assert environment.run(USED).stderr == ""
@@ -74,7 +74,7 @@ def test_a_distribution_that_was_installed_over_ours_is_named_and_the_remedy_wor
 
 @pytest.mark.parametrize("name", ["broadcaster", "actors"])
 @pytest.mark.parametrize("form", ["package", "module"])
-def test_a_package_that_hides_ours_is_named(environment: Environment, tmp_path: Path, name: str, form: str) -> None:
+def test_package_that_hides_ours_is_named(environment: Environment, tmp_path: Path, name: str, form: str) -> None:
     other = tmp_path / name / "__init__.py" if form == "package" else tmp_path / f"{name}.py"
     other.parent.mkdir(exist_ok=True)
     other.write_text(FOREIGN)

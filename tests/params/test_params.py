@@ -78,7 +78,7 @@ def test_it_is_a_sorted_map_without_case(calls: list[tuple[object, ...]]) -> Non
     assert all_of(table) == model
 
 
-def test_a_parameter_that_was_not_set() -> None:
+def test_parameter_that_was_not_set() -> None:
     table = GlobalParamsTable()
     with pytest.raises(KeyNotExistError, match=r"no parameter 'etcd\.address': save it") as caught:
         table.load("Etcd.Address")
@@ -87,7 +87,7 @@ def test_a_parameter_that_was_not_set() -> None:
 
 
 @pytest.mark.parametrize("value", [8, None, b"8"])
-def test_a_value_is_text(value: object) -> None:
+def test_value_is_text(value: object) -> None:
     table = GlobalParamsTable()
     with pytest.raises(TypeError, match="write it as text"):
         table.save("port", value)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_a_value_is_text(value: object) -> None:
     assert all_of(table) == {}
 
 
-def test_the_example_of_the_contract(tmp_path: Path) -> None:
+def test_example_of_the_contract(tmp_path: Path) -> None:
     table = GlobalParamsTable()
     table.load_yaml(written(tmp_path, "etcd:\n  address: localhost\n  port: 12379\n  rootpath: milvus/etcd\n"))
     assert all_of(table) == {"etcd.address": "localhost", "etcd.port": "12379", "etcd.rootpath": "milvus/etcd"}
@@ -115,7 +115,7 @@ def test_scalars_stay_as_they_are_written(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_later_file_overrides_an_earlier_one(tmp_path: Path) -> None:
+def test_later_file_overrides_an_earlier_one(tmp_path: Path) -> None:
     table = GlobalParamsTable()
     table.load_yaml(written(tmp_path, "a: 1\nb: 2\n"))
     table.load_yaml(written(tmp_path, "B: 3\nc: 4\n"))
@@ -178,7 +178,7 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
     ],
     ids=lambda text: text[:40],
 )  # fmt: skip
-def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
+def test_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
     table = GlobalParamsTable()
     table.save("a", "before")
     with pytest.raises(InvalidArgumentError, match=why) as caught:
@@ -187,7 +187,7 @@ def test_a_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: 
     assert all_of(table) == {"a": "before"}
 
 
-def test_a_file_that_is_missing(tmp_path: Path) -> None:
+def test_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be read: No such file"):
         GlobalParamsTable().load_yaml(tmp_path / "none.yaml")
 

@@ -14,13 +14,13 @@ def ledger(last: Checkpoint | None = None, *, state_bytes: int = 0) -> Checkpoin
     return CheckpointLedger(last or Checkpoint(0), rule=RULE, state_bytes=state_bytes)
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_defaults_are_those_of_the_design() -> None:
     assert CheckpointRule() == CheckpointRule(
         log_bytes=256 * 1024 * 1024, keyed_events=32_768 * 3 // 4, keyed_bytes=32 * 1024 * 1024
     )
 
 
-def test_a_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None:
+def test_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None:
     found = ledger(Checkpoint(500))
     for end, keyed, due in (
         (1_499, 9, False),
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> No
         assert found.is_due(end=end, keyed=keyed, keyed_bytes=0, held_bytes=0, now_s=0.0) is due, (end, keyed)
 
 
-def test_the_bytes_of_frames_with_keyed_events_make_a_checkpoint_due() -> None:
+def test_bytes_of_frames_with_keyed_events_make_a_checkpoint_due() -> None:
     found = CheckpointLedger(Checkpoint(0), rule=CheckpointRule(1_000, 10, keyed_bytes=100))
     for state_bytes, keyed, keyed_bytes, due in (
         (0, 1, 99, False),
@@ -54,12 +54,12 @@ def test_held_space_makes_a_checkpoint_due_when_it_is_larger_than_the_state() ->
         assert found.is_due(end=1, keyed=keyed, keyed_bytes=0, held_bytes=held, now_s=0.0) is due, (keyed, held)
 
 
-def test_a_close_makes_a_checkpoint_only_for_keyed_events() -> None:
+def test_close_makes_a_checkpoint_only_for_keyed_events() -> None:
     assert ledger().is_due_at_close(end=1, keyed=1)
     assert not ledger().is_due_at_close(end=999_999, keyed=0)
 
 
-def test_the_previous_state_is_reused_when_nothing_keyed_happened() -> None:
+def test_previous_state_is_reused_when_nothing_keyed_happened() -> None:
     found = ledger()
     assert found.begin(end=100, keyed=0) == Checkpoint(100, None)
     found.done(None)

@@ -126,7 +126,7 @@ class Copies(RuleBasedStateMachine):
 TestCopies = Copies.TestCase
 
 
-def test_a_snapshot_holds_the_state_of_its_call() -> None:
+def test_snapshot_holds_the_state_of_its_call() -> None:
     table = CopyTable()
     header = BroadcastHeader(7, ("a", "b"))
     table.durable(header, CopiesPart(1, 0, TICK, (("a", 1),), False))
@@ -140,7 +140,7 @@ def test_a_snapshot_holds_the_state_of_its_call() -> None:
     assert len(table) == 0
 
 
-def test_a_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
+def test_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
     table = CopyTable()
     names = tuple((f"vchannel-{number:05d}", number) for number in range(1024))
     for number in range(1000):

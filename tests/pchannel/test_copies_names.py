@@ -66,7 +66,7 @@ def test_replayed_frames_share_their_names() -> None:
     check(state.copies)
 
 
-def test_a_checkpoint_and_the_frames_after_it_share_their_names() -> None:
+def test_checkpoint_and_the_frames_after_it_share_their_names() -> None:
     before = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT // 2, before)
     state = RecoveryState(keys(), CopyTable())
@@ -75,7 +75,7 @@ def test_a_checkpoint_and_the_frames_after_it_share_their_names() -> None:
     check(state.copies)
 
 
-def test_a_second_recovery_of_the_same_tables_is_right() -> None:
+def test_second_recovery_of_the_same_tables_is_right() -> None:
     state = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT // 2, state)
     state.recovered()
@@ -88,7 +88,7 @@ NAME = st.sampled_from(["ab", "bc", "üü", ""])
 
 
 @given(st.lists(st.lists(NAME).map(tuple)), st.lists(st.lists(st.tuples(NAME, st.integers(1, 2))).map(tuple)))
-def test_the_pool_returns_equal_names_and_holds_each_once(
+def test_pool_returns_equal_names_and_holds_each_once(
     vchannels: list[tuple[str, ...]], copies: list[tuple[RunName, ...]]
 ) -> None:
     pool = NamePool()
@@ -110,7 +110,7 @@ def _anew(name: str) -> str:
     return name.encode().decode()
 
 
-async def test_a_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> None:
+async def test_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> None:
     """Opens a log that was not closed, and looks at the recovered tables of its pchannels."""
     made, place = tmp_path / "made", tmp_path / "data"
     names = [f"vchannel-{at:04d}" for at in range(64)]

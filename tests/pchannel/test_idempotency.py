@@ -391,7 +391,7 @@ _LATER: Final = itertools.count()
 """Ticks ascend in a pchannel."""
 
 
-def test_the_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() -> None:
+def test_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() -> None:
     table = new_table()
     kept = {n: kept_of(table, SCOPES[0], ProducerKey("p", n), n) for n in range(0, 40, 2)}
     for n in range(39):
@@ -413,7 +413,7 @@ def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> Non
     assert table.find(names, ProducerKey("p", 4), now_ms=0) is None
 
 
-def test_a_producer_may_go_on_without_failed_sequences_that_are_given_up() -> None:
+def test_producer_may_go_on_without_failed_sequences_that_are_given_up() -> None:
     table, names = new_table(), (("a", 1),)
     assert table.failed(table.claim(names, ProducerKey("p", 1))) == []
     assert table.producers.forget_gaps("p")
@@ -421,7 +421,7 @@ def test_a_producer_may_go_on_without_failed_sequences_that_are_given_up() -> No
     assert table.find(names, ProducerKey("p", 2), now_ms=0) is None
 
 
-def test_a_producer_whose_first_append_failed_takes_no_room() -> None:
+def test_producer_whose_first_append_failed_takes_no_room() -> None:
     table = new_table(producers_max=1)
     claim = table.claim(SCOPES[0], ProducerKey("p", 1))
     with pytest.raises(WouldBlockError, match="forget_producer"):
@@ -513,7 +513,7 @@ def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
             assert table.scopes.by_names[SCOPES[0]].uses == len(table)
 
 
-def test_a_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
+def test_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
     """The garbage collector does not know the objects of a table, so they may not form cycles."""
     table, keys = new_table(), [f"kept {number}" for number in range(4)]
     before = sys.getrefcount(keys[0]), sys.getrefcount(keys[3])
@@ -528,7 +528,7 @@ def test_a_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
     assert (sys.getrefcount(keys[0]), sys.getrefcount(keys[3])) == before
 
 
-def test_a_run_that_leaves_the_window_in_parts() -> None:
+def test_run_that_leaves_the_window_in_parts() -> None:
     """The window and a snapshot of it hold the newest keys exactly, wherever a run began."""
     for newer in range(7):
         table = new_table(window_count=7)
@@ -547,7 +547,7 @@ def test_a_run_that_leaves_the_window_in_parts() -> None:
         assert again.find(SCOPES[0], "e", now_ms=START_MS) == Kept(0, 5, (START_MS << 18) + 4)
 
 
-def test_a_snapshot_consists_of_small_pieces() -> None:
+def test_snapshot_consists_of_small_pieces() -> None:
     table = new_table(window_count=5000, producers_max=200)
     claims = table.claim_run(SCOPES[0], [f"{number:040d}" for number in range(5000)])
     assert claims is not None
@@ -560,7 +560,7 @@ def test_a_snapshot_consists_of_small_pieces() -> None:
     assert list(again.snapshot()) == pieces
 
 
-def test_a_snapshot_of_many_scopes_consists_of_small_pieces() -> None:
+def test_snapshot_of_many_scopes_consists_of_small_pieces() -> None:
     table = new_table(window_count=5000, producers_max=200)
     for number in range(5000):
         kept_of(table, ((f"v{number % 100}", 1),), f"{number:040d}", number)
@@ -576,7 +576,7 @@ def test_a_snapshot_of_many_scopes_consists_of_small_pieces() -> None:
     assert list(again.snapshot()) == pieces
 
 
-def test_a_damaged_snapshot_is_a_corruption_error() -> None:
+def test_damaged_snapshot_is_a_corruption_error() -> None:
     table = new_table()
     kept_of(table, SCOPES[0], "k", 1)
     kept_of(table, SCOPES[3], ProducerKey("p", 1), 2)
@@ -610,14 +610,14 @@ def test_smaller_settings_take_effect_at_the_next_opening() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, "\ud800"])
-def test_a_key_of_a_wrong_length_or_encoding_is_refused(wrong: str) -> None:
+def test_key_of_a_wrong_length_or_encoding_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgumentError):
         check_key(wrong)
     with pytest.raises(InvalidArgumentError):
         ProducerKey(wrong, 1)
 
 
-def test_a_key_with_a_wrong_sequence_or_type_is_refused() -> None:
+def test_key_with_a_wrong_sequence_or_type_is_refused() -> None:
     assert check_key("x" * 255) == "x" * 255
     assert check_key(ProducerKey("p", 2**63 - 1)).sequence == 2**63 - 1  # type: ignore[union-attr]
     for sequence in (-1, 2**63):
@@ -631,7 +631,7 @@ def test_a_key_with_a_wrong_sequence_or_type_is_refused() -> None:
             check_key(key)
 
 
-def test_an_aged_key_that_is_appended_again_is_remembered_again() -> None:
+def test_aged_key_that_is_appended_again_is_remembered_again() -> None:
     table = new_table()
     kept_of(table, SCOPES[0], "k", 1)
     later = START_MS + round(WINDOW_S * 1000) + 1

@@ -118,7 +118,7 @@ async def test_each_gets_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("moment", ["while it waits for a turn", "while it reads"])
-async def test_a_cancelled_one_leaves_the_others_their_pages(moment: str) -> None:
+async def test_cancelled_one_leaves_the_others_their_pages(moment: str) -> None:
     log = Log()
     reads = log.reader
     first = await busy(reads)

@@ -81,7 +81,7 @@ def scanner(pchannel: ReadOnlyPChannel, name: str = "v") -> Scanner:
     return Scanner(ReadOptions.of((name,), deliver_policy=Latest()), attach=attach)  # type: ignore[arg-type]
 
 
-async def test_a_hundred_scanners_that_wait_cost_about_one_read(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+async def test_hundred_scanners_that_wait_cost_about_one_read(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
     scanners = [scanner(pchannel) for _ in range(SCANNERS)]
     for each in scanners:
@@ -132,7 +132,7 @@ async def test_looks_are_rarer_while_nothing_moves(log: JournalLog, pchannel: Re
         assert (await taking).payload == b"x"
 
 
-async def test_the_newest_event_is_known_after_catching_up(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+async def test_newest_event_is_known_after_catching_up(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
     positions = await append_all(log, [maker.data(("v", b"1"), ("w", b"2")), maker.time_tick()])
     await pchannel.catch_up()
@@ -152,7 +152,7 @@ async def test_the_newest_event_is_known_after_catching_up(log: JournalLog, pcha
         assert pchannel.tail.newest == (at, 0)
 
 
-async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(
+async def test_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(
     log: JournalLog, pchannel: ReadOnlyPChannel
 ) -> None:
     """Scanners of vchannels with undamaged runs continue."""
@@ -181,7 +181,7 @@ async def test_closing_ends_the_scanners_that_wait(log: JournalLog, pchannel: Re
             await taking
 
 
-async def test_a_server_that_does_not_answer_is_its_own_error(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+async def test_server_that_does_not_answer_is_its_own_error(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
         while not pchannel.tail.is_awaited():

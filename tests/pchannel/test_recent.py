@@ -85,7 +85,7 @@ async def test_pages_are_those_of_the_log() -> None:
     await log.close()
 
 
-def test_a_frame_is_decoded_once_for_all() -> None:
+def test_frame_is_decoded_once_for_all() -> None:
     maker = FrameMaker(1)
     recent = RecentFrames(0)
     recent.add(512, maker.data(("a", b"1"), ("b", b"2")))
@@ -94,7 +94,7 @@ def test_a_frame_is_decoded_once_for_all() -> None:
     assert len(views) == 1
 
 
-def test_a_prepared_frame_is_read_as_one_that_was_not() -> None:
+def test_prepared_frame_is_read_as_one_that_was_not() -> None:
     """Messages that were built during the write have the position that the frame got."""
     maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
     prepared, plain = RecentFrames(0), RecentFrames(0)
@@ -109,7 +109,7 @@ def test_a_prepared_frame_is_read_as_one_that_was_not() -> None:
         assert delivered(prepared, position, selection) == delivered(plain, position, selection)
 
 
-def test_a_prepared_frame_that_was_refused_is_dropped() -> None:
+def test_prepared_frame_that_was_refused_is_dropped() -> None:
     maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
     recent = RecentFrames(0)
     recent.add(512, maker.data(("a", b"first")))

@@ -9,7 +9,7 @@ from wal.write.ticks import AFTER_DATA_S, IDLE_S, TickFrames
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.booleans()), min_size=1, max_size=20), st.floats(0.0, 20.0))
-def test_a_tick_frame_is_due_soon_after_data_and_seldom_without(frames: list[tuple[float, bool]], later: float) -> None:
+def test_tick_frame_is_due_soon_after_data_and_seldom_without(frames: list[tuple[float, bool]], later: float) -> None:
     now, data = 100.0, False
     table = TickFrames(now)
     for pause, data in frames:
@@ -18,7 +18,7 @@ def test_a_tick_frame_is_due_soon_after_data_and_seldom_without(frames: list[tup
     assert table.is_due(now + later) == (now + later - now >= (AFTER_DATA_S if data else IDLE_S))
 
 
-def test_a_tick_frame_is_not_due_right_after_another() -> None:
+def test_tick_frame_is_not_due_right_after_another() -> None:
     table = TickFrames(0.0)
     table.written(1.0, data=True)
     assert table.is_due(1.0 + AFTER_DATA_S)

@@ -195,7 +195,7 @@ def test_names_that_would_not_fit_a_frame_are_refused_at_begin() -> None:
     assert len(table) == 0
 
 
-def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() -> None:
+def test_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() -> None:
     table = TxnTable(LIMITS)
     table.begin(1, (("a", 1),), keepalive=10.0, now=0.0)
     table.append(1, [(("a", 1), Record(b"kept"))], counted=36, stored=36, barrier=0, now=1.0)
@@ -207,12 +207,12 @@ def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() ->
     assert taken.barrier == 0
 
 
-def test_a_transaction_whose_end_is_forgotten_is_expired() -> None:
+def test_transaction_whose_end_is_forgotten_is_expired() -> None:
     with pytest.raises(TransactionExpiredError, match="transaction 7 is not open"):
         TxnTable(LIMITS).commit(7, now=0.0)
 
 
-def test_the_number_of_open_transactions_is_bounded() -> None:
+def test_number_of_open_transactions_is_bounded() -> None:
     table = TxnTable(LIMITS)
     for txn_id in range(OPEN_MAX):
         table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)
@@ -264,7 +264,7 @@ def test_another_owner_is_refused() -> None:
     assert table.expire(1.2) == [2]
 
 
-def test_the_number_of_remembered_reasons_is_bounded() -> None:
+def test_number_of_remembered_reasons_is_bounded() -> None:
     table = TxnTable(LIMITS)
     for txn_id in range(5000):
         table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)

@@ -28,7 +28,7 @@ async def test_tls_and_a_token(pulsar_process: PulsarServer, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("token", "says"), [(None, "wants a token.*pulsar_token"), ("not.a.token", "does not accept the token")]
 )
-async def test_the_error_for_a_missing_or_wrong_token_names_it(
+async def test_error_for_a_missing_or_wrong_token_names_it(
     pulsar_process: PulsarServer, tmp_path: Path, token: str | None, says: str
 ) -> None:
     location, settings = location_of(new_namespace(own(pulsar_process)), tmp_path / "kv")
@@ -37,14 +37,14 @@ async def test_the_error_for_a_missing_or_wrong_token_names_it(
     assert token is None or token not in str(caught.value)
 
 
-async def test_a_namespace_that_does_not_exist(pulsar_process: PulsarServer, tmp_path: Path) -> None:
+async def test_namespace_that_does_not_exist(pulsar_process: PulsarServer, tmp_path: Path) -> None:
     address = own(pulsar_process)
     _, settings = location_of(address, tmp_path / "kv")
     with pytest.raises(InvalidArgumentError, match=r"has no namespace public/nowhere.*namespaces create"):
         await open_wal(f"{address.service_url}/public/nowhere", **settings)
 
 
-async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
+async def test_server_that_does_not_answer(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with pytest.raises(StorageError, match=r"did not answer.*pulsar_admin_url"):
         await open_wal(
@@ -55,7 +55,7 @@ async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_log_needs_a_place_for_its_metadata(read_only: bool) -> None:
+async def test_log_needs_a_place_for_its_metadata(read_only: bool) -> None:
     with pytest.raises(InvalidArgumentError, match="give the setting kv"):
         await open_wal("pulsar://localhost/public/default", read_only=read_only)
 

@@ -27,7 +27,7 @@ async def opens(address: PulsarAddress, allowed: Allowances | None = None) -> No
         await backend.close()
 
 
-async def test_a_message_ttl(address: PulsarAddress) -> None:
+async def test_message_ttl(address: PulsarAddress) -> None:
     admin(address, "POST", f"namespaces/{address.path}/messageTTL", 3600)
     with pytest.raises(InvalidArgumentError, match=r"TTL of 3600 s.*remove-message-ttl.*allow_message_ttl=True"):
         await opens(address)
@@ -38,7 +38,7 @@ async def test_a_message_ttl(address: PulsarAddress) -> None:
     ("policy", "says"),
     [("producer_request_hold", "take no more appends"), ("consumer_backlog_eviction", "delete the oldest messages")],
 )
-async def test_a_backlog_quota(address: PulsarAddress, policy: str, says: str) -> None:
+async def test_backlog_quota(address: PulsarAddress, policy: str, says: str) -> None:
     quota = {"limitSize": 1 << 20, "limitTime": -1, "policy": policy}
     admin(address, "POST", f"namespaces/{address.path}/backlogQuota?backlogQuotaType=destination_storage", quota)
     with pytest.raises(
@@ -75,7 +75,7 @@ async def test_deduplication_is_switched_off_for_the_log_alone(address: PulsarAd
     assert admin(address, "GET", f"namespaces/{address.path}/deduplication") == b"true"
 
 
-async def test_a_log_is_not_created_again_over_one_that_the_metadata_does_not_know(
+async def test_log_is_not_created_again_over_one_that_the_metadata_does_not_know(
     address: PulsarAddress, tmp_path: Path
 ) -> None:
     location, settings = location_of(address, tmp_path / "one")

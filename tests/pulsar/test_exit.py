@@ -100,19 +100,19 @@ def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processe
 
 
 @pytest.mark.one_loop
-def test_a_process_can_exit_right_after_it_closed_its_logs(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_process_can_exit_right_after_it_closed_its_logs(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     ended = run_together(CLOSED, pulsar_server, tmp_path, processes=TOGETHER)
     assert ended == [(STATUS, "", "")] * TOGETHER
 
 
 @pytest.mark.one_loop
-def test_a_process_can_exit_with_its_logs_open(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_process_can_exit_with_its_logs_open(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     ended = run_together(LEFT_OPEN, pulsar_server, tmp_path, processes=TOGETHER)
     assert ended == [(STATUS, "", "")] * TOGETHER
 
 
 @pytest.mark.one_loop
-def test_the_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     [(status, said, errors)] = run_together(LOGGING, pulsar_server, tmp_path, processes=1)
     assert (status, errors) == (STATUS, "")
     lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]

@@ -93,7 +93,7 @@ async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stoppe
         await asyncio.sleep(0.001)
 
 
-async def test_a_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
+async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
     address, kv = new_namespace(pulsar_server), MemoryKV()
     first = PulsarBackend(address, kv)
     await first.create("p", incarnation=INCARNATION)
@@ -160,7 +160,7 @@ async def test_a_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak
     assert len(terms) >= ROUNDS
 
 
-async def test_an_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -> None:
+async def test_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -> None:
     kv = MemoryKV()
     one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
     try:
@@ -214,7 +214,7 @@ async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress
 
 
 @pytest.mark.parametrize("when", ["before the mark", "after the mark"])
-async def test_a_takeover_fences_again_when_a_late_fence_from_a_lower_term_evicts_it(
+async def test_takeover_fences_again_when_a_late_fence_from_a_lower_term_evicts_it(
     address: PulsarAddress, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """A writer of a lower term claims the log before the takeover and fences after it. The takeover has the higher term and succeeds."""

@@ -26,7 +26,7 @@ def grown(seed: int, steps: int, window: int = FRAMES_IN_FLIGHT) -> list[Item]:
 
 
 @given(seeds, st.integers(0, 300))
-def test_the_rule_takes_what_the_model_takes(seed: int, steps: int) -> None:
+def test_rule_takes_what_the_model_takes(seed: int, steps: int) -> None:
     items = grown(seed, steps)
     counted, floors = meaning(items)
     floor = FencingFloor()
@@ -41,7 +41,7 @@ def test_the_rule_takes_what_the_model_takes(seed: int, steps: int) -> None:
 
 
 @given(seeds, st.integers(1, 400), st.data())
-def test_a_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.DataObject) -> None:
+def test_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.DataObject) -> None:
     items = grown(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))
@@ -61,7 +61,7 @@ def test_a_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.
             search.frame(item.term, item.sequence, at)
 
 
-def test_a_row_longer_than_the_window_is_enough_and_a_shorter_one_is_not() -> None:
+def test_row_longer_than_the_window_is_enough_and_a_shorter_one_is_not() -> None:
     search = FloorSearch(window=4, term=1)
     for sequence in range(7, 11):
         search.frame(1, sequence, sequence)
@@ -71,12 +71,12 @@ def test_a_row_longer_than_the_window_is_enough_and_a_shorter_one_is_not() -> No
 
 
 @pytest.mark.parametrize(("term", "sequence"), [(3, 6), (3, 100), (4, 1)])
-def test_a_gap_is_loud(term: int, sequence: int) -> None:
+def test_gap_is_loud(term: int, sequence: int) -> None:
     with pytest.raises(CorruptionError, match="missing"):
         FencingFloor(3, 4).takes(term, sequence, 1 << 64)
 
 
-def test_the_first_frame_of_a_term_names_the_last_frame_before_it() -> None:
+def test_first_frame_of_a_term_names_the_last_frame_before_it() -> None:
     floor = FencingFloor(3, 4)
     floor.mark(7)
     assert floor.takes(7, 0, 9)
@@ -86,7 +86,7 @@ def test_the_first_frame_of_a_term_names_the_last_frame_before_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.booleans()), max_size=900), st.integers(0, 2000))
-def test_the_index_returns_the_nearest_floor_that_it_keeps(places: list[tuple[int, bool]], asked: int) -> None:
+def test_index_returns_the_nearest_floor_that_it_keeps(places: list[tuple[int, bool]], asked: int) -> None:
     index = FloorIndex()
     index.add(0, FencingFloor(0, -1), lasting=True)
     kept: dict[int, bool] = {0: True}

@@ -44,7 +44,7 @@ def topic_of(seed: int, steps: int) -> list[Item]:
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 400), st.data())
-def test_a_floor_found_after_duplicates_is_right(seed: int, steps: int, data: st.DataObject) -> None:
+def test_floor_found_after_duplicates_is_right(seed: int, steps: int, data: st.DataObject) -> None:
     items = topic_of(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))
@@ -59,7 +59,7 @@ def test_a_floor_found_after_duplicates_is_right(seed: int, steps: int, data: st
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=200))
-def test_the_window_counts_what_the_client_holds(steps: list[tuple[bool, int]]) -> None:
+def test_window_counts_what_the_client_holds(steps: list[tuple[bool, int]]) -> None:
     window = ClientWindow(frames_max=4, bytes_max=100)
     held: list[tuple[int, int]] = []
     for handing, size in steps:

@@ -67,7 +67,7 @@ async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarSe
     assert sorted(len(payload) for payload in found) == sorted([*sizes, 190_000, 190_000, 5])
 
 
-async def test_a_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
+async def test_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.start()
@@ -77,7 +77,7 @@ async def test_a_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narr
         await backend.close()
 
 
-async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
+async def test_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is unknown: frames before the refused one are written, none after it, and the log opens again."""
@@ -107,7 +107,7 @@ async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
         await backend.close()
 
 
-async def test_a_frame_that_is_refused_for_its_size_leaves_no_gap(narrow: PulsarServer) -> None:
+async def test_frame_that_is_refused_for_its_size_leaves_no_gap(narrow: PulsarServer) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)
@@ -127,7 +127,7 @@ async def test_a_frame_that_is_refused_for_its_size_leaves_no_gap(narrow: Pulsar
         await backend.close()
 
 
-async def test_a_checkpoint_larger_than_a_message(narrow: PulsarServer) -> None:
+async def test_checkpoint_larger_than_a_message(narrow: PulsarServer) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     state = bytes(range(256)) * 12_000
     try:

@@ -14,7 +14,7 @@ from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend
 
 
-async def test_a_time_tick_frame_follows_data(address: PulsarAddress, tmp_path: Path) -> None:
+async def test_time_tick_frame_follows_data(address: PulsarAddress, tmp_path: Path) -> None:
     location, settings = location_of(address, tmp_path / "kv")
     async with open_wal(location, **settings) as log:
         result = await log.raw_append(Message("v", b"1"))

@@ -77,7 +77,7 @@ async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str,
         await writer.raw_append(Message("orders", b"last"))
 
 
-async def test_a_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(
+async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(
     log_at: tuple[str, dict[str, Any]],
 ) -> None:
     location, settings = log_at
@@ -139,7 +139,7 @@ async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
             line.tell(word)
 
 
-async def test_a_killed_writer_leaves_its_readers_where_the_next_one_goes_on(
+async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(
     log_at: tuple[str, dict[str, Any]],
 ) -> None:
     location, settings = log_at
@@ -160,7 +160,7 @@ async def test_a_killed_writer_leaves_its_readers_where_the_next_one_goes_on(
         assert seen == [b"%d/%d" % (round_, number) for round_ in range(2) for number in range(5)]
 
 
-async def test_a_log_that_is_not_there_and_metadata_that_cannot_be_shared(
+async def test_log_that_is_not_there_and_metadata_that_cannot_be_shared(
     log_at: tuple[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     location, settings = log_at
@@ -173,7 +173,7 @@ async def test_a_log_that_is_not_there_and_metadata_that_cannot_be_shared(
 
 
 @pytest.mark.one_loop
-def test_the_bridge_reads_without_an_event_loop(log_at: tuple[str, dict[str, Any]]) -> None:
+def test_bridge_reads_without_an_event_loop(log_at: tuple[str, dict[str, Any]]) -> None:
     location, overrides = log_at
     settings = Settings().replace(**overrides)
 

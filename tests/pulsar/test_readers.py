@@ -124,7 +124,7 @@ async def test_missing_frames_are_loud_wherever_a_read_begins(address: PulsarAdd
         await backend.close()
 
 
-async def test_a_writer_finds_the_first_position_of_each_frame(address: PulsarAddress) -> None:
+async def test_writer_finds_the_first_position_of_each_frame(address: PulsarAddress) -> None:
     """A producer of the test fences the writer's while it writes. The term is still the writer's, so it reopens the log."""
     kv = MemoryKV()
     backend = PulsarBackend(address, kv)
@@ -157,7 +157,7 @@ async def test_a_writer_finds_the_first_position_of_each_frame(address: PulsarAd
         await backend.close()
 
 
-async def test_a_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_ones(address: PulsarAddress) -> None:
+async def test_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_ones(address: PulsarAddress) -> None:
     backend = PulsarBackend(address, MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

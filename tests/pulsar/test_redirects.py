@@ -50,7 +50,7 @@ def redirecting(target: str | None, *, status: int = 307) -> Iterator[tuple[str,
 
 
 @pytest.mark.parametrize("status", [307, 308])
-async def test_a_log_opens_through_brokers_that_redirect(address: PulsarAddress, tmp_path: Path, status: int) -> None:
+async def test_log_opens_through_brokers_that_redirect(address: PulsarAddress, tmp_path: Path, status: int) -> None:
     with redirecting(address.admin, status=status) as (second, _), redirecting(second) as (first, seen):
         location, settings = location_of(msgspec.structs.replace(address, admin_url=first), tmp_path / "kv")
         async with open_wal(location, **settings) as log:
@@ -60,7 +60,7 @@ async def test_a_log_opens_through_brokers_that_redirect(address: PulsarAddress,
     assert {line.partition(" ")[0] for line in seen} >= {"GET", "PUT"}
 
 
-def test_the_body_is_sent_again(address: PulsarAddress) -> None:
+def test_body_is_sent_again(address: PulsarAddress) -> None:
     topic = address.topic("p")
     Admin(address).make_topic(topic)
     with redirecting(address.admin) as (first, seen):
@@ -76,7 +76,7 @@ def test_redirects_in_a_circle_end(address: PulsarAddress) -> None:
     assert len(seen) == REDIRECTS_MAX + 1
 
 
-def test_the_token_is_not_sent_without_tls() -> None:
+def test_token_is_not_sent_without_tls() -> None:
     import urllib.request
 
     from wal.storage.pulsar.admin import _Redirects

@@ -24,7 +24,7 @@ def test_every_pair_is_in_the_table_but_for_those_that_cannot_happen() -> None:
 
 
 @given(st.lists(st.sampled_from(WriterEvent), max_size=40))
-def test_the_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
+def test_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
     """A minimal shell: it is busy from READ or REPLACE until it reports the outcome."""
     repair = Repair()
     busy, failures = False, 0
@@ -49,14 +49,14 @@ def test_the_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
     assert failures == (repair.state is WriterState.FAILED), "a writer fails once, and for good"
 
 
-def test_a_producer_that_is_lost_while_the_writer_reads_is_replaced_afterwards() -> None:
+def test_producer_that_is_lost_while_the_writer_reads_is_replaced_afterwards() -> None:
     repair = Repair()
     actions = [repair.on(event) for event in (WriterEvent.GAP, WriterEvent.LOST, WriterEvent.LOST, WriterEvent.FOUND)]
     assert actions == [WriterAction.READ, WriterAction.NOTHING, WriterAction.NOTHING, WriterAction.REPLACE]
     assert repair.on(WriterEvent.FOUND) is WriterAction.ANSWER
 
 
-def test_an_outage_counts_over_all_producers_until_a_frame_gets_through() -> None:
+def test_outage_counts_over_all_producers_until_a_frame_gets_through() -> None:
     outage = Outage()
     assert outage.begin(100.0) == 0.0
     assert [outage.next_pause_s() for _ in range(6)] == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

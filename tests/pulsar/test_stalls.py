@@ -19,7 +19,7 @@ def product() -> ModuleType:
     return made
 
 
-async def test_a_call_that_waits_is_noted() -> None:
+async def test_call_that_waits_is_noted() -> None:
     module = product()
     async with StallWatch() as watch:
         for _ in range(10):
@@ -31,7 +31,7 @@ async def test_a_call_that_waits_is_noted() -> None:
     assert watch.beats > 0
 
 
-async def test_a_wait_outside_the_client_is_not_noted() -> None:
+async def test_wait_outside_the_client_is_not_noted() -> None:
     async with StallWatch() as watch:
         time.sleep(STALL_S * 3)  # noqa: ASYNC251 - that is what is looked for
     assert watch.stalls == []

@@ -174,7 +174,7 @@ class Answers:
                 await self._told.wait()
 
 
-async def test_the_client_holds_a_frame_until_it_has_answered_it() -> None:
+async def test_client_holds_a_frame_until_it_has_answered_it() -> None:
     """All answers are lost, the client sends the first frame again, and its answer shows that: all eight frames are found by reading. The
     client still holds seven of them."""
     client = Client()
@@ -196,7 +196,7 @@ async def test_the_client_holds_a_frame_until_it_has_answered_it() -> None:
     await writer.close()
 
 
-async def test_a_producer_lost_while_the_writer_reads_is_replaced_and_every_frame_answered() -> None:
+async def test_producer_lost_while_the_writer_reads_is_replaced_and_every_frame_answered() -> None:
     """Two frames are in the topic, after a foreign message, and the third is not: the first two are found by reading. Meanwhile the
     producer is lost, so the third frame is sent again by a new one."""
     client = Client()

@@ -21,7 +21,7 @@ EVERYTHING = EventFilter()
 
 @settings(max_examples=150)
 @given(STEPS, BOUND)
-def test_a_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
+def test_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
     frame, events = build(steps)
     messages = assemble(frame, ORIGIN, Selection(bound, floor=99), EVERYTHING)
     assert [seen(message) for message in messages] == expected(events, bound)
@@ -49,7 +49,7 @@ def test_event_indices_are_those_of_the_events(steps: Steps) -> None:
 
 
 @given(STEPS)
-def test_the_first_index_of_a_transaction_is_that_of_its_first_body(steps: Steps) -> None:
+def test_first_index_of_a_transaction_is_that_of_its_first_body(steps: Steps) -> None:
     frame, events = build(steps)
     bound = dict(NAMES)
     firsts = {event.index: min([at for at, _ in event.rows], default=event.index) for event in events}
@@ -58,7 +58,7 @@ def test_the_first_index_of_a_transaction_is_that_of_its_first_body(steps: Steps
             assert message._first_index == firsts[message._index]
 
 
-def test_a_transaction_without_bodies_is_delivered_but_not_to_a_filter_by_type() -> None:
+def test_transaction_without_bodies_is_delivered_but_not_to_a_filter_by_type() -> None:
     frame, _ = build([("txn", [], (("a", 1), ("b", 2)))])
     (message,) = assemble(frame, ORIGIN, Selection({"a": 1, "b": 2}, floor=9), EVERYTHING)
     assert message.bodies() == ()
@@ -80,7 +80,7 @@ def test_bodies_keep_their_ids_and_take_the_tick_of_the_commit() -> None:
     assert message.estimate_size() == 4
 
 
-def test_a_run_of_plain_messages_of_both_kinds() -> None:
+def test_run_of_plain_messages_of_both_kinds() -> None:
     some = [Row(("a", 1), b"%d" % number, 2, {}) for number in range(50)]
     frame, events = build([("plain", some, ())])
     messages = assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)
@@ -100,7 +100,7 @@ def damaged(records: list[tuple[int, Record]]) -> FrameDraft:
 
 
 @pytest.mark.parametrize("promised", [0, 2])
-def test_a_commit_with_missing_bodies_is_damage(promised: int) -> None:
+def test_commit_with_missing_bodies_is_damage(promised: int) -> None:
     ext = encode_txn(txn_id=5, keepalive_ms=1, bodies=promised, bodies_total=promised)
     body = record(Row(("a", 1), b"1", 2, {}))
     body.flags = FLAG_BODY
@@ -110,7 +110,7 @@ def test_a_commit_with_missing_bodies_is_damage(promised: int) -> None:
         assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)
 
 
-def test_a_damaged_block_is_an_error_for_its_readers_only() -> None:
+def test_damaged_block_is_an_error_for_its_readers_only() -> None:
     rows = [Row(("a", 1), bytes(20_000), 2, {}), Row(("b", 2), b"whole", 2, {})]
     draft = FrameDraft()
     for row in rows:

@@ -95,7 +95,7 @@ WANTED = st.sets(st.sampled_from(COLUMNS), min_size=1).map(sorted)
 
 
 @given(FRAMES, NAMES, FILTERS, WANTED, st.booleans(), st.randoms(use_true_random=False))
-def test_a_batch_holds_the_rows_of_its_messages(
+def test_batch_holds_the_rows_of_its_messages(
     frames: list[Any], names: tuple[str, ...], wanted: EventFilter, chosen: list[str], plain: bool, random: Random
 ) -> None:
     """This holds whether a frame was added as rows or as messages."""
@@ -138,7 +138,7 @@ def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progr
 
 
 @given(STEPS, NAMES, st.integers(0, 12), st.integers(0, 12))
-def test_a_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, end: int) -> None:
+def test_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, end: int) -> None:
     """The rows of a range of events are those of the messages in it, and the last event is known."""
     frame, _ = build(steps)
     selection = Selection({name: BOUND[name] for name in names}, floor=100)
@@ -152,7 +152,7 @@ def test_a_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int
     assert rows.last_event == max((message._index for message in messages), default=-1)
 
 
-def test_a_wrong_choice_of_columns_is_refused() -> None:
+def test_wrong_choice_of_columns_is_refused() -> None:
     for columns, said in ((["payloads"], "payload"), ([], "vchannel"), (["payload", "payload"], "twice")):
         with pytest.raises(InvalidArgumentError, match=said):
             RowColumns(columns)
@@ -161,7 +161,7 @@ def test_a_wrong_choice_of_columns_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", ["bodies", "commit", "shared index"])
-def test_a_transaction_that_contradicts_itself_is_damage(change: str) -> None:
+def test_transaction_that_contradicts_itself_is_damage(change: str) -> None:
     """A reader of rows gets the same error, with the same text, as a reader of messages."""
     frame, _ = build([("txn", [Row(("a", 3), b"x", 2, {}), Row(("b", 2), b"y", 2, {})], (("a", 3), ("b", 2)))])
     view = broken_commit(frame.view, change)
@@ -200,7 +200,7 @@ def test_indices_of_every_width() -> None:
     assert MessageID.from_bytes(ids[-1]).index == 69_999
 
 
-def test_a_time_tick_before_any_event_has_no_id() -> None:
+def test_time_tick_before_any_event_has_no_id() -> None:
     columns = RowColumns()
     columns.add_messages([TimeTickMessage(LOG, 0, 77, "", b"", 1, has_event=False)])
     columns.add_messages([TimeTickMessage(LOG, 3, 78, "", b"", 1)])

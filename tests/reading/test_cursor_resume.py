@@ -50,7 +50,7 @@ class ResumedReader(Reader):
 
 
 @given(reads(), STOPS)
-def test_a_read_resumed_piece_by_piece_delivers_each_message_once(
+def test_read_resumed_piece_by_piece_delivers_each_message_once(
     read: tuple[ModelLog, ReadOptions, Random], stops: Stops
 ) -> None:
     log, options, random = read
@@ -77,7 +77,7 @@ def test_a_read_resumed_piece_by_piece_delivers_each_message_once(
 
 
 @given(reads())
-def test_a_saved_start_is_where_the_policy_begins(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_saved_start_is_where_the_policy_begins(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     policy = options.policy
@@ -101,7 +101,7 @@ def test_at_the_tail_nothing_is_left_to_read(read: tuple[ModelLog, ReadOptions, 
 
 
 @given(reads())
-def test_a_log_position_below_the_earliest_event_is_truncated(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_log_position_below_the_earliest_event_is_truncated(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, _ = read
     progress = Progress(options)
     progress.go_on((5, 1), None)

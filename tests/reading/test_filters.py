@@ -36,13 +36,13 @@ def test_all_filters_must_hold(filters: list[DeliverFilter], tick: int, kind: Me
     assert passes == all(holds(one, tick, kind) for one in filters)
 
 
-def test_a_single_filter_needs_no_sequence() -> None:
+def test_single_filter_needs_no_sequence() -> None:
     assert EventFilter.of(TimeTickGT(4)) == EventFilter.of([TimeTickGT(4)]) == EventFilter.of((TimeTickGTE(5),))
     assert EventFilter.of(()) == EventFilter()
 
 
 @pytest.mark.parametrize("kind", SYSTEM_TYPES, ids=lambda kind: kind.name)
-def test_a_system_type_cannot_be_named(kind: MessageType) -> None:
+def test_system_type_cannot_be_named(kind: MessageType) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{kind.name} is a system type"):
         MessageTypes(MessageType.INSERT, kind)
 
@@ -68,6 +68,6 @@ def test_wrong_filters_are_refused_when_they_are_created() -> None:
         EventFilter.of(["GT"])  # type: ignore[list-item]
 
 
-def test_the_repr_of_a_filter_names_its_types() -> None:
+def test_repr_of_a_filter_names_its_types() -> None:
     assert repr(MessageTypes(MessageType.INSERT, MessageType.DELETE)) == "MessageTypes(DELETE, INSERT)"
     assert "7" in repr(TimeTickGT(7))

@@ -21,7 +21,7 @@ POSITIONS = st.builds(ReadPosition, IDS, U64)
 
 
 @given(POSITIONS)
-def test_the_text_is_read_back(position: ReadPosition) -> None:
+def test_text_is_read_back(position: ReadPosition) -> None:
     assert ReadPosition.parse(str(position)) == position
 
 
@@ -51,7 +51,7 @@ def test_any_other_text_is_refused_or_is_canonical(text: str) -> None:
         "@7",
     ],
 )
-def test_the_error_for_a_wrong_text_names_the_form(text: str) -> None:
+def test_error_for_a_wrong_text_names_the_form(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         ReadPosition.parse(text)
 

@@ -87,14 +87,14 @@ def bound(options: ReadOptions) -> dict[str, int]:
 
 
 @given(reads())
-def test_a_read_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_read_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     assert list(map(seen, reader.rest())) == log.delivered(options, bound(options), begun=reader.begun)
 
 
 @given(reads(), st.lists(st.integers(0, 4), max_size=4))
-def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], stops: list[int]) -> None:
+def test_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], stops: list[int]) -> None:
     """A read that is stopped and resumed after any number of messages delivers each message once."""
     log, options, random = read
     options = ReadOptions(options.vchannels, options.policy, options.event_filter)
@@ -125,7 +125,7 @@ def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], 
 
 
 @given(reads())
-def test_a_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     """The tick and the event of the position are at or above those of the message, and below those of the next."""
     log, options, random = read
     reader = Reader(log, options, random)
@@ -205,7 +205,7 @@ def progress_over(
     return progress, progress.begin(LOG, Selection({"b": 2}, floor=100), log.tail(), earliest)
 
 
-def test_a_truncated_start_differs_from_the_event_before_the_earliest() -> None:
+def test_truncated_start_differs_from_the_event_before_the_earliest() -> None:
     log = ModelLog([plain(b"1", b"2", b"3")], durable=1)
     ids = log.ids()
     assert progress_over(log, earliest=(0, 2), deliver_policy=StartFrom(ids[1]))[1] == ids[1]
@@ -226,7 +226,7 @@ def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
         progress_over(log, deliver_policy=StartFrom(Origin("p0", 7, STRIDE).message_id(0)))
 
 
-def test_the_failure_of_a_log_is_raised_at_its_end() -> None:
+def test_failure_of_a_log_is_raised_at_its_end() -> None:
     log = ModelLog([plain(b"1")], durable=1)
     progress, _ = progress_over(log)
     assert progress.advance(log.tail()) is Need.PAGE
@@ -238,7 +238,7 @@ def test_the_failure_of_a_log_is_raised_at_its_end() -> None:
         progress.advance(tail)
 
 
-def test_a_moved_read_continues_at_the_end_of_the_other_log() -> None:
+def test_moved_read_continues_at_the_end_of_the_other_log() -> None:
     here, there = ModelLog([], durable=0), ModelLog([plain(b"1"), plain(b"2")], durable=1)
     progress, _ = progress_over(here)
     assert progress.advance(here.tail()) is Need.TAIL

@@ -18,14 +18,14 @@ def test_other_incarnations_and_other_names_are_not_seen() -> None:
     assert payloads(selection, ("a", 11, b"new")) == []
 
 
-def test_an_unknown_name_is_bound_to_the_first_incarnation_created_afterwards() -> None:
+def test_unknown_name_is_bound_to_the_first_incarnation_created_afterwards() -> None:
     selection = Selection({"a": None}, floor=5)
     assert payloads(selection, ("a", 3, b"a life that was over before")) == []
     assert payloads(selection, ("a", 6, b"first")) == [b"first"]
     assert payloads(selection, ("a", 8, b"another incarnation"), ("a", 6, b"second")) == [b"second"]
 
 
-def test_the_floor_itself_counts_as_created_afterwards() -> None:
+def test_floor_itself_counts_as_created_afterwards() -> None:
     assert payloads(Selection({"a": None}, floor=5), ("a", 5, b"yes")) == [b"yes"]
 
 

@@ -50,7 +50,7 @@ def read(stored: StoredFrame, **bound: int) -> list[tuple[str, bytes]]:
     return [(message.vchannel, message.payload[:1]) for message in messages]
 
 
-def test_a_reader_fetches_only_its_own_broadcasts() -> None:
+def test_reader_fetches_only_its_own_broadcasts() -> None:
     stored, body = frame()
     assert read(stored, a=1) == [("a", b"0")]
     (first,) = body.asked
@@ -92,7 +92,7 @@ def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(*, before: bool)
         shared_copies(stored.view)
 
 
-def test_a_missing_header_damages_its_own_broadcast_only() -> None:
+def test_missing_header_damages_its_own_broadcast_only() -> None:
     draft = FrameDraft()
     draft.broadcast([("a", 1)], Record(b"whole"), header=BroadcastHeader(1, ("a",)).to_bytes(["a"]))
     draft.broadcast([("b", 2)], Record(b"headless"), header=b"")

@@ -76,7 +76,7 @@ def test_readers_with_one_selection_get_the_same_objects() -> None:
         assert [seen(message) for message in other] != [seen(message) for message in first]
 
 
-def test_a_name_is_bound_before_anything_is_shared() -> None:
+def test_name_is_bound_before_anything_is_shared() -> None:
     frame, _ = build([("plain", [Row(("a", 3), b"1", 2, {})], ())])
     shared = SharedMessages()
     late = Selection({"a": None}, floor=3)
@@ -111,7 +111,7 @@ def test_empty_lists_count_too() -> None:
     assert len(shared) <= (1 << 16) // 512
 
 
-def test_a_list_larger_than_the_bound_is_not_kept() -> None:
+def test_list_larger_than_the_bound_is_not_kept() -> None:
     frame, _ = build([("plain", [Row(("a", 1), bytes(20_000), 2, {})], ())])
     shared = SharedMessages(bytes_max=20_000)
     assert len(shared.assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EventFilter())) == 1

@@ -64,23 +64,23 @@ _ONE_TURN: Final = (
     "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
 )
 TESTS: Final[dict[str, str]] = {
-    "test_channels.test_a_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
+    "test_channels.test_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
     **dict.fromkeys(
         (
             "test_failures.test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome",
             "test_failures.test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail",
-            "test_failures.test_a_group_that_is_cut_off_settles_every_call",
+            "test_failures.test_group_that_is_cut_off_settles_every_call",
         ),
         _REFUSED,
     ),
     **dict.fromkeys(
         (
             "test_copies_operator.test_copies_keep_the_order_of_the_calls",
-            "test_copies_operator.test_a_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do",
+            "test_copies_operator.test_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do",
         ),
         _ONE_TURN,
     ),
-    "test_read.test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame": "a result and a message come in two streams",
+    "test_read.test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame": "a result and a message come in two streams",
     "test_many_scanners.test_scanners_with_one_selection_share_their_messages": (
         "compares the message objects of two readers: they share what is transferred, and each builds its messages"
     ),

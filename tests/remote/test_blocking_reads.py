@@ -109,7 +109,7 @@ def test_at_the_tail_it_waits_for_the_server(data_dir: Path) -> None:
             timer.join()
 
 
-def test_a_thread_that_waits_is_ended_by_close(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
+def test_thread_that_waits_is_ended_by_close(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     log.raw_append(Message("orders", b"1"))
     messages = bridge.iterate(place.location, "orders", settings=settings)
     assert next(messages).payload == b"1"
@@ -140,7 +140,7 @@ def test_close_ends_a_call_that_waits_for_a_server(data_dir: Path) -> None:
         assert time.monotonic() - began < 10
 
 
-def test_a_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
+def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     ids = [log.raw_append(Message("orders", b"%d" % number)).message_id for number in range(6)]
     assert ids[4] is not None
     with bridge.iterate(place.location, "orders", cursor="billing", timeout_s=WAIT_S, settings=settings) as messages:
@@ -197,7 +197,7 @@ def test_one_that_is_forgotten_ends_its_loop(place: ServedPlace, log: BlockingWA
     until(lambda: threading.active_count() <= before)
 
 
-def test_a_server_that_is_missing_or_refuses(place: ServedPlace, log: BlockingWAL) -> None:
+def test_server_that_is_missing_or_refuses(place: ServedPlace, log: BlockingWAL) -> None:
     with pytest.raises(InvalidArgumentError, match="the token of this call is not the server's"):
         next(bridge.iterate(place.location, "orders", settings=Settings(token="wrong")))
     with pytest.raises(InvalidArgumentError, match="retention_bytes=1048577 contradicts the log"):

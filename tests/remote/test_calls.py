@@ -52,7 +52,7 @@ async def test_bulks(log: WALAccesser) -> None:
     assert await payloads(log, "v3") == [b"%d" % number for number in range(3, 100, 5)]
 
 
-async def test_a_bulk_to_a_vchannel_that_must_exist() -> None:
+async def test_bulk_to_a_vchannel_that_must_exist() -> None:
     async with serving(create_vchannels=False) as one, open_wal(f"wal://{one.address}") as log:
         with pytest.raises(BulkAppendError, match="create_vchannel"):
             await log.append_bulk([Message("orders", b"1")])
@@ -114,7 +114,7 @@ async def test_cursors_and_truncation(log: WALAccesser) -> None:
     assert await log.cursors() == []
 
 
-async def test_a_cursor_at_the_end_of_a_journal(data_dir: object) -> None:
+async def test_cursor_at_the_end_of_a_journal(data_dir: object) -> None:
     async with serving(str(data_dir)) as one, open_wal(f"wal://{one.address}") as log:
         for number in range(3):
             await log.raw_append(Message("orders", b"%d" % number))

@@ -21,7 +21,7 @@ HALF_A_MINUTE = 30_000 << 18
 """In ticks."""
 
 
-async def test_a_client_that_closes_rolls_its_transactions_back(log: WALAccesser, served: Serving) -> None:
+async def test_client_that_closes_rolls_its_transactions_back(log: WALAccesser, served: Serving) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     assert sum(one.open_transactions for one in served.log.statistics().pchannels) == 1
@@ -31,7 +31,7 @@ async def test_a_client_that_closes_rolls_its_transactions_back(log: WALAccesser
         await txn.append(b"2")
 
 
-async def test_an_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(
+async def test_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written, and its answer is lost: the close ends the repetition that its caller was promised."""
@@ -50,7 +50,7 @@ async def test_an_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwri
             await waiting
 
 
-async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
+async def test_close_does_not_wait_for_a_server_that_refuses_for_ever(
     log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "QUIET_S", 2 * PAUSE_MAX_S)
@@ -66,7 +66,7 @@ async def test_a_close_does_not_wait_for_a_server_that_refuses_for_ever(
     assert not caught.value.outcome_unknown
 
 
-async def test_a_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(
+async def test_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient(monkeypatch)
@@ -87,9 +87,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer, "QUIET_S", 3600.0)
 
 
-async def test_a_close_does_not_wait_for_a_server_that_is_frozen(
-    server: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_does_not_wait_for_a_server_that_is_frozen(server: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection stands, so that only the silence says that no answer will come."""
     patient(monkeypatch)
     log = await open_wal(f"wal://{server.address}")
@@ -109,7 +107,7 @@ async def test_a_close_does_not_wait_for_a_server_that_is_frozen(
         server.process.send_signal(signal.SIGCONT)
 
 
-async def test_a_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, served: Serving) -> None:
+async def test_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, served: Serving) -> None:
     message = BroadcastMessage(vchannels=["a", "b"], payload=b"1", resource_keys=[ResourceKey("test", "k")])
     await log.broadcast().append(message)
     waiting = asyncio.ensure_future(log.broadcast().append(message, wait=True))
@@ -121,7 +119,7 @@ async def test_a_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser,
     assert caught.value.outcome_unknown
 
 
-async def test_a_drop_ends_what_waits_for_its_barrier(log: WALAccesser) -> None:
+async def test_drop_ends_what_waits_for_its_barrier(log: WALAccesser) -> None:
     await log.create_vchannel("orders")
     barrier = await log.allocate_time_tick() + HALF_A_MINUTE
     whole = asyncio.ensure_future(log.append_txn("orders", [b"2"], barrier_time_tick=barrier))
@@ -132,7 +130,7 @@ async def test_a_drop_ends_what_waits_for_its_barrier(log: WALAccesser) -> None:
             await whole
 
 
-async def test_a_bulk_does_not_recreate_a_vchannel_that_it_has_used(log: WALAccesser, served: Serving) -> None:
+async def test_bulk_does_not_recreate_a_vchannel_that_it_has_used(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     async with open_wal(f"wal://{served.address}", in_flight_bytes_max=100_000) as slow:
         bulk = asyncio.ensure_future(slow.append_bulk([Message("orders", bytes(50_000))] * 200))
@@ -149,7 +147,7 @@ async def test_a_bulk_does_not_recreate_a_vchannel_that_it_has_used(log: WALAcce
         assert 0 < len(caught.value.results) < 200
 
 
-async def test_a_client_counts_the_frames_and_the_events_that_it_wrote(log: WALAccesser) -> None:
+async def test_client_counts_the_frames_and_the_events_that_it_wrote(log: WALAccesser) -> None:
     ids: list[MessageID | None] = []
     for number in range(5):
         ids.append((await log.raw_append(Message("orders", b"%d" % number))).message_id)

@@ -89,7 +89,7 @@ async def test_what_was_dropped_is_forgotten_when_the_call_returns(
         assert [message.payload async for message in scanner] == [b"after"]
 
 
-async def test_a_channel_that_was_recreated_before_the_answer_is_kept(
+async def test_channel_that_was_recreated_before_the_answer_is_kept(
     log: WALAccesser, served: Serving, name: str, dropping: Drop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another client creates it again, and the watch says so: the answer to the drop is older news."""
@@ -106,7 +106,7 @@ async def test_a_channel_that_was_recreated_before_the_answer_is_kept(
     assert known[name] == made
 
 
-async def test_an_append_after_the_call_waits_for_its_answer(
+async def test_append_after_the_call_waits_for_its_answer(
     log: WALAccesser, served: Serving, name: str, dropping: Drop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(served, monkeypatch)

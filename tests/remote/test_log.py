@@ -32,7 +32,7 @@ async def test_messages_arrive_in_the_order_of_the_calls(log: WALAccesser, serve
     assert served.log.statistics().pchannels[2].frames < 200  # many messages in one request
 
 
-async def test_an_append_after_another_has_a_larger_tick_on_any_pchannel(log: WALAccesser) -> None:
+async def test_append_after_another_has_a_larger_tick_on_any_pchannel(log: WALAccesser) -> None:
     tick = 0
     for number in range(30):
         result = await log.raw_append(Message(f"v{number}", b"x"))
@@ -71,7 +71,7 @@ async def test_two_clients_of_one_log(log: WALAccesser, served: Serving) -> None
             assert [message.payload async for message in after] == [b"more"]
 
 
-async def test_a_reader_waits_for_a_tick(log: WALAccesser) -> None:
+async def test_reader_waits_for_a_tick(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         result = await log.raw_append(Message("orders", b"1"))
         reading = asyncio.ensure_future(anext(scanner))
@@ -83,7 +83,7 @@ async def test_a_reader_waits_for_a_tick(log: WALAccesser) -> None:
         nothing.cancel()
 
 
-async def test_a_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Serving) -> None:
+async def test_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Serving) -> None:
     await log.raw_append(Message("orders", b"1"))
     async with open_wal(f"wal://{served.address}") as other, other.read("orders") as scanner:
         assert (await anext(scanner)).payload == b"1"
@@ -93,7 +93,7 @@ async def test_a_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Ser
                 await anext(scanner)
 
 
-async def test_a_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(served: Serving) -> None:
+async def test_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(served: Serving) -> None:
     """The appends are right, and an append after them creates the vchannel again, where it is placed by its name."""
     here = place("orders", list(served.log.node.pchannels))
     there = next(name for name in served.log.node.pchannels if name != here)
@@ -121,7 +121,7 @@ async def test_a_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(s
         assert [info.pchannel for info in await log.vchannels()] == [here]
 
 
-async def test_a_reader_of_an_unknown_vchannel_moves_to_where_it_is_created(log: WALAccesser, served: Serving) -> None:
+async def test_reader_of_an_unknown_vchannel_moves_to_where_it_is_created(log: WALAccesser, served: Serving) -> None:
     for pchannel in ("p0", "p1", "p2"):
         async with open_wal(f"wal://{served.address}") as other, other.read(f"on {pchannel}") as scanner:
             await log.create_vchannel(f"on {pchannel}", pchannel=pchannel)
@@ -141,12 +141,12 @@ async def test_room_in_flight_is_bounded(served: Serving) -> None:
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_the_settings_of_a_log_are_its_servers(served: Serving) -> None:
+async def test_settings_of_a_log_are_its_servers(served: Serving) -> None:
     with pytest.raises(InvalidArgumentError, match=r"txn_keepalive=3.* contradicts .* txn_keepalive=10"):
         await open_wal(f"wal://{served.address}", txn_keepalive=3)
 
 
-async def test_a_client_without_the_token_is_refused() -> None:
+async def test_client_without_the_token_is_refused() -> None:
     async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("t0ken"))])) as one:
         with pytest.raises(InvalidArgumentError, match="token"):
             await open_wal(f"wal://{one.address}")
@@ -162,7 +162,7 @@ async def test_without_a_server_the_opening_says_so(monkeypatch: pytest.MonkeyPa
             await open_wal("wal://127.0.0.1:1")
 
 
-async def test_a_log_that_is_only_read(log: WALAccesser, served: Serving) -> None:
+async def test_log_that_is_only_read(log: WALAccesser, served: Serving) -> None:
     await log.raw_append(Message("orders", b"1"))
     async with open_wal(f"wal://{served.address}", read_only=True) as reader:
         assert await payloads(reader, "orders") == [b"1"]

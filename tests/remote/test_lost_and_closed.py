@@ -40,7 +40,7 @@ for _ in range(8):
 """
 
 
-def test_a_loop_is_told_nothing_of_a_client_of_another_one() -> None:
+def test_loop_is_told_nothing_of_a_client_of_another_one() -> None:
     """An answer of gRPC for a loop that has ended would be an error, "Event loop is closed", in the next one."""
     ran = subprocess.run(
         [sys.executable, "-c", ONE_LOOP_AFTER_THE_OTHER],
@@ -50,7 +50,7 @@ def test_a_loop_is_told_nothing_of_a_client_of_another_one() -> None:
     assert "Event loop is closed" not in ran.stderr
 
 
-async def test_a_closed_client_holds_no_call(served: Serving) -> None:
+async def test_closed_client_holds_no_call(served: Serving) -> None:
     """A call holds its channel, and a channel without a server connects again and again, also when it is closed."""
     gc.collect()
     before = {id(one) for one in gc.get_objects() if isinstance(one, grpc.aio.Call)}

@@ -11,7 +11,7 @@ from wal.errors import UnknownOutcomeError
 ROUNDS = 3
 
 
-async def test_a_killed_server(server: Child, data_dir: object) -> None:
+async def test_killed_server(server: Child, data_dir: object) -> None:
     """Three writers of keyed and three of plain messages, and two readers, go through three kills of the server."""
     acknowledged: set[bytes] = set()
     unknown: set[bytes] = set()

@@ -111,7 +111,7 @@ async def followed(coordinator: Coordinator) -> AsyncIterator[Nodes]:
             await nodes.close()
 
 
-async def test_a_pchannel_is_found_at_the_server_that_has_it_and_where_it_moves() -> None:
+async def test_pchannel_is_found_at_the_server_that_has_it_and_where_it_moves() -> None:
     coordinator = Coordinator()
     coordinator.tell(1, {"p": "here:1", "q": "there:2"})
     async with followed(coordinator) as nodes:
@@ -126,7 +126,7 @@ async def test_a_pchannel_is_found_at_the_server_that_has_it_and_where_it_moves(
         assert nodes.connection("q").where.startswith("127.0.0.1:")  # nobody has it: the coordinator says why
 
 
-async def test_a_server_that_answers_is_reached_as_it_was_reached() -> None:
+async def test_server_that_answers_is_reached_as_it_was_reached() -> None:
     coordinator = Coordinator()
     coordinator.tell(1, {"p": "a-name-of-its-own:8810", "q": "there:2"}, own=1)
     async with followed(coordinator) as nodes:
@@ -134,7 +134,7 @@ async def test_a_server_that_answers_is_reached_as_it_was_reached() -> None:
         assert nodes.connection("q").where == "there:2"
 
 
-async def test_a_server_that_does_not_have_a_pchannel_is_reported_once_for_each_term() -> None:
+async def test_server_that_does_not_have_a_pchannel_is_reported_once_for_each_term() -> None:
     coordinator = Coordinator()
     coordinator.tell(1, {"p": "here:1", "q": "here:1"})
     async with followed(coordinator) as nodes:
@@ -183,7 +183,7 @@ async def test_appends_and_readers_report_a_server_that_does_not_have_their_pcha
                 waiting.cancel()
 
 
-async def test_the_assignments_are_followed_again_when_the_stream_ends() -> None:
+async def test_assignments_are_followed_again_when_the_stream_ends() -> None:
     coordinator = Coordinator()
     coordinator.tell(1, {"p": "here:1"})
     async with followed(coordinator) as nodes:
@@ -193,7 +193,7 @@ async def test_the_assignments_are_followed_again_when_the_stream_ends() -> None
         await until(lambda: nodes.connection("p").where == "there:2")
 
 
-async def test_a_server_that_says_nothing_is_an_error() -> None:
+async def test_server_that_says_nothing_is_an_error() -> None:
     coordinator = Coordinator()
     async with server({ASSIGNMENT_DISCOVER: coordinator.discover}) as address, connected(address) as connection:
         supervision = Supervision(connection.stop)
@@ -203,7 +203,7 @@ async def test_a_server_that_says_nothing_is_an_error() -> None:
         await nodes.close()
 
 
-async def test_a_log_whose_pchannels_are_on_another_server() -> None:
+async def test_log_whose_pchannels_are_on_another_server() -> None:
     async with serving(pchannels=2) as node:
         coordinator = Coordinator()
         coordinator.tell(1, dict.fromkeys(node.log.node.pchannels, node.address))

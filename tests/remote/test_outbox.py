@@ -120,7 +120,7 @@ class Outboxes(RuleBasedStateMachine):
 TestOutboxes = Outboxes.TestCase
 
 
-def test_a_message_for_a_vchannel_that_is_being_located_holds_up_what_follows() -> None:
+def test_message_for_a_vchannel_that_is_being_located_holds_up_what_follows() -> None:
     outbox, hold = Outbox(), Hold()
     before, held, after = message(), message(hold=hold), message()
     for sending in (before, held, after):
@@ -140,7 +140,7 @@ def test_held_messages_can_be_taken_back() -> None:
     assert outbox.take() == (1, [other])
 
 
-def test_a_message_above_the_bound_is_a_request_of_its_own() -> None:
+def test_message_above_the_bound_is_a_request_of_its_own() -> None:
     outbox = Outbox()
     large, small = message(2_000_000), message()
     outbox.add(large)

@@ -64,7 +64,7 @@ def pages_ahead(log: WALAccesser) -> set[Any]:
     return pchannel.log._tasks
 
 
-async def test_a_reader_that_goes_forward_makes_two_calls(served: Serving, calls: Calls) -> None:
+async def test_reader_that_goes_forward_makes_two_calls(served: Serving, calls: Calls) -> None:
     async with open_wal(f"wal://{served.address}") as log:
         async with log.read("orders", follow=False) as scanner:
             assert await numbers(scanner) == list(range(MESSAGES))
@@ -75,7 +75,7 @@ async def test_a_reader_that_goes_forward_makes_two_calls(served: Serving, calls
             await asyncio.sleep(0)
 
 
-async def test_a_reader_without_an_event_loop_makes_two_calls(served: Serving, calls: Calls) -> None:
+async def test_reader_without_an_event_loop_makes_two_calls(served: Serving, calls: Calls) -> None:
     def read() -> list[int]:
         with bridge.iterate(f"wal://{served.address}", "orders", follow=False) as messages:
             return [int(message.properties["n"]) for message in messages]
@@ -84,7 +84,7 @@ async def test_a_reader_without_an_event_loop_makes_two_calls(served: Serving, c
     assert len(calls.pages) == 2
 
 
-async def test_a_slow_reader_is_not_sent_the_whole_log_and_holds_up_nobody(served: Serving, calls: Calls) -> None:
+async def test_slow_reader_is_not_sent_the_whole_log_and_holds_up_nobody(served: Serving, calls: Calls) -> None:
     async with (
         open_wal(f"wal://{served.address}") as log,
         log.read("orders", follow=False) as slow,
@@ -99,7 +99,7 @@ async def test_a_slow_reader_is_not_sent_the_whole_log_and_holds_up_nobody(serve
         assert read + await numbers(slow) == list(range(MESSAGES))
 
 
-async def test_a_cancelled_read_loses_no_page(served: Serving, calls: Calls) -> None:
+async def test_cancelled_read_loses_no_page(served: Serving, calls: Calls) -> None:
     found: list[int] = []
     cancelled = 0
     async with open_wal(f"wal://{served.address}") as log, log.read("orders", follow=False) as scanner:
@@ -121,7 +121,7 @@ async def test_a_cancelled_read_loses_no_page(served: Serving, calls: Calls) -> 
     assert len(calls.pages) <= 4, "the pages that were under way were kept for the next read"
 
 
-async def test_a_server_that_stops_while_pages_are_under_way(served: Serving, calls: Calls) -> None:
+async def test_server_that_stops_while_pages_are_under_way(served: Serving, calls: Calls) -> None:
     async with open_wal(f"wal://{served.address}") as log, log.read("orders", follow=False) as scanner:
         read = [int((await anext(scanner)).properties["n"]) for _ in range(30)]
         while len(calls.pages) < 2 or calls.pages[1] < 3:

@@ -22,7 +22,7 @@ def fail(served: Serving, name: str, error: WALError) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "key"])
-async def test_a_pchannel_that_is_fenced_for_ever_is_told_and_named(
+async def test_pchannel_that_is_fenced_for_ever_is_told_and_named(
     log: WALAccesser,
     served: Serving,
     monkeypatch: pytest.MonkeyPatch,
@@ -45,7 +45,7 @@ async def test_a_pchannel_that_is_fenced_for_ever_is_told_and_named(
         await log.raw_append(Message("orders", b"2"))
 
 
-async def test_a_pchannel_whose_storage_has_failed_is_an_error_at_once(log: WALAccesser, served: Serving) -> None:
+async def test_pchannel_whose_storage_has_failed_is_an_error_at_once(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     fail(served, "orders", StorageError("the disk is gone"))
     for _ in range(2):
@@ -53,7 +53,7 @@ async def test_a_pchannel_whose_storage_has_failed_is_an_error_at_once(log: WALA
             await asyncio.wait_for(log.raw_append(Message("orders", b"1")), 5)
 
 
-async def test_the_time_of_a_stream_that_waits_is_not_that_of_a_server_that_refuses(
+async def test_time_of_a_stream_that_waits_is_not_that_of_a_server_that_refuses(
     log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An append waits at the server for its barrier for longer than appends wait for a server, which then refuses it."""

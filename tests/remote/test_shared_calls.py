@@ -61,7 +61,7 @@ async def test_readers_at_the_tail_ask_once(log: WALAccesser, calls: Calls) -> N
         await scanner.close()
 
 
-async def test_a_cancelled_reader_takes_no_page_from_the_others(log: WALAccesser, calls: Calls) -> None:
+async def test_cancelled_reader_takes_no_page_from_the_others(log: WALAccesser, calls: Calls) -> None:
     for number in range(3):
         await log.raw_append(Message("orders", b"%d" % number))
     async with log.read("orders", follow=False) as first, log.read("orders", follow=False) as second:

@@ -44,7 +44,7 @@ def on_server(served: Serving) -> tuple[int, int]:
     return sum(one.open_transactions for one in pchannels), sum(one.open_transaction_bytes for one in pchannels)
 
 
-async def test_a_transaction_is_one_event(log: WALAccesser, served: Serving) -> None:
+async def test_transaction_is_one_event(log: WALAccesser, served: Serving) -> None:
     async with log.txn("orders") as txn:
         await txn.append(b"1")
         await txn.append_many([b"2", Message("orders", b"3", properties={"k": "v"})])
@@ -57,7 +57,7 @@ async def test_a_transaction_is_one_event(log: WALAccesser, served: Serving) -> 
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_a_transaction_over_two_vchannels(log: WALAccesser) -> None:
+async def test_transaction_over_two_vchannels(log: WALAccesser) -> None:
     for name in ("a", "b"):
         await log.create_vchannel(name, pchannel="p1")
     await log.create_vchannel("c", pchannel="p2")
@@ -71,7 +71,7 @@ async def test_a_transaction_over_two_vchannels(log: WALAccesser) -> None:
         await log.txn(vchannels=["a", "c"])
 
 
-async def test_a_commit_with_a_key_is_written_once(log: WALAccesser) -> None:
+async def test_commit_with_a_key_is_written_once(log: WALAccesser) -> None:
     ids = list[MessageID]()
     for payload in (b"1", b"2"):
         async with log.txn("orders", idempotency_key="once") as txn:
@@ -82,7 +82,7 @@ async def test_a_commit_with_a_key_is_written_once(log: WALAccesser) -> None:
     assert await stored(log, "orders") == [[b"1"]]
 
 
-async def test_a_rollback_leaves_nothing(log: WALAccesser, served: Serving) -> None:
+async def test_rollback_leaves_nothing(log: WALAccesser, served: Serving) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     await txn.rollback()
@@ -95,7 +95,7 @@ async def test_a_rollback_leaves_nothing(log: WALAccesser, served: Serving) -> N
     assert await stored(log, "orders") == []
 
 
-async def test_a_transaction_that_nobody_holds_is_rolled_back(log: WALAccesser, served: Serving) -> None:
+async def test_transaction_that_nobody_holds_is_rolled_back(log: WALAccesser, served: Serving) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     with pytest.warns(ResourceWarning, match="garbage-collected"):
@@ -121,7 +121,7 @@ async def test_bodies_renew_the_lease(log: WALAccesser, served: Serving, monkeyp
     assert await stored(log, "orders") == [[b"12345"] * 3]
 
 
-async def test_a_transaction_expires_with_its_lease() -> None:
+async def test_transaction_expires_with_its_lease() -> None:
     async with serving(time_tick_interval_s=0.01) as served, open_wal(f"wal://{served.address}") as log:
         silent, noticing = await log.txn("orders", keepalive=0.02), await log.txn("orders", keepalive=0.02)
         await until(lambda: on_server(served)[0] == 0)
@@ -136,7 +136,7 @@ async def test_a_transaction_expires_with_its_lease() -> None:
         assert await stored(log, "orders") == []
 
 
-async def test_an_exclusive_message_ends_it(log: WALAccesser) -> None:
+async def test_exclusive_message_ends_it(log: WALAccesser) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     await log.raw_append(Message("orders", b"", message_type=MessageType.DROP_PARTITION))
@@ -144,7 +144,7 @@ async def test_an_exclusive_message_ends_it(log: WALAccesser) -> None:
         await txn.commit()
 
 
-async def test_a_dropped_vchannel_ends_it(log: WALAccesser) -> None:
+async def test_dropped_vchannel_ends_it(log: WALAccesser) -> None:
     committing, appending = await log.txn("orders"), await log.txn("orders")
     await committing.append(b"1")
     await log.drop_vchannel("orders")
@@ -160,7 +160,7 @@ async def test_a_dropped_vchannel_ends_it(log: WALAccesser) -> None:
     assert await stored(log, "orders") == [[b"new"]]
 
 
-async def test_the_bounds_are_kept_before_anything_is_sent() -> None:
+async def test_bounds_are_kept_before_anything_is_sent() -> None:
     async with (
         serving(txn_bytes_max=1000, txn_bodies_max=5, open_txn_bytes_max=1500) as served,
         open_wal(f"wal://{served.address}") as log,
@@ -190,7 +190,7 @@ async def committing_to_a_stopped_server(server: Child, txn: Any) -> asyncio.Tas
     return commit
 
 
-async def test_the_outcome_of_an_unanswered_commit_is_unknown(server: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outcome_of_an_unanswered_commit_is_unknown(server: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a server that could say more, its caller learns so after a while."""
     monkeypatch.setattr(unknown, "UNKNOWN_S", 0.5)
     async with open_wal(f"wal://{server.address}") as log:
@@ -202,7 +202,7 @@ async def test_the_outcome_of_an_unanswered_commit_is_unknown(server: Child, mon
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_an_unanswered_commit_with_a_key_is_sent_again(server: Child, data_dir: object) -> None:
+async def test_unanswered_commit_with_a_key_is_sent_again(server: Child, data_dir: object) -> None:
     async with open_wal(f"wal://{server.address}") as log:
         txn = await log.txn("orders", idempotency_key="once")
         await txn.append_many([b"1", b"2"])
@@ -219,7 +219,7 @@ async def test_an_unanswered_commit_with_a_key_is_sent_again(server: Child, data
             await again.kill()
 
 
-async def test_a_commit_whose_answer_is_lost_gets_its_result_by_the_key(
+async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take, lost = Producer._take, []
@@ -238,7 +238,7 @@ async def test_a_commit_whose_answer_is_lost_gets_its_result_by_the_key(
     assert await stored(log, "orders") == [[b"1"]]
 
 
-async def test_an_open_transaction_outlives_its_server(
+async def test_open_transaction_outlives_its_server(
     server: Child, data_dir: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal.client.txn.RENEWALS", 1000)

@@ -35,7 +35,7 @@ async def far_barrier(log: WALAccesser) -> int:
     return await log.allocate_time_tick() + FAR
 
 
-async def test_a_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_back(
+async def test_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_back(
     log: WALAccesser, served: Serving
 ) -> None:
     await log.create_vchannel("orders")
@@ -52,7 +52,7 @@ async def test_a_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_
     assert await payloads(log, "orders") == [b"3"]
 
 
-async def test_a_cancelled_commit_is_taken_out_at_the_server(log: WALAccesser, served: Serving) -> None:
+async def test_cancelled_commit_is_taken_out_at_the_server(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     txn = await log.txn("orders", idempotency_key="k")
     await txn.append(b"1", barrier_time_tick=await far_barrier(log))
@@ -65,7 +65,7 @@ async def test_a_cancelled_commit_is_taken_out_at_the_server(log: WALAccesser, s
     assert await payloads(log, "orders") == [b"again"]
 
 
-async def test_a_key_that_was_withdrawn_can_be_appended_again(log: WALAccesser, served: Serving) -> None:
+async def test_key_that_was_withdrawn_can_be_appended_again(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     first = log.append_nowait(Message("orders", b"1"), barrier_time_tick=await far_barrier(log), idempotency_key="k")
     await until(lambda: waiting_at(served) == 1)
@@ -77,7 +77,7 @@ async def test_a_key_that_was_withdrawn_can_be_appended_again(log: WALAccesser, 
     assert served.log.node.in_flight.size == 0
 
 
-async def test_an_append_whose_result_others_share_goes_on_until_the_last_of_them_is_cancelled(
+async def test_append_whose_result_others_share_goes_on_until_the_last_of_them_is_cancelled(
     log: WALAccesser, served: Serving
 ) -> None:
     await log.create_vchannel("orders")
@@ -98,7 +98,7 @@ async def test_an_append_whose_result_others_share_goes_on_until_the_last_of_the
     assert await payloads(log, "orders") == []
 
 
-async def test_a_sequence_of_a_producer_goes_on_without_its_caller(log: WALAccesser, served: Serving) -> None:
+async def test_sequence_of_a_producer_goes_on_without_its_caller(log: WALAccesser, served: Serving) -> None:
     """The later sequences of the producer wait for it, and would fail with it."""
     await log.create_vchannel("orders")
     barrier = await log.allocate_time_tick() + (300 << 18)
@@ -128,7 +128,7 @@ async def test_what_was_not_sent_is_not_sent_any_more(
     await log.close()
 
 
-async def test_a_withdrawal_is_repeated_on_another_connection(served: Serving) -> None:
+async def test_withdrawal_is_repeated_on_another_connection(served: Serving) -> None:
     """An append that the lost connection brought goes on: the server cannot know that the one sent again has the same caller."""
     async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{proxy.address}") as log:
         await log.create_vchannel("orders")
@@ -144,7 +144,7 @@ async def test_a_withdrawal_is_repeated_on_another_connection(served: Serving) -
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_a_close_withdraws_what_waits_for_its_barrier(
+async def test_close_withdraws_what_waits_for_its_barrier(
     log: WALAccesser, served: Serving, key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "QUIET_S", HOUR_S)  # the close would hang if it waited for them
@@ -163,7 +163,7 @@ async def test_a_close_withdraws_what_waits_for_its_barrier(
         assert await payloads(again, "orders") == []
 
 
-async def test_a_close_does_not_wait_for_a_producer_either(log: WALAccesser, served: Serving) -> None:
+async def test_close_does_not_wait_for_a_producer_either(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     barrier, key = await log.allocate_time_tick() + (3000 << 18), ProducerKey("p", 1)
     call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=key)

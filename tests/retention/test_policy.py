@@ -58,7 +58,7 @@ def model(
 
 
 @given(logs(), BOUNDS, PINS, EARLIEST, st.sampled_from([NOW_S, NOW_S, None]))
-def test_the_plan_matches_the_model(
+def test_plan_matches_the_model(
     extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
 ) -> None:
     found = plan(extents, bounds, pins, earliest=earliest, now_s=now_s)
@@ -110,7 +110,7 @@ def test_live_cursors_pin_their_own_log_and_damaged_ones_all() -> None:
     assert [pin.name for pin in pins_of(cursors, VIEW, pchannel="p1")] == ["elsewhere", "x.cursor"]
 
 
-def test_the_bound_that_a_cursor_is_over() -> None:
+def test_bound_that_a_cursor_is_over() -> None:
     log = VIEW.logs["p0"]
     for start, now_s, bounds, over in (
         ((500, 0), NOW_S, RetentionBounds(), ""),

@@ -154,7 +154,7 @@ async def test_unacknowledged_messages_are_redelivered_after_opening(directory: 
         assert (await mq.produce("x", [b"3"])).start > ids[2]
 
 
-async def test_a_consumer_is_woken_by_produce(mq: RocksMQ) -> None:
+async def test_consumer_is_woken_by_produce(mq: RocksMQ) -> None:
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
     waiting = asyncio.ensure_future(mq.consume("g", "x", 5, timeout_s=None))
@@ -228,7 +228,7 @@ async def test_closed_and_locked(directory: Path) -> None:
     await (await RocksMQ.open(directory)).close()
 
 
-async def test_a_directory_of_something_else_is_left_alone(directory: Path) -> None:
+async def test_directory_of_something_else_is_left_alone(directory: Path) -> None:
     directory.mkdir()
     (directory / "notes.txt").write_text("mine")
     with pytest.raises(FormatError, match="directory of its own"):
@@ -318,7 +318,7 @@ async def test_messages_given_back_are_not_consumed(directory: Path) -> None:
         assert mq.channels()[0].groups[0].current_id == 5
 
 
-async def test_a_message_is_found_by_its_id_in_its_channel_only(directory: Path) -> None:
+async def test_message_is_found_by_its_id_in_its_channel_only(directory: Path) -> None:
     async with await RocksMQ.open(directory, settings=RocksMQSettings(page_bytes=1, retention_bytes=0)) as mq:
         for name in ("x", "y"):
             await mq.create_channel(name)

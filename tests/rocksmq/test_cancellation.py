@@ -96,7 +96,7 @@ async def test_seeking_forgets_messages_given_back(directory: Path) -> None:
     await mq.close()
 
 
-async def test_a_consumer_cancelled_while_there_is_no_room_has_taken_nothing(directory: Path) -> None:
+async def test_consumer_cancelled_while_there_is_no_room_has_taken_nothing(directory: Path) -> None:
     mq = await filled(directory, 4, calls_max=1)
     cancelled = 0
     for others in range(1, 4):
@@ -144,7 +144,7 @@ async def test_producers_cancelled_in_any_turn_leave_no_bytes_in_flight(director
     await mq.close()
 
 
-async def test_a_seek_wakes_waiting_calls(directory: Path) -> None:
+async def test_seek_wakes_waiting_calls(directory: Path) -> None:
     mq = await filled(directory, 3)
     await mq.consume("g", "x", 9)
     waiting = asyncio.ensure_future(mq.consume("g", "x", 9, timeout_s=None))
@@ -168,7 +168,7 @@ async def test_calls_take_effect_in_their_order(directory: Path) -> None:
     await mq.close()
 
 
-async def test_the_bound_of_bytes_in_flight_holds_after_cancellations(directory: Path) -> None:
+async def test_bound_of_bytes_in_flight_holds_after_cancellations(directory: Path) -> None:
     mq = await filled(directory, 0, calls_max=1, message_bytes_max=100, batch_bytes_max=100, in_flight_bytes_max=300)
     for turns in range(20):
         producers = [asyncio.ensure_future(mq.produce("x", [bytes(100)])) for _ in range(3)]

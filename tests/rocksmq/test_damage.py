@@ -33,7 +33,7 @@ async def consume_all(directory: Path) -> int:
     return count
 
 
-async def test_a_flipped_byte_in_a_table_is_an_error(directory: Path) -> None:
+async def test_flipped_byte_in_a_table_is_an_error(directory: Path) -> None:
     await fill(directory)
     tables = sorted(directory.glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(tables[-1].read_bytes())
@@ -44,7 +44,7 @@ async def test_a_flipped_byte_in_a_table_is_an_error(directory: Path) -> None:
         await consume_all(directory)
 
 
-async def test_a_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Path, tmp_path: Path) -> None:
+async def test_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     async with await RocksMQ.open(directory) as mq:
         await mq.create_channel("x")
@@ -73,7 +73,7 @@ def delete_record(directory: Path, message_id: int) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 2, 50, 100])
-async def test_a_missing_record_is_an_error(directory: Path, missing: int) -> None:
+async def test_missing_record_is_an_error(directory: Path, missing: int) -> None:
     await fill(directory, 100)
     await asyncio.to_thread(delete_record, directory, missing)
     with pytest.raises(CorruptionError, match="missing") as raised:
@@ -84,7 +84,7 @@ async def test_a_missing_record_is_an_error(directory: Path, missing: int) -> No
     assert raised.tb is not None
 
 
-async def test_a_database_of_something_else_is_refused(directory: Path) -> None:
+async def test_database_of_something_else_is_refused(directory: Path) -> None:
     other = rocksdict.Rdict(str(directory), rocksdict.Options(raw_mode=True))
     other[b"mine"] = b"1"
     other.close()
@@ -92,7 +92,7 @@ async def test_a_database_of_something_else_is_refused(directory: Path) -> None:
         await RocksMQ.open(directory)
 
 
-async def test_a_database_opened_with_other_options_fails_clearly_or_works(directory: Path) -> None:
+async def test_database_opened_with_other_options_fails_clearly_or_works(directory: Path) -> None:
     """The binding then rewrites one of its own files; whatever the next opening finds, it never returns other messages."""
     await fill(directory, 100)
     rocksdict.Rdict(str(directory)).close()

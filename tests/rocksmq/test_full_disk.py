@@ -73,7 +73,7 @@ async def written_again(directory: Path) -> int:
         return len(await mq.produce("again", [b"1", b"2"]))
 
 
-async def test_a_disk_that_takes_no_more(directory: Path) -> None:
+async def test_disk_that_takes_no_more(directory: Path) -> None:
     made = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", f"from {__name__} import child; child({str(directory)!r})"],

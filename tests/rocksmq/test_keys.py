@@ -27,7 +27,7 @@ ids = st.integers(1, (1 << 63) - 1)
 
 
 @given(names, names, ids)
-def test_a_prefix_holds_its_own_records_alone(one: str, other: str, message_id: int) -> None:
+def test_prefix_holds_its_own_records_alone(one: str, other: str, message_id: int) -> None:
     key = record_key(data_prefix(other), message_id)
     prefix = data_prefix(one)
     inside = prefix <= key < prefix_end(prefix)
@@ -49,7 +49,7 @@ def test_names_come_back_from_keys(name: str, group: str, message_id: int) -> No
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "ä" * 128, "\ud800"])
-def test_a_wrong_name_is_refused(name: str) -> None:
+def test_wrong_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"bytes|surrogates"):
         check_name("channel_name", name)
     with pytest.raises(TypeError):

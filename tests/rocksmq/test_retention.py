@@ -91,7 +91,7 @@ async def test_unconsumed_pages_go_only_if_allowed_and_readers_are_told(director
     await mq.close()
 
 
-async def test_a_channel_without_groups_keeps_everything(directory: Path) -> None:
+async def test_channel_without_groups_keeps_everything(directory: Path) -> None:
     mq = await opened(directory, retention_s=0.0)
     await mq.destroy_consumer_group("g", "x")
     await mq.destroy_consumer_group("h", "x")

@@ -13,7 +13,7 @@ from wal.rocksmq import RocksMQ, RocksMQSettings, store
 BYTES_MAX = 1 << 30
 
 
-async def test_a_stalled_write_is_tried_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_write_is_tried_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stalls = 0
     sleep = time.sleep
 

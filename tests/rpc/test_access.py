@@ -27,7 +27,7 @@ from wal.rpc.serving import add_handlers, listen
 from wal.secret import Secret
 
 
-async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
+async def test_token_lets_in_and_another_or_none_does_not() -> None:
     check = TokenCheck([Token(Secret("old")), Token(Secret("new"))], monotonic=time.monotonic)
     async with serving(Server(), interceptors=[check]) as port:
         for token in ("old", "new"):
@@ -49,7 +49,7 @@ async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
                         pass
 
 
-async def test_the_status_of_a_wrong_token_is_one_that_every_client_knows() -> None:
+async def test_status_of_a_wrong_token_is_one_that_every_client_knows() -> None:
     async with (
         serving(Server(), interceptors=[TokenCheck([Token(Secret("a"))], monotonic=time.monotonic)]) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -59,7 +59,7 @@ async def test_the_status_of_a_wrong_token_is_one_that_every_client_knows() -> N
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_check_needs_a_token_that_can_be_sent() -> None:
+async def test_check_needs_a_token_that_can_be_sent() -> None:
     with pytest.raises(InvalidArgumentError, match="without a token"):
         TokenCheck([], monotonic=time.monotonic)
     with pytest.raises(InvalidArgumentError, match="printable ASCII"):
@@ -69,7 +69,7 @@ async def test_a_check_needs_a_token_that_can_be_sent() -> None:
 READER, WRITER = frozenset([Right.READ]), frozenset([Right.WRITE])
 
 
-async def test_a_token_lets_in_as_far_as_its_rights_reach() -> None:
+async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
     check = TokenCheck(
         [Token(Secret("r"), "report", READER), Token(Secret("w"), "shop", WRITER)], monotonic=time.monotonic
     )
@@ -92,7 +92,7 @@ async def test_a_token_lets_in_as_far_as_its_rights_reach() -> None:
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_stream_ends_when_its_token_is_taken_back() -> None:
+async def test_stream_ends_when_its_token_is_taken_back() -> None:
     old, new = Token(Secret("old"), "old"), Token(Secret("new"), "new")
     check = TokenCheck([old, new], monotonic=time.monotonic)
     async with (
@@ -152,7 +152,7 @@ async def test_refused_calls_are_told_at_most_once_a_second(caplog: pytest.LogCa
     assert all(line.startswith("a call from ipv4:127.0.0.1:") and "wrong" not in line for line in said)
 
 
-async def test_a_certificate_is_renewed_while_a_server_runs(certificates: Path) -> None:
+async def test_certificate_is_renewed_while_a_server_runs(certificates: Path) -> None:
     names = ("server", "elsewhere")
     first, second = (
         TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in names
@@ -210,7 +210,7 @@ async def test_tls_and_mutual_tls(certificates: Path) -> None:
         await refused(port, TlsFiles(ca=ca), "certificate is of another host: connect by a name")
 
 
-async def test_a_port_of_a_web_server_is_told_at_once() -> None:
+async def test_port_of_a_web_server_is_told_at_once() -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -229,7 +229,7 @@ async def refused(port: int, tls: TlsFiles | None, words: str) -> None:
     assert time.monotonic() - began < WAIT_S / 3
 
 
-async def test_a_server_that_was_reached_once_is_waited_for(certificates: Path) -> None:
+async def test_server_that_was_reached_once_is_waited_for(certificates: Path) -> None:
     """It may be restarting, and something else may have its port meanwhile."""
     own = {"certificate": certificates / "server.pem", "key": certificates / "server.key"}
     async with contextlib.AsyncExitStack() as stack:
@@ -245,7 +245,7 @@ async def test_a_server_that_was_reached_once_is_waited_for(certificates: Path) 
                 assert await waiting == ["orders"]
 
 
-async def test_a_server_with_tls_needs_a_certificate(certificates: Path) -> None:
+async def test_server_with_tls_needs_a_certificate(certificates: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="a server with TLS needs a certificate"):
         await ServerCertificate.of(TlsFiles(ca=certificates / "ca.pem"))
     missing = TlsFiles(certificate=certificates / "no.pem", key=certificates / "server.key")

@@ -113,14 +113,14 @@ def test_every_class_arrives_as_itself(kind: type[WALError], data: st.DataObject
     assert arrived.retryable == error.retryable
 
 
-def test_an_outcome_that_is_unknown_stays_unknown() -> None:
+def test_outcome_that_is_unknown_stays_unknown() -> None:
     error = NoSpaceError("full")
     error.outcome_unknown = True
     assert error_from_proto(error_to_proto(error)).outcome_unknown
     assert not error_from_proto(error_to_proto(NoSpaceError("full"))).outcome_unknown
 
 
-def test_a_class_of_a_caller_arrives_as_its_base() -> None:
+def test_class_of_a_caller_arrives_as_its_base() -> None:
     class Mine(TruncatedError):
         pass
 
@@ -130,13 +130,13 @@ def test_a_class_of_a_caller_arrives_as_its_base() -> None:
     assert status_of(error)[0] is grpc.StatusCode.OUT_OF_RANGE
 
 
-def test_a_defect_of_the_server_is_an_unknown_error_that_says_so() -> None:
+def test_defect_of_the_server_is_an_unknown_error_that_says_so() -> None:
     arrived = error_from_proto(error_to_proto(ZeroDivisionError("division by zero")))
     assert type(arrived) is UnknownError
     assert "the server failed: ZeroDivisionError('division by zero'); please report it" in str(arrived)
 
 
-def test_a_code_of_a_later_version_is_an_unknown_error_that_names_it() -> None:
+def test_code_of_a_later_version_is_an_unknown_error_that_names_it() -> None:
     message = error_pb2.StreamingError()
     message.MergeFromString(b"\x08\xba\x06")  # field 1, 826
     message.cause = "no such thing yet"
@@ -161,7 +161,7 @@ def test_every_class_ends_a_call(kind: type[WALError], data: st.DataObject) -> N
     assert alike(error_in(raised), error)
 
 
-def test_a_status_is_bounded_whatever_the_error_says() -> None:
+def test_status_is_bounded_whatever_the_error_says() -> None:
     many = [ResourceKey("domain" * 50, f"key {number}") for number in range(1000)]
     for error in (
         InvalidArgumentError("é" * 1_000_000),
@@ -177,7 +177,7 @@ def test_a_status_is_bounded_whatever_the_error_says() -> None:
         assert arrived.outcome_unknown == error.outcome_unknown
 
 
-def test_a_status_of_grpc_itself_or_a_damaged_one_is_no_error_of_ours() -> None:
+def test_status_of_grpc_itself_or_a_damaged_one_is_no_error_of_ours() -> None:
     lost = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="lost")
     assert error_in(lost) is None
     damaged = grpc.aio.Metadata(("grpc-status-details-bin", b"\xff\xff\xff"))

@@ -74,14 +74,14 @@ def test_columns_that_contradict_each_other_are_refused(columns: dict[str, objec
 
 
 @pytest.mark.parametrize("column", ["key_lengths", "barrier_time_ticks"])
-def test_a_column_of_another_length_than_the_messages_is_refused(column: str) -> None:
+def test_column_of_another_length_than_the_messages_is_refused(column: str) -> None:
     request = request_of(1, [(Message("orders", b"x"), 0, None)])
     setattr(request, column, lengths(0, 0, 0))
     with pytest.raises(InvalidArgumentError, match="contradict"):
         appends_of(request)
 
 
-def test_a_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
+def test_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
     columns = columns_of([Message("orders", b"1", properties={"a": "b"})] * 4)
     stored = columns.properties[: len(columns.properties) // 4]
     reserved = stored.replace(b"a", b"_")
@@ -94,7 +94,7 @@ def test_a_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
         assert words in str(error)
 
 
-def test_an_empty_name_is_an_error_of_each_of_its_messages() -> None:
+def test_empty_name_is_an_error_of_each_of_its_messages() -> None:
     columns = MessageColumns(
         vchannels=["", "a"], vchannel_numbers=lengths(0, 1), payload_lengths=lengths(1, 1), payloads=b"xy"
     )

@@ -30,14 +30,14 @@ from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE
 from wal.rpc.serving import listen, server_options
 
 
-async def test_a_call_is_answered_and_an_error_arrives_as_it_was_raised() -> None:
+async def test_call_is_answered_and_an_error_arrives_as_it_was_raised() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         assert await listed(connection) == ["orders"]
         with pytest.raises(ChannelNotExistError, match=r"^vchannel 'x' does not exist$"):
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
 
 
-async def test_a_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(Server()) as port, connected(port) as connection:
         with pytest.raises(UnknownError, match="ZeroDivisionError"):
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="defect"), "dropping")
@@ -45,7 +45,7 @@ async def test_a_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptur
     assert "a handler of /wal.rpc.LogService/DropVChannel failed" in caplog.text
 
 
-async def test_an_answer_that_is_no_message_is_an_error_of_its_call() -> None:
+async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
     """gRPC itself returns None for it, which a stream has for its end."""
     damaged = EncodedPage(b"\xff")
 
@@ -109,7 +109,7 @@ async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(tur
             await waiting
 
 
-async def test_a_stream_answers_until_it_is_closed() -> None:
+async def test_stream_answers_until_it_is_closed() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         created = await stream.read()
@@ -128,7 +128,7 @@ async def test_a_stream_answers_until_it_is_closed() -> None:
             await stream.write(produce(11))
 
 
-async def test_a_stream_ends_with_the_servers_error_for_reader_and_writer() -> None:
+async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
@@ -139,7 +139,7 @@ async def test_a_stream_ends_with_the_servers_error_for_reader_and_writer() -> N
             await stream.write(produce(2))
 
 
-async def test_a_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
+async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
     async with (
         serving(Server()) as port,
         Proxy(port) as proxy,
@@ -153,14 +153,14 @@ async def test_a_stream_that_is_lost_does_not_say_what_became_of_its_requests() 
         assert "changed" not in str(caught.value)
 
 
-async def test_a_stream_without_its_header_is_refused_with_the_remedy() -> None:
+async def test_stream_without_its_header_is_refused_with_the_remedy() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         stream = await connection.stream(PRODUCE, "producing")
         with pytest.raises(InvalidArgumentError, match="has 0 headers 'create-producer': send one"):
             await stream.read()
 
 
-async def test_a_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> None:
+async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> None:
     fake = Server()
     async with serving(fake) as port, connected(port) as connection:
         slow = await connection.stream(PRODUCE, "producing", headers=[HEADER])
@@ -207,7 +207,7 @@ async def test_cancelling_a_stream_ends_its_reader_and_cancelling_a_task_is_no_e
             await reading
 
 
-async def test_a_client_of_the_contract_talks_to_the_server(contract: Contract) -> None:
+async def test_client_of_the_contract_talks_to_the_server(contract: Contract) -> None:
     async with serving(Server()) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         request, response = contract.kind("ProduceRequest"), contract.kind("ProduceResponse")
         call = channel.stream_stream(
@@ -231,7 +231,7 @@ async def test_a_client_of_the_contract_talks_to_the_server(contract: Contract) 
 # -- bounds and deadlines
 
 
-async def test_a_request_above_the_servers_limit_is_refused_and_the_next_one_is_answered() -> None:
+async def test_request_above_the_servers_limit_is_refused_and_the_next_one_is_answered() -> None:
     fake = Server()
     async with serving(fake, message_bytes_max=64 << 10) as port, connected(port) as connection:
         with pytest.raises(InvalidArgumentError, match=r"larger than max .*65536.*; nothing was changed"):
@@ -245,13 +245,13 @@ async def test_a_request_above_the_servers_limit_is_refused_and_the_next_one_is_
         assert len(made.name) == 60 << 10
 
 
-async def test_an_answer_may_be_larger_than_the_default_of_grpc() -> None:
+async def test_answer_may_be_larger_than_the_default_of_grpc() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         request = cluster_pb2.CreateVChannelRequest(name="x", pchannel="x" * (6 << 20))
         assert len((await connection.write(CREATE_VCHANNEL, request, "creating")).pchannel) == 6 << 20
 
 
-async def test_a_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_known() -> None:
+async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_known() -> None:
     fake = Server()
     async with serving(fake) as port, connected(port) as connection:
         fake.hang.clear()
@@ -265,7 +265,7 @@ async def test_a_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_k
         assert await listed(connection) == ["orders"]
 
 
-async def test_a_server_that_does_not_know_a_call_says_so() -> None:
+async def test_server_that_does_not_know_a_call_says_so() -> None:
     server = grpc.aio.server(options=server_options())
     port = await listen(server, "127.0.0.1:0")
     await server.start()

@@ -72,7 +72,7 @@ def test_every_enum_has_the_contracts_values(contract: Contract) -> None:
         assert {value.name: value.number for value in descriptor.values}.items() <= values.items()
 
 
-def test_the_codes_of_the_wire_are_those_of_the_errors() -> None:
+def test_codes_of_the_wire_are_those_of_the_errors() -> None:
     values = {value.name: value.number for value in error_pb2.StreamingCode.DESCRIPTOR.values}
     assert values == {f"STREAMING_CODE_{code.name}": code.value for code in StreamingCode}
 
@@ -164,7 +164,7 @@ def test_we_read_what_a_client_of_the_contract_writes(contract: Contract, data: 
 
 
 @given(st.data())
-def test_a_client_of_the_contract_reads_what_we_write(contract: Contract, data: st.DataObject) -> None:
+def test_client_of_the_contract_reads_what_we_write(contract: Contract, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(contract.messages())))
     ours = fill(data.draw, OURS[name])
     theirs = contract.kind(name).FromString(ours.SerializeToString())

@@ -95,7 +95,7 @@ def test_owners(owner: OwnerDescription) -> None:
     assert positions.owner_from_proto(through(positions.owner_to_proto(owner))) == owner
 
 
-def test_an_owner_without_a_role_is_refused() -> None:
+def test_owner_without_a_role_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="role is empty"):
         positions.owner_from_proto(pchannel_pb2.OwnerDescription(address="host:1"))
 
@@ -146,7 +146,7 @@ def test_filters(vchannels: list[str], given_filters: list[DeliverFilter]) -> No
         ),
     ],
 )
-def test_a_selection_that_is_none_is_refused(call: Any, words: str) -> None:
+def test_selection_that_is_none_is_refused(call: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         call()
 
@@ -180,7 +180,7 @@ def test_cursor_infos(info: CursorInfo) -> None:
     assert cursor_state.info_from_proto(through(cursor_state.info_to_proto(info))) == info
 
 
-def test_a_cursor_that_is_none_is_refused() -> None:
+def test_cursor_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="a name and at least one vchannel"):
         cursor_state.key_from_proto(pchannel_calls_pb2.CursorKey(name="billing"))
     with pytest.raises(InvalidArgumentError, match="has 0 incarnations: one for each of its 1"):

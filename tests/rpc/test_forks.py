@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.one_loop
-async def test_a_client_on_uvloop_starts_subprocesses() -> None:
+async def test_client_on_uvloop_starts_subprocesses() -> None:
     """None crashes, and gRPC, which would say so, runs no handler. The setting is not left for the children."""
     variables = {name: value for name, value in os.environ.items() if name != SETTING}
     async with serving() as served:
@@ -57,7 +57,7 @@ async def test_a_client_on_uvloop_starts_subprocesses() -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("chosen", ["0", "1"])
-async def test_a_program_that_chose_itself_keeps_its_choice(chosen: str) -> None:
+async def test_program_that_chose_itself_keeps_its_choice(chosen: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", f"import wal.rpc, os; print(os.environ[{SETTING!r}])",
         cwd=ROOT, env={**os.environ, SETTING: chosen}, stdout=asyncio.subprocess.PIPE,

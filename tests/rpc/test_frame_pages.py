@@ -57,7 +57,7 @@ def sent(frame: EncodedFrame, names: frozenset[str] | None, position: int = 8) -
 
 
 @given(frames(), st.none() | st.frozensets(st.sampled_from((*NAMES, "absent"))), positions)
-def test_the_wanted_runs_arrive(frame: EncodedFrame, names: frozenset[str] | None, position: int) -> None:
+def test_wanted_runs_arrive(frame: EncodedFrame, names: frozenset[str] | None, position: int) -> None:
     page = page_from_proto(sent(frame, names, position))
     assert (page.next_position, page.last_event, page.promised_tick) == (position + 2, (position, 3), 2000)
     (stored,) = page.frames
@@ -94,7 +94,7 @@ def two_blocks() -> EncodedFrame:
     return encode_frame(draft, incarnation=7, term=2, sequence=5, first_tick=1000, promised_tick=2000)
 
 
-def test_a_block_that_was_not_asked_for_is_damage_when_it_is_used() -> None:
+def test_block_that_was_not_asked_for_is_damage_when_it_is_used() -> None:
     (stored,) = page_from_proto(sent(two_blocks(), frozenset("b"))).frames
     (a,), (b,) = stored.view.runs.find(frozenset("a")), stored.view.runs.find(frozenset("b"))
     assert stored.view.columns(b).payloads == [b"b" * 20_000]
@@ -123,6 +123,6 @@ def test_positions_that_do_not_ascend_are_refused() -> None:
         page_from_proto(page)
 
 
-def test_a_page_without_events_has_none() -> None:
+def test_page_without_events_has_none() -> None:
     page = page_from_proto(page_to_proto(FramePage([], 5, None, 0), start=5, frames=[]))
     assert (page.frames, page.next_position, page.last_event) == ([], 5, None)

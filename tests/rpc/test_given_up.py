@@ -50,7 +50,7 @@ async def create(connection: Connection, *, timeout_s: float | None = None) -> N
     await connection.write(CREATE_VCHANNEL, CREATE, "creating", timeout_s=timeout_s)
 
 
-async def test_a_change_that_is_given_up_is_overtaken_by_all_later_calls() -> None:
+async def test_change_that_is_given_up_is_overtaken_by_all_later_calls() -> None:
     fake = Noting()
     async with serving(fake) as port, connected(port) as connection, connected(port) as other:
         await listed(connection)
@@ -73,7 +73,7 @@ async def test_a_change_that_is_given_up_is_overtaken_by_all_later_calls() -> No
         assert len(fake.sessions) == 2
 
 
-async def test_a_change_that_another_one_has_overtaken_is_sent_again() -> None:
+async def test_change_that_another_one_has_overtaken_is_sent_again() -> None:
     """It was on its way when the client gave up another one, so the server has refused it."""
     fake = Noting()
     async with serving(fake) as port, connected(port) as connection:

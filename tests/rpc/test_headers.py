@@ -19,7 +19,7 @@ names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 
 
 @given(names, st.integers(0, 2**63 - 1), st.binary())
-def test_a_stream_is_created_as_it_was_asked_for(name: str, term: int, start: bytes) -> None:
+def test_stream_is_created_as_it_was_asked_for(name: str, term: int, start: bytes) -> None:
     pchannel = PChannelInfo(name=name, term=term)
     producer = CreateProducerRequest(pchannel=pchannel)
     assert producer_in([("user-agent", "x"), producer_header(producer), ("trace-bin", b"\xff")]) == producer
@@ -50,12 +50,12 @@ def test_other_metadata_is_refused_with_the_remedy(metadata: list[tuple[str, str
 
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
-def test_a_token_arrives(text: str) -> None:
+def test_token_arrives(text: str) -> None:
     assert token_in([token_header(Secret(text))]) == Secret(text)
 
 
 @pytest.mark.parametrize("text", ["", "é", "a\nb", " a", "a "])
-def test_a_token_that_no_header_carries_is_refused_and_not_shown(text: str) -> None:
+def test_token_that_no_header_carries_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="printable ASCII") as refused:
         token_header(Secret(text))
     assert repr(text) not in str(refused.value)

@@ -31,7 +31,7 @@ def free_port() -> int:
         return port
 
 
-async def test_a_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
+async def test_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
     async with connected(free_port()) as connection:
         with pytest.raises(
             UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"
@@ -41,7 +41,7 @@ async def test_a_server_that_is_not_there_is_named_and_nothing_was_sent() -> Non
             await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(), "creating", timeout_s=0.5)
 
 
-async def test_a_client_finds_a_server_that_starts_later_and_one_that_comes_back() -> None:
+async def test_client_finds_a_server_that_starts_later_and_one_that_comes_back() -> None:
     port = free_port()
     async with connected(port) as connection:
         waiting = asyncio.create_task(listed(connection))
@@ -52,7 +52,7 @@ async def test_a_client_finds_a_server_that_starts_later_and_one_that_comes_back
 
 
 @pytest.mark.parametrize("writing", [False, True])
-async def test_a_read_goes_on_at_another_address_and_a_write_does_not(writing: bool) -> None:
+async def test_read_goes_on_at_another_address_and_a_write_does_not(writing: bool) -> None:
     stacks = {Server(): contextlib.AsyncExitStack() for _ in range(2)}
     ports = [await stack.enter_async_context(serving(server)) for server, stack in stacks.items()]
     async with contextlib.AsyncExitStack() as stack, connected(*ports) as connection:
@@ -76,7 +76,7 @@ async def test_a_read_goes_on_at_another_address_and_a_write_does_not(writing: b
         assert other.calls == (not writing)
 
 
-async def test_a_stream_of_a_server_that_is_gone_ends_with_an_error_that_can_be_retried() -> None:
+async def test_stream_of_a_server_that_is_gone_ends_with_an_error_that_can_be_retried() -> None:
     async with contextlib.AsyncExitStack() as stack:
         port = await stack.enter_async_context(serving(Server()))
         async with connected(port) as connection:
@@ -129,7 +129,7 @@ class Proxy:
             writer.transport.abort()
 
 
-async def test_a_server_that_falls_silent_is_found_by_pings_on_both_sides() -> None:
+async def test_server_that_falls_silent_is_found_by_pings_on_both_sides() -> None:
     fake = Server()
     async with serving(fake, ping_s=0.4) as port:
         proxy = Proxy(port)
@@ -169,7 +169,7 @@ async def test_closing_ends_the_calls_that_wait_for_a_connection() -> None:
         await waiting
 
 
-async def test_an_address_in_use_is_named() -> None:
+async def test_address_in_use_is_named() -> None:
     async with serving(Server()) as port:
         with pytest.raises(StorageError, match=rf"nothing can listen at '127.0.0.1:{port}'"):
             await listen(grpc.aio.server(options=server_options()), f"127.0.0.1:{port}")
@@ -185,7 +185,7 @@ class Stubborn(Server):
         await context.write(streaming_pb2.ProduceResponse())
 
 
-async def test_a_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with serving(Stubborn()) as port:
         async with connected(port) as connection:

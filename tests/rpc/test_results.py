@@ -66,25 +66,25 @@ def test_results_come_out_as_they_were(numbered: list[Numbered]) -> None:
 
 
 @given(results())
-def test_a_result_comes_out_as_it_was_in_the_form_of_the_contract(result: AppendResult) -> None:
+def test_result_comes_out_as_it_was_in_the_form_of_the_contract(result: AppendResult) -> None:
     message = streaming_pb2.ProduceMessageResponseResult.FromString(result_to_proto(result).SerializeToString())
     assert result_from_proto(message) == result
 
 
-def test_a_result_of_a_server_of_the_contract_has_an_id_alone() -> None:
+def test_result_of_a_server_of_the_contract_has_an_id_alone() -> None:
     at = MessageID("p-1", 7, 4096, 0)
     message = streaming_pb2.ProduceMessageResponseResult(id={"id": bytes(at)})
     assert result_from_proto(message) == AppendResult(at, 0, at)
 
 
-def test_an_extra_that_no_wire_carries_is_refused() -> None:
+def test_extra_that_no_wire_carries_is_refused() -> None:
     at = MessageID("p-1", 7, 4096, 0)
     for convert in (result_to_proto, lambda result: ranges_of([(1, result)])):
         with pytest.raises(InvalidArgumentError, match="no wire form"):
             convert(AppendResult(at, 1, at, extra=object()))
 
 
-def test_the_results_of_a_frame_are_one_range() -> None:
+def test_results_of_a_frame_are_one_range() -> None:
     ids_of_a_frame = [MessageID("p-1", 7, 4096, index) for index in range(5, 261)]
     numbered: list[Numbered] = [(40 + at, AppendResult(one, 900 + at, one)) for at, one in enumerate(ids_of_a_frame)]
     (one,) = ranges_of(numbered)
@@ -93,14 +93,14 @@ def test_the_results_of_a_frame_are_one_range() -> None:
 
 
 @pytest.mark.parametrize("gap", ["request", "index", "tick", "frame", "duplicate", "incarnation"])
-def test_a_gap_of_any_kind_begins_another_range(gap: str) -> None:
+def test_gap_of_any_kind_begins_another_range(gap: str) -> None:
     first = MessageID("p-1", 7, 4096, 0)
     after = MessageID("p-1", 7 + (gap == "incarnation"), 4096 + (gap == "frame"), 1 + (gap == "index"))
     second = AppendResult(after, 901 + (gap == "tick"), after, duplicate=gap == "duplicate")
     assert len(ranges_of([(1, AppendResult(first, 900, first)), (2 + (gap == "request"), second)])) == 2
 
 
-def test_a_range_that_contradicts_itself_is_refused() -> None:
+def test_range_that_contradicts_itself_is_refused() -> None:
     at = bytes(MessageID("p-1", 7, 4096, 0))
     with pytest.raises(InvalidArgumentError, match="2 results has fields of one"):
         list(results_of(result_pb2.AppendedRange(count=2, first_id=at, last_confirmed=at)))

@@ -56,7 +56,7 @@ def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
         time.sleep(0.005)
 
 
-def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     server = sleeper(tmp_path / "log")
     starter = threading.Thread(target=server.start)
     starter.start()
@@ -76,7 +76,7 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_server_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_server_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('no room for me'); raise SystemExit(3)"]
     server = ServerProcess("short", command, log=tmp_path / "log", is_ready=lambda: False)
     with pytest.raises(RuntimeError, match=r"(?s)ended with 3.*no room for me"):
@@ -87,7 +87,7 @@ def test_free_ports_are_different() -> None:
     assert len(set(free_ports(50))) == 50
 
 
-def test_an_installation_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[Path] = []
 
@@ -113,7 +113,7 @@ def test_an_installation_is_made_once_and_whole(tmp_path: Path, monkeypatch: pyt
     assert {path.name for path in found[0].iterdir()} == {"half", "whole"}
 
 
-def test_the_command_runs_beside_the_servers_it_asks_for(etcd_binary: Path) -> None:
+def test_command_runs_beside_the_servers_it_asks_for(etcd_binary: Path) -> None:
     program = (
         "import os, urllib.request as r; print(r.urlopen('http://' + os.environ['WAL_TEST_ETCD'] + '/version').read())"
     )

@@ -45,7 +45,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-async def test_the_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
+async def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, str(data_dir), str(SCANNERS), stdout=asyncio.subprocess.PIPE
     )

@@ -23,7 +23,7 @@ SETTLED_S: Final = 60.0
 RSS_GROWTH_MAX: Final = 32 * MIB
 
 
-def test_the_disk_stays_within_its_bound_and_memory_flat(tmp_path: Path) -> None:
+def test_disk_stays_within_its_bound_and_memory_flat(tmp_path: Path) -> None:
     load = Load(str(tmp_path / "data"), DURATION_S, SEGMENT_BYTES, RETENTION_BYTES)
     load.messages_min = 5 * RETENTION_BYTES // (2 * load.message_bytes)
     measures = run(load)

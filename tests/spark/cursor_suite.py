@@ -33,7 +33,7 @@ class CursorSuite:
             wait_for_vchannels(place, {"a", "b"})
             yield found
 
-    def test_a_reader_of_the_name_goes_on_where_the_query_is(self, place: Place, log: BlockingWAL) -> None:
+    def test_reader_of_the_name_goes_on_where_the_query_is(self, place: Place, log: BlockingWAL) -> None:
         query = StreamQuery(place.options, startingOffsets="earliest", maxMessagesPerTrigger=2)
         query.step()
         save(place, query)
@@ -48,7 +48,7 @@ class CursorSuite:
         save(place, query)
         assert rest(log, "a") == []
 
-    def test_a_saved_cursor_holds_the_log(self, place: Place, log: BlockingWAL) -> None:
+    def test_saved_cursor_holds_the_log(self, place: Place, log: BlockingWAL) -> None:
         ids = [log.raw_append(Message("a", b"%d" % number)).message_id for number in range(4)]
         query = StreamQuery(place.options, startingOffsets="earliest", maxMessagesPerTrigger=2)
         query.step()
@@ -61,7 +61,7 @@ class CursorSuite:
         log.truncate(up_to=ids[1])
         assert [row["payload"] for row in query.step() or ()] == [b"2", b"3"]
 
-    def test_a_pattern_and_a_log_that_is_another_one(self, place: Place, log: BlockingWAL) -> None:
+    def test_pattern_and_a_log_that_is_another_one(self, place: Place, log: BlockingWAL) -> None:
         query = StreamQuery(place.options, startingOffsets="earliest")
         query.step()
         save(place, query, pattern="b.*", name="matched")

@@ -119,7 +119,7 @@ class ReadingSuite:
         with pytest.warns(DataLossWarning):
             assert [text for rows in query.run() for text in texts(rows)] == ["7", "8", "9"]
 
-    def test_a_dropped_vchannel(self, place: Place) -> None:
+    def test_dropped_vchannel(self, place: Place) -> None:
         with place.open() as log:
             log.raw_append(Message("a", b"old"))
             log.raw_append(Message("b", b"stays"))

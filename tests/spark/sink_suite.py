@@ -104,7 +104,7 @@ class SinkSuite:
             ("done: the mark stored", 1),
         ],
     )
-    def test_a_batch_whose_driver_is_killed_gets_in_once(
+    def test_batch_whose_driver_is_killed_gets_in_once(
         self,
         place: Place,
         tmp_path: Path,
@@ -123,7 +123,7 @@ class SinkSuite:
         assert files_below(sink.journal) == []
         assert producers(place) == []
 
-    def test_a_killed_job_is_finished_by_recover(
+    def test_killed_job_is_finished_by_recover(
         self, place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[PlaceSink, Attempt], int]
     ) -> None:
         sink = PlaceSink(place, tmp_path / "staging", query_id=None, **small_chunks)

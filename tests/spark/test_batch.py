@@ -72,7 +72,7 @@ def test_some_vchannels(data: Path, options: dict[str, str], names: list[str]) -
     assert by_place(batch(data, **options)) == by_place(expected(data, *names))
 
 
-def test_a_vchannel_that_was_dropped_is_not_shown(data: Path) -> None:
+def test_vchannel_that_was_dropped_is_not_shown(data: Path) -> None:
     assert batch(data, vchannels="gone") == []
     assert batch(data, vchannelsPattern="gone|ü") == expected(data, "ü")
 
@@ -86,7 +86,7 @@ def test_some_types(data: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["payload"], ["message_id", "vchannel"], [*reversed(COLUMNS)], ["properties", "txn_id"]]
 )
-def test_a_schema_that_the_user_gives_is_a_projection(data: Path, names: list[str]) -> None:
+def test_schema_that_the_user_gives_is_a_projection(data: Path, names: list[str]) -> None:
     columns = schema(*names)
     reader = source(data).reader(columns)
     rows = read_all(pickle.loads(pickle.dumps(reader)), reader.partitions(), columns)
@@ -102,7 +102,7 @@ def test_a_schema_that_the_user_gives_is_a_projection(data: Path, names: list[st
         (schema("vchannel")[0], "twice"),
     ],
 )
-def test_a_schema_with_other_columns_is_refused(data: Path, field: StructField, says: str) -> None:
+def test_schema_with_other_columns_is_refused(data: Path, field: StructField, says: str) -> None:
     columns = StructType([schema("vchannel")[0], field])
     for make in (source(data).reader, source(data).streamReader):
         with pytest.raises(InvalidArgumentError, match=says):
@@ -135,7 +135,7 @@ def test_small_reads_are_packed(data: Path) -> None:
     assert [piece.pchannel for piece in partitions[0].pieces] == ["p0", "p1"]
 
 
-def test_a_partition_is_read_again_with_the_same_rows_and_can_be_left_early(data: Path) -> None:
+def test_partition_is_read_again_with_the_same_rows_and_can_be_left_early(data: Path) -> None:
     reader, partitions = plan(data)
     first = read_all(reader, partitions)
     rows = reader.read(partitions[0])
@@ -197,7 +197,7 @@ def test_positions_that_the_log_does_not_have_are_refused(data: Path, rows_of: l
 
 @given(st.data())
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_first_tick(data: Path, rows_of: list[Row], draw: st.DataObject) -> None:
+def test_first_tick(data: Path, rows_of: list[Row], draw: st.DataObject) -> None:
     tick = draw.draw(st.sampled_from(rows_of))["time_tick"] + draw.draw(st.integers(-1, 1))
     assert batch(data, startingTimeTick=tick) == [row for row in rows_of if row["time_tick"] >= tick]
     milliseconds = tick >> 18
@@ -206,13 +206,13 @@ def test_a_first_tick(data: Path, rows_of: list[Row], draw: st.DataObject) -> No
     ]
 
 
-def test_an_empty_log(data_dir: Path) -> None:
+def test_empty_log(data_dir: Path) -> None:
     with bridge.blocking(data_dir):
         pass
     assert batch(data_dir) == []
 
 
-def test_a_location_without_a_log_is_refused(tmp_path: Path) -> None:
+def test_location_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         batch(tmp_path / "nothing")
     for location in ("memory:", "pulsar://host:6650/t/n"):

@@ -14,7 +14,7 @@ from wal import Message
 from wal.bridge import blocking
 
 
-def test_a_server_of_connect_reads_and_streams(data_dir: Path, tmp_path: Path) -> None:
+def test_server_of_connect_reads_and_streams(data_dir: Path, tmp_path: Path) -> None:
     require_java()
     with blocking(data_dir) as log:
         for index in range(5):

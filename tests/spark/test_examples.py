@@ -68,7 +68,7 @@ def test_services_and_spark(spark: SparkSession, tmp_path: Path, capsys: pytest.
     ]
 
 
-def test_the_last_act_of_the_demo(
+def test_last_act_of_the_demo(
     spark: SparkSession, data_dir: Path, first_flights: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with feed(str(data_dir), FLIGHTS) as writer:
@@ -84,7 +84,7 @@ def test_the_last_act_of_the_demo(
     assert named == ["B6 at JFK", "DL at LGA"]
 
 
-def test_the_demo_without_a_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_without_a_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     assert "there is no Java" in str(spark_problem())
@@ -113,7 +113,7 @@ def test_it_is_imported_without_pyspark() -> None:
 
 
 @pytest.mark.parametrize("page", SPARK_PAGES, ids=[page.stem for page in SPARK_PAGES])
-def test_the_code_of_a_page_runs_and_prints_what_it_says(
+def test_code_of_a_page_runs_and_prints_what_it_says(
     page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

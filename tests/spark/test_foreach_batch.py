@@ -117,7 +117,7 @@ def test_it_can_be_pickled() -> None:
     assert isinstance(pickle.loads(pickle.dumps(made)), ForeachBatch)
 
 
-def test_the_reference_names_everything() -> None:
+def test_reference_names_everything() -> None:
     text = set(re.findall(r"\w+", (ROOT / "docs/reference/spark.md").read_text()))
     assert set(wal.spark.__all__) - text == set()
     for call in (foreach_batch, decoded, lag, wal.spark.session, Batch.write_parquet, Batch.once):
@@ -129,7 +129,7 @@ def test_the_reference_names_everything() -> None:
 # -- the end of a batch
 
 
-def test_the_entry_of_a_batch(data_dir: Path) -> None:
+def test_entry_of_a_batch(data_dir: Path) -> None:
     write(data_dir)
     end = end_of(data_dir)
     text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":17}}\n{{"offset":5}}\n-\n{end}\n5\n'
@@ -138,12 +138,12 @@ def test_the_entry_of_a_batch(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}", "v1\nx", 'v1\n{"batchTimestampMs":"x"}'])
-def test_an_entry_that_cannot_be_read_raises_an_error(text: str) -> None:
+def test_entry_that_cannot_be_read_raises_an_error(text: str) -> None:
     with pytest.raises(CorruptionError, match="batch 3 in the checkpoint of query q"):
         parse_entry(text, query_id="q", batch_id=3)
 
 
-def test_the_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) -> None:
+def test_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) -> None:
     remote: Any = SimpleNamespace(sparkSession=object())  # as a DataFrame of Spark Connect: its session has no JVM
     with pytest.raises(InvalidArgumentError, match="give checkpoint="):
         entry_of_batch(remote, 0, None)
@@ -156,7 +156,7 @@ def test_the_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) 
 # -- on Spark
 
 
-def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
+def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
     """Whatever happens, each row arrives once, and the cursor is exactly at the end of the finished batches."""
     write(data_dir)
     target = str(tmp_path / "target")
@@ -220,9 +220,7 @@ def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp
     run(spark, data_dir, checkpoint, foreach_batch(again))
 
 
-def test_the_log_is_read_once_however_often_the_rows_are_used(
-    spark: SparkSession, data_dir: Path, tmp_path: Path
-) -> None:
+def test_log_is_read_once_however_often_the_rows_are_used(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     write(data_dir)
     decodings = spark.sparkContext.accumulator(0)
 

@@ -56,7 +56,7 @@ async def rest(directory: Path, vchannel: str, name: str = "delays") -> list[byt
         return [message.payload async for message in scanner]
 
 
-async def test_a_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -> None:
+async def test_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await append(log, data_dir, "quiet")
         ids = await append(log, data_dir, "busy", 10)
@@ -72,7 +72,7 @@ async def test_a_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -
         assert [info.vchannels for info in await log.cursors()] == [("busy",), ("quiet",)]
 
 
-async def test_a_saved_cursor_holds_the_log(data_dir: Path) -> None:
+async def test_saved_cursor_holds_the_log(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [*await append(log, data_dir, "busy"), *await append(log, data_dir, "busy")]
         await save(data_dir, await after(ids[0], data_dir))
@@ -83,7 +83,7 @@ async def test_a_saved_cursor_holds_the_log(data_dir: Path) -> None:
         await log.truncate(up_to=ids[1])
 
 
-async def test_a_cursor_never_goes_back(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cursor_never_goes_back(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 3)
         for last in (1, 1):
@@ -97,7 +97,7 @@ async def test_a_cursor_never_goes_back(data_dir: Path, caplog: pytest.LogCaptur
         assert "is ahead of this query" in caplog.text
 
 
-async def test_the_slower_one_of_two_sources_counts(data_dir: Path) -> None:
+async def test_slower_one_of_two_sources_counts(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 3)
         await save(data_dir, await end(data_dir), await after(ids[0], data_dir))
@@ -123,7 +123,7 @@ async def test_cursors_are_saved_for_the_vchannels_that_are_named_or_match(data_
     }
 
 
-async def test_the_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_dir: Path) -> None:
+async def test_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         names = [f"v{number:03}" for number in range(3 * VCHANNELS_MAX)]
         for name in names[VCHANNELS_MAX:]:
@@ -141,7 +141,7 @@ async def test_the_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(dat
         assert {info.lag_bytes for info in await log.cursors()} == {0}
 
 
-async def test_a_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Path) -> None:
+async def test_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [
             *await append(log, data_dir, "kept"),
@@ -154,7 +154,7 @@ async def test_a_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Pa
             await log.truncate(up_to=ids[2])
 
 
-async def test_a_recreated_vchannel_gets_a_new_cursor(data_dir: Path) -> None:
+async def test_recreated_vchannel_gets_a_new_cursor(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await append(log, data_dir, "busy")
         await save(data_dir, await end(data_dir))
@@ -164,7 +164,7 @@ async def test_a_recreated_vchannel_gets_a_new_cursor(data_dir: Path) -> None:
     assert await rest(data_dir, "busy") == [b"1"]
 
 
-async def test_a_save_after_a_truncation_that_the_source_skipped(data_dir: Path) -> None:
+async def test_save_after_a_truncation_that_the_source_skipped(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [*await append(log, data_dir, "busy"), *await append(log, data_dir, "busy")]
         before = await after(None, data_dir)
@@ -173,7 +173,7 @@ async def test_a_save_after_a_truncation_that_the_source_skipped(data_dir: Path)
     assert await rest(data_dir, "busy") == [b"0"]
 
 
-async def test_a_stale_cursor_is_an_error_until_it_is_deleted(data_dir: Path) -> None:
+async def test_stale_cursor_is_an_error_until_it_is_deleted(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 2)
         await save(data_dir, await after(ids[0], data_dir))
@@ -201,7 +201,7 @@ async def test_another_journal_is_refused(data_dir: Path, tmp_path: Path) -> Non
         assert info.position.message_id >= ids[-1]
 
 
-def test_a_wrong_location_or_name_is_refused() -> None:
+def test_wrong_location_or_name_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="names no directory"):
         foreach_batch(print, cursor="delays", path="memory:")
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):

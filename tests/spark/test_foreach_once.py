@@ -41,7 +41,7 @@ def run(connection: sqlite3.Connection, batch: Batch) -> bool:
     return first
 
 
-def test_a_batch_takes_effect_once(connection: sqlite3.Connection) -> None:
+def test_batch_takes_effect_once(connection: sqlite3.Connection) -> None:
     assert [run(connection, Batch(QUERY, number)) for number in (0, 0, 1, 1, 0, 2)] == [
         True,
         False,
@@ -60,7 +60,7 @@ def test_queries_have_notes_of_their_own(connection: sqlite3.Connection) -> None
     assert seen(connection) == [5, 5]
 
 
-def test_an_exception_leaves_neither_effect_nor_note(connection: sqlite3.Connection) -> None:
+def test_exception_leaves_neither_effect_nor_note(connection: sqlite3.Connection) -> None:
     run(connection, Batch(QUERY, 0))
     with pytest.raises(ZeroDivisionError), Batch(QUERY, 1).once(connection):
         connection.execute("INSERT INTO seen VALUES (1)")
@@ -70,7 +70,7 @@ def test_an_exception_leaves_neither_effect_nor_note(connection: sqlite3.Connect
     assert run(connection, Batch(QUERY, 1))
 
 
-def test_a_transaction_under_way_is_refused(connection: sqlite3.Connection) -> None:
+def test_transaction_under_way_is_refused(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute("INSERT INTO seen VALUES (9)")
     with pytest.raises(InvalidArgumentError, match="commit or roll back"), Batch(QUERY, 0).once(connection):
@@ -79,7 +79,7 @@ def test_a_transaction_under_way_is_refused(connection: sqlite3.Connection) -> N
     assert seen(connection) == []
 
 
-def test_a_killed_process_leaves_neither_effect_nor_note(connection: sqlite3.Connection, tmp_path: Path) -> None:
+def test_killed_process_leaves_neither_effect_nor_note(connection: sqlite3.Connection, tmp_path: Path) -> None:
     code = (
         "import os, signal, sqlite3\n"
         "from wal.spark.foreach import Batch\n"
@@ -160,7 +160,7 @@ def test_another_driver() -> None:
     driver.close()
 
 
-def test_a_connection_that_commits_by_itself_is_refused() -> None:
+def test_connection_that_commits_by_itself_is_refused() -> None:
     driver = Driver(autocommit=True)
     with pytest.raises(InvalidArgumentError, match="autocommit"), Batch(QUERY, 0).once(driver, paramstyle="format"):
         pass
@@ -168,7 +168,7 @@ def test_a_connection_that_commits_by_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("table", ["", "a b", "a;b", "1a", "a.b.c", "a'"])
-def test_a_table_is_a_plain_name(table: str, connection: sqlite3.Connection) -> None:
+def test_table_is_a_plain_name(table: str, connection: sqlite3.Connection) -> None:
     with pytest.raises(InvalidArgumentError, match="plain name"), Batch(QUERY, 0).once(connection, table):
         pass
 
@@ -197,7 +197,7 @@ class Frame:
 
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
-def test_a_directory_belongs_to_one_query(tmp_path: Path, scheme: str) -> None:
+def test_directory_belongs_to_one_query(tmp_path: Path, scheme: str) -> None:
     frame, target = Frame(), f"{scheme}{tmp_path}/out/"
     for number in (0, 1, 1):
         Batch(QUERY, number).write_parquet(frame, target)  # type: ignore[arg-type]
@@ -216,5 +216,5 @@ def test_other_file_systems_get_no_note_of_the_query(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_key() -> None:
+def test_key() -> None:
     assert Batch(QUERY, 7).key == f"{QUERY}:7"

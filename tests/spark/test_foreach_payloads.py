@@ -52,7 +52,7 @@ def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> 
     ],
     ids=["dict", "struct", "tuple", "list"],
 )
-def test_a_decoder_may_return_a_dict_a_tuple_or_an_object(decode: Decode) -> None:
+def test_decoder_may_return_a_dict_a_tuple_or_an_object(decode: Decode) -> None:
     got = values(decode, b'{"dest": "ATL", "delay": 7}', None, b'{"dest": "ORD", "delay": null}')
     assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
 
@@ -64,7 +64,7 @@ def test_missing_keys_of_a_dict_are_null_and_extra_keys_are_left_out() -> None:
     ]
 
 
-def test_a_decoder_may_return_different_kinds_of_values() -> None:
+def test_decoder_may_return_different_kinds_of_values() -> None:
     kinds: dict[bytes, Any] = {b"1": {"dest": "A", "delay": 1}, b"2": ("B", 2), b"3": Flight("C", 3), b"4": None}
     assert values(lambda payload: kinds[payload], *kinds) == [
         {"dest": "A", "delay": 1},
@@ -85,7 +85,7 @@ def test_a_decoder_may_return_different_kinds_of_values() -> None:
     ],
     ids=["decoder raises", "wrong type", "too large", "too few", "no attributes"],
 )
-def test_the_message_that_cannot_be_decoded_is_named(decode: Decode, why: str) -> None:
+def test_message_that_cannot_be_decoded_is_named(decode: Decode, why: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         values(decode, b"{}", b"{}", b"x", b"{}")
     assert f"message {message_id(2)} of vchannel 'JFK'" in str(caught.value)

@@ -39,7 +39,7 @@ def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max:
         max_size=20,
     ),
 )
-def test_the_weights_are_those_of_a_scan_of_all_frames(
+def test_weights_are_those_of_a_scan_of_all_frames(
     log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]
 ) -> None:
     scanned = ScannedFrames(0)

@@ -26,7 +26,7 @@ def broadcast(data: Path, *, copies: int, size: int) -> None:
         log.raw_append(Message("v0", b"after"))
 
 
-def test_a_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None:
+def test_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None:
     """All copies share one payload in the log; as rows they may be more than memory holds, or than Arrow's offsets can count."""
     broadcast(data_dir, copies=300, size=200 * KIB)
     reader, partitions = plan(data_dir)
@@ -39,7 +39,7 @@ def test_a_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None
     assert max(size for _, size in found) < 3 << 20
 
 
-def test_a_position_never_skips_copies_that_were_not_delivered(data_dir: Path) -> None:
+def test_position_never_skips_copies_that_were_not_delivered(data_dir: Path) -> None:
     broadcast(data_dir, copies=20, size=400 * KIB)
     names = [f"v{number}" for number in range(20)]
     rows = batch(data_dir)

@@ -32,15 +32,13 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
 
 
 @given(offsets())
-def test_an_offset_comes_back_from_its_text(offset: StreamOffset) -> None:
+def test_offset_comes_back_from_its_text(offset: StreamOffset) -> None:
     assert StreamOffset.parse(str(offset)) == offset
     assert StreamOffset.parse(json.loads(str(offset))) == offset
 
 
 @given(offsets(), st.randoms())
-def test_the_text_does_not_depend_on_the_order_in_which_it_was_put_together(
-    offset: StreamOffset, random: object
-) -> None:
+def test_text_does_not_depend_on_the_order_in_which_it_was_put_together(offset: StreamOffset, random: object) -> None:
     def shuffled(mapping: dict[str, object]) -> dict[str, object]:
         items = list(mapping.items())
         random.shuffle(items)  # type: ignore[attr-defined]
@@ -83,7 +81,7 @@ def test_anything_else_is_refused(text: str) -> None:
         StreamOffset.parse(text)
 
 
-def test_a_place_is_the_id_that_reading_goes_on_with() -> None:
+def test_place_is_the_id_that_reading_goes_on_with() -> None:
     offset = PChannelOffset.of(MessageID("p0", 7, 4096, 3), 11)
     assert offset.message_id == MessageID("p0", 7, 4096, 3)
     assert offset.moved((4096, 4), 12).message_id == MessageID("p0", 7, 4096, 4)

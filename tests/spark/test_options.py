@@ -54,7 +54,7 @@ def test_case_does_not_matter_and_what_spark_adds_is_let_through() -> None:
     assert SourceOptions.of({**given, "spark.x.y": "1"}, streaming=True).channels == ChannelChoice(pattern="a.*")
 
 
-def test_a_pattern_is_matched_on_whole_names() -> None:
+def test_pattern_is_matched_on_whole_names() -> None:
     choice = of(vchannelsPattern="or.*|b").channels
     assert choice.among(["orders", "b", "bb", "for"]) == {"orders", "b"}
     assert not choice.everything
@@ -111,18 +111,18 @@ def test_places() -> None:
         ({"kv": "etcd://localhost/root"}, r"goes with service\.url"),
     ],
 )
-def test_a_wrong_option_is_explained(options: dict[str, str], says: str) -> None:
+def test_wrong_option_is_explained(options: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         of(**options)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimeTick"])
-def test_a_stream_has_no_end(name: str) -> None:
+def test_stream_has_no_end(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="no end"):
         of(streaming=True, **{name: "1"})
 
 
-def test_a_log_has_to_be_named() -> None:
+def test_log_has_to_be_named() -> None:
     with pytest.raises(InvalidArgumentError, match=r"path.*address.*service\.url"):
         SourceOptions.of({}, streaming=False)
     with pytest.raises(InvalidArgumentError, match="no log is named"):
@@ -156,19 +156,19 @@ def test_a_log_has_to_be_named() -> None:
         ({"kv": "meta.sqlite3", "kv.password": "hidden"}, "takes no password"),
     ],
 )
-def test_a_password_stands_where_spark_redacts_it(options: dict[str, str], says: str) -> None:
+def test_password_stands_where_spark_redacts_it(options: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         SourceOptions.of({"service.url": "pulsar://h/t/n", **options}, streaming=True)
     assert "hidden" not in str(caught.value)
 
 
-def test_the_error_of_an_unknown_option_lists_them_all() -> None:
+def test_error_of_an_unknown_option_lists_them_all() -> None:
     with pytest.raises(InvalidArgumentError) as error:
         of(offset="1")
     assert all(name in str(error.value) for name in OPTIONS)
 
 
-def test_the_reference_names_every_option_and_column() -> None:
+def test_reference_names_every_option_and_column() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text()
     assert [name for name in (*OPTIONS, *COLUMNS) if f"`{name}`" not in text] == []
     assert f"| {TICK_TIMEOUT_MS} |" in text

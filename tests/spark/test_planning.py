@@ -54,7 +54,7 @@ def naive(
 
 
 @given(logs(), limits, limits)
-def test_a_trigger_takes_what_fits_in_the_order_of_the_ticks(
+def test_trigger_takes_what_fits_in_the_order_of_the_ticks(
     frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None
 ) -> None:
     taken = take(frames, rows_max=rows_max, bytes_max=bytes_max)
@@ -89,7 +89,7 @@ def events(draw: st.DrawFn) -> list[EventWeight]:
 
 
 @given(events(), limits, limits)
-def test_a_frame_is_cut_between_events_with_as_many_as_fit(
+def test_frame_is_cut_between_events_with_as_many_as_fit(
     frame: list[EventWeight], rows_max: int | None, bytes_max: int | None
 ) -> None:
     index = cut(frame, rows_max=rows_max, bytes_max=bytes_max)

@@ -103,7 +103,7 @@ with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
 """
 
 
-def test_a_killed_writer_promises_no_more_ticks(place: Place) -> None:
+def test_killed_writer_promises_no_more_ticks(place: Place) -> None:
     """A snapshot shows the writer's last promised tick; everything in the log can still be read."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, place.location],

@@ -58,7 +58,7 @@ def told(query: StreamingQuery) -> Iterator[object]:
         yield progress.json if hasattr(progress, "json") else json.dumps(progress)
 
 
-def test_a_log_that_is_read(
+def test_log_that_is_read(
     spark: SparkSession, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str,
     etcd_address: str, checkpoint: str, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_log_that_is_read(
 
 
 @pytest.mark.parametrize("where", ["kv", "service.url", "admin.url", "token"])
-def test_a_log_that_is_named_wrongly(spark: SparkSession, where: str) -> None:
+def test_log_that_is_named_wrongly(spark: SparkSession, where: str) -> None:
     options = {
         "service.url": "pulsar://127.0.0.1:1/public/default",
         "kv": "etcd://root@127.0.0.1:1/r?timeout_s=0.2",
@@ -111,7 +111,7 @@ def test_a_log_that_is_named_wrongly(spark: SparkSession, where: str) -> None:
             break
 
 
-def test_a_log_that_does_not_answer(spark: SparkSession, checkpoint: str) -> None:
+def test_log_that_does_not_answer(spark: SparkSession, checkpoint: str) -> None:
     (port,) = free_ports(1)
     options = {
         "service.url": f"pulsar://127.0.0.1:{port}/public/default",

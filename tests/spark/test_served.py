@@ -46,7 +46,7 @@ class TestSink(SinkSuite):
             yield found
 
 
-def test_the_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) -> None:
+def test_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) -> None:
     """A server takes any number of writers, so nobody has to close the log first."""
     sink = PlaceSink(place, tmp_path / "staging")
     with place.open() as log:
@@ -124,7 +124,7 @@ def test_without_a_server_a_read_raises_after_its_patience(data_dir: Path, monke
         assert texts(query.step()) == ["x"]
 
 
-def test_a_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str) -> None:
+def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str) -> None:
     """Real Spark goes on by itself: each row is in one batch, and the cursor of the query is at the end."""
     seen: list[bytes] = []
 

@@ -41,7 +41,7 @@ def test_chunks_are_those_of_a_loop_over_the_rows(
     assert start == len(rows)
 
 
-def test_a_row_that_no_chunk_can_hold_is_refused() -> None:
+def test_row_that_no_chunk_can_hold_is_refused() -> None:
     bounds = ChunkBounds(10, 100, 100, 100)
     assert first_too_large([1, 100, 101, 200], 100) == 2
     assert first_too_large([1, 100], 100) is None

@@ -21,7 +21,7 @@ from wal.spark.sink.locks import check_journal
 from wal.storage.journal.directory import DirectoryLock
 
 
-def test_a_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
+def test_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
     for number, form in enumerate(("{}", "file:{}", "file://{}", "journal:{}")):
         sink = Sink(tmp_path / str(number))
         sink._options["path"] = form.format(sink.journal)
@@ -30,7 +30,7 @@ def test_a_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
         assert len(batch(form.format(sink.journal))) == 1
 
 
-def test_a_number_of_any_length_is_an_option_out_of_range() -> None:
+def test_number_of_any_length_is_an_option_out_of_range() -> None:
     for digits in (20, 5000):
         with pytest.raises(InvalidArgumentError, match="out of range"):
             SourceOptions.of({"path": "data", "endingTimeTick": "9" * digits}, streaming=False)
@@ -57,7 +57,7 @@ def probing(data_dir: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_a_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, request: pytest.FixtureRequest) -> None:
+def test_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, request: pytest.FixtureRequest) -> None:
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
     request.getfixturevalue("probing")
@@ -68,7 +68,7 @@ def test_a_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, requ
         lock.release()
 
 
-def test_a_dead_writer_is_not_taken_for_the_process_that_has_its_pid(data_dir: Path) -> None:
+def test_dead_writer_is_not_taken_for_the_process_that_has_its_pid(data_dir: Path) -> None:
     """A writer's lock goes with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
     make_vchannels(data_dir)
     with Writer(data_dir, pause_s=0) as writer:

@@ -68,7 +68,7 @@ def settings_file(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("point", "nth"), KILLS, ids=lambda value: str(value))
-def test_a_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
+def test_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
     journal, options = tmp_path / "log", settings_file(tmp_path)
     sink = Sink(journal, **options)
     attempt = Attempt(str(journal), QUERY, "first", 5, point, nth, options)
@@ -93,7 +93,7 @@ def test_a_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt
 @pytest.mark.parametrize(
     ("point", "nth"), [(point, NTH[-1] if "commit" in point else 1) for point in POINTS if "mark" not in point]
 )
-def test_the_next_write_finishes_a_killed_batch_job(
+def test_next_write_finishes_a_killed_batch_job(
     tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int
 ) -> None:
     journal, options = tmp_path / "log", settings_file(tmp_path)
@@ -110,7 +110,7 @@ def test_the_next_write_finishes_a_killed_batch_job(
     assert producers(journal) == []
 
 
-def test_a_driver_that_is_killed_again_and_again(tmp_path: Path, ended: Callable[[Attempt], int], soak: int) -> None:
+def test_driver_that_is_killed_again_and_again(tmp_path: Path, ended: Callable[[Attempt], int], soak: int) -> None:
     """The same batch, killed at a later commit each time, offered other rows each time."""
     journal, options = tmp_path / "log", settings_file(tmp_path)
     for batch_id in range(soak):

@@ -23,13 +23,13 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS)
-def test_a_manifest_is_decoded_as_it_was_encoded(manifest: Manifest) -> None:
+def test_manifest_is_decoded_as_it_was_encoded(manifest: Manifest) -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert len(manifest.producer.encode()) <= 255
 
 
 @given(MANIFESTS, st.data())
-def test_a_changed_or_missing_byte_is_damage(manifest: Manifest, data: st.DataObject) -> None:
+def test_changed_or_missing_byte_is_damage(manifest: Manifest, data: st.DataObject) -> None:
     whole = encode_manifest(manifest)
     at = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
@@ -38,7 +38,7 @@ def test_a_changed_or_missing_byte_is_damage(manifest: Manifest, data: st.DataOb
             decode_manifest(broken)
 
 
-def test_a_newer_version_says_so() -> None:
+def test_newer_version_says_so() -> None:
     whole = bytearray(encode_manifest(Manifest(WriteKey("q", 1), True, "t", ())))
     whole[8] = 2
     with pytest.raises(FormatError, match="version 2"):
@@ -55,11 +55,11 @@ def test_its_producer_is_named_from_the_query_and_changes_with_what_is_published
 
 
 @pytest.mark.parametrize("write_id", ["", "a/b", "../x", "a" * 65, "-a", "a.b"])
-def test_an_id_that_cannot_be_a_file_name_is_refused(write_id: str) -> None:
+def test_id_that_cannot_be_a_file_name_is_refused(write_id: str) -> None:
     with pytest.raises(InvalidArgumentError, match="letters, digits and hyphens"):
         WriteKey(write_id, 0)
 
 
-def test_a_batch_id_out_of_range_is_refused() -> None:
+def test_batch_id_out_of_range_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="out of range"):
         WriteKey("q", -1)

@@ -83,7 +83,7 @@ def test_staged_rows_come_back_as_messages_in_their_order(
 
 
 @given(ROWS)
-def test_the_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
+def test_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
     checked = reader().read(arrow(rows))
     for (_, payload, _, properties), counted, stored in zip(rows, checked.counted, checked.stored, strict=True):
         texts = [text for entry in (properties or {}).items() for text in entry]
@@ -115,7 +115,7 @@ def test_the_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None
         ),
     ],
 )
-def test_a_wrong_row_is_named(batch: pa.RecordBatch, text: str) -> None:
+def test_wrong_row_is_named(batch: pa.RecordBatch, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         reader().read(batch)
 
@@ -131,7 +131,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_rem
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_row_that_is_too_large_for_a_transaction_is_named() -> None:
+def test_row_that_is_too_large_for_a_transaction_is_named() -> None:
     bounds = ChunkBounds.of(Settings(txn_bytes_max=100, message_bytes_max=200))
     with pytest.raises(
         InvalidArgumentError, match=r"row 1 .*132 bytes in a transaction, over the 100 of txn_bytes_max"
@@ -139,7 +139,7 @@ def test_a_row_that_is_too_large_for_a_transaction_is_named() -> None:
         reader(bounds).read(one(payload=[b"", b"x" * 100, b""]))
 
 
-def test_the_option_vchannel_decides_where_all_rows_go() -> None:
+def test_option_vchannel_decides_where_all_rows_go() -> None:
     rows = reader(vchannel="one").read(pa.record_batch({"payload": ["ä", "b"]}))
     assert rows.table.column(0).to_pylist() == ["one", "one"]
     assert rows.table.column(1).to_pylist() == ["ä".encode(), b"b"]
@@ -189,7 +189,7 @@ def test_types_and_properties_reach_the_log(tmp_path: Path) -> None:
 
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_a_damaged_staged_file_raises_an_error(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_staged_file_raises_an_error(tmp_path: Path, data: st.DataObject) -> None:
     staged = StagingWriter(tmp_path, partition_id=0, attempt=0, bounds=SMALL).stage(iter([one()] * 4), reader(SMALL))
     assert staged is not None
     path = tmp_path / staged.name

@@ -43,7 +43,7 @@ def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes
     return {name: [message.payload for message in rows if message.vchannel == name] for name in VCHANNELS}
 
 
-def test_a_batch_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     journal = tmp_path / "log"
     numbered(spark, 9000).write.format("wal").mode("append").save(str(journal))
     found = payloads(journal)
@@ -68,7 +68,7 @@ def test_a_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 3000)
 
 
-def test_a_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+def test_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     expected = filled(source, 300)
     for run in range(2):
@@ -92,7 +92,7 @@ def test_a_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoi
     assert producers(target) == []
 
 
-def test_a_stream_fails_while_another_process_has_the_journal_open_and_goes_on_afterwards(
+def test_stream_fails_while_another_process_has_the_journal_open_and_goes_on_afterwards(
     spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

@@ -59,7 +59,7 @@ def test_rows_keep_the_order_of_their_task_and_chunks_are_whole(tmp_path: Path, 
     nothing_left(sink)
 
 
-def test_a_batch_is_published_once_whatever_a_replay_offers(tmp_path: Path) -> None:
+def test_batch_is_published_once_whatever_a_replay_offers(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log")
     first = rows_of("first")
     sink.run(first, batch_id=3)
@@ -94,7 +94,7 @@ def test_two_queries_and_batch_jobs_share_a_journal(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_an_abort_leaves_nothing(tmp_path: Path, query_id: str | None) -> None:
+def test_abort_leaves_nothing(tmp_path: Path, query_id: str | None) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     writer = sink.writer()
     messages = sink.stage(writer, rows_of("first"))
@@ -118,7 +118,7 @@ def test_tasks_without_rows_write_nothing(tmp_path: Path, query_id: str | None) 
     assert flat(held(sink.journal)) == expected(rows)
 
 
-def test_a_late_duplicate_of_a_task_counts_for_nothing(tmp_path: Path) -> None:
+def test_late_duplicate_of_a_task_counts_for_nothing(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log")
     writer = sink.writer()
     first = rows_of("first")
@@ -151,7 +151,7 @@ def test_orphans_are_removed_by_age(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_a_write_that_failed_midway_goes_on_from_its_manifest(
+def test_write_that_failed_midway_goes_on_from_its_manifest(
     tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 8\n")
@@ -187,7 +187,7 @@ def test_a_write_that_failed_midway_goes_on_from_its_manifest(
     nothing_left(sink)
 
 
-def test_the_next_write_finishes_what_others_left_and_reports_failures(
+def test_next_write_finishes_what_others_left_and_reports_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = tmp_path / "log"
@@ -230,7 +230,7 @@ def test_producers_of_others_are_left_alone_and_leftovers_of_the_sink_are_not(tm
     assert producers(sink.journal) == ["theirs"]
 
 
-def test_a_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tmp_path: Path) -> None:
+def test_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 2\nproducers_max = 6\n")
     sink = Sink(tmp_path / "log", settings=str(tmp_path / "settings.toml"))
     rows = [[(f"v{number}", b"%d" % number) for number in range(60)]]
@@ -243,7 +243,7 @@ def test_a_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tm
 
 
 @KINDS
-def test_a_journal_that_another_process_has_open_is_found_before_a_row_is_staged(
+def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(
     tmp_path: Path, query_id: str | None
 ) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
@@ -267,7 +267,7 @@ def test_a_journal_that_another_process_has_open_is_found_before_a_row_is_staged
 
 
 @KINDS
-def test_a_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(
+def test_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(
     tmp_path: Path, query_id: str | None
 ) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
@@ -328,7 +328,7 @@ def test_wrong_plans_are_refused(tmp_path: Path, kind: type) -> None:
     assert not (tmp_path / "log").exists()
 
 
-def test_a_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -> None:
+def test_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FormatError, match=r"no journal.*notes\.txt"):
         planned(BatchWriter, {"path": str(tmp_path)})
@@ -336,7 +336,7 @@ def test_a_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -
         planned(BatchWriter, {"path": str(tmp_path / "notes.txt")})
 
 
-def test_a_vchannel_that_may_not_be_created_fails_the_batch_and_the_retry_goes_on(tmp_path: Path) -> None:
+def test_vchannel_that_may_not_be_created_fails_the_batch_and_the_retry_goes_on(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("create_vchannels = false\n")
     sink = Sink(tmp_path / "log", settings=str(settings))
@@ -365,7 +365,7 @@ def test_missing_staged_files_are_an_error_of_the_commit(tmp_path: Path) -> None
     nothing_left(sink)
 
 
-def test_a_write_outside_of_a_task_is_refused(tmp_path: Path) -> None:
+def test_write_outside_of_a_task_is_refused(tmp_path: Path) -> None:
     writer = planned(BatchWriter, {"path": str(tmp_path / "log")})
     with pytest.raises(InvalidArgumentError, match=r"df\.write"):
         writer.write(iter([batch([("v0", b"")])]))

@@ -27,7 +27,7 @@ def ids(rows: list[Row]) -> set[tuple[str, bytes]]:
     return found
 
 
-def test_a_snapshot_at_every_tick_of_a_log(data_dir: Path) -> None:
+def test_snapshot_at_every_tick_of_a_log(data_dir: Path) -> None:
     write_everything(data_dir, Random(3), steps=40)
     everything = batch(data_dir)
     ticks = sorted({row["time_tick"] for row in everything})
@@ -39,7 +39,7 @@ def test_a_snapshot_at_every_tick_of_a_log(data_dir: Path) -> None:
     assert ids(rows) == ids([row for row in everything if first <= row["time_tick"] <= last])
 
 
-def test_a_snapshot_without_a_tick_has_everything_that_was_appended_before(data_dir: Path) -> None:
+def test_snapshot_without_a_tick_has_everything_that_was_appended_before(data_dir: Path) -> None:
     """The read also waits for the promised tick of an idle pchannel."""
     with bridge.blocking(data_dir, pchannels=3) as log:
         for number in range(3):
@@ -49,7 +49,7 @@ def test_a_snapshot_without_a_tick_has_everything_that_was_appended_before(data_
             assert len(batch(data_dir)) == count
 
 
-def test_a_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
+def test_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
     with bridge.blocking(data_dir, pchannels=2) as log:
         log.create_vchannel("a", pchannel="p0")
         log.create_vchannel("b", pchannel="p1")
@@ -68,7 +68,7 @@ def test_a_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
         assert {b"1", b"2"} <= {row["payload"] for row in rows}
 
 
-def test_a_tick_that_no_writer_promises_fails(data_dir: Path) -> None:
+def test_tick_that_no_writer_promises_fails(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         tick = log.raw_append(Message("a", b"1")).time_tick
     later = compose(parse(tick)[0] + 1000 * 3600, 0)
@@ -77,7 +77,7 @@ def test_a_tick_that_no_writer_promises_fails(data_dir: Path) -> None:
     assert len(batch(data_dir, endingTimeTick=tick, tickTimeoutMs=0)) == 1
 
 
-def test_a_snapshot_is_exact_while_another_process_writes(data_dir: Path, soak: int) -> None:
+def test_snapshot_is_exact_while_another_process_writes(data_dir: Path, soak: int) -> None:
     make_vchannels(data_dir)
     snapshots = []
     with Writer(data_dir, pause_s=0.004) as writer:
@@ -103,7 +103,7 @@ def check_whole(rows: list[Row]) -> None:
         assert sorted(body.at for body in bodies) == [*range(bodies[0].count)]
 
 
-def test_a_snapshot_after_a_killed_writer_is_what_all_pchannels_promised(data_dir: Path, soak: int) -> None:
+def test_snapshot_after_a_killed_writer_is_what_all_pchannels_promised(data_dir: Path, soak: int) -> None:
     make_vchannels(data_dir)
     left_out = 0
     for run in range(3 * soak):

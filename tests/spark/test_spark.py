@@ -74,7 +74,7 @@ def run(rows: DataFrame, checkpoint: str, batches: Batches) -> Any:
     raise AssertionError
 
 
-def test_a_batch_has_the_rows_of_the_log(spark: SparkSession, data_dir: Path) -> None:
+def test_batch_has_the_rows_of_the_log(spark: SparkSession, data_dir: Path) -> None:
     write_everything(data_dir, Random(11), steps=30)
     table = spark.read.format("wal").load(str(data_dir))
     wanted = expected(data_dir, *NAMES)
@@ -122,7 +122,7 @@ def test_mistakes_are_named_where_they_are_made(spark: SparkSession, data_dir: P
         spark.read.format("wal").option("service.url", "pulsar://localhost:6650/a/b").load().collect()
 
 
-def test_a_stream_with_limits_ends_at_what_was_there(
+def test_stream_with_limits_ends_at_what_was_there(
     spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
 ) -> None:
     for number in range(10):
@@ -146,9 +146,7 @@ def test_a_stream_with_limits_ends_at_what_was_there(
     assert len(batches.found) == 5, "nothing new is no batch"
 
 
-def test_a_running_stream_follows_the_log(
-    spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
-) -> None:
+def test_running_stream_follows_the_log(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
     """The stream begins at the end, and has new vchannels of its pattern; rows that race a failing first batch are not lost."""
     log.raw_append(Message("a", b"before"))
     batches = Batches()
@@ -171,7 +169,7 @@ def test_a_running_stream_follows_the_log(
         query.stop()
 
 
-def test_a_batch_that_failed_is_done_again(
+def test_batch_that_failed_is_done_again(
     spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
 ) -> None:
     for number in range(6):
@@ -219,7 +217,7 @@ def test_where_a_stream_begins(spark: SparkSession, data_dir: Path, log: Blockin
         assert batches.all == payloads, name
 
 
-def test_a_streaming_aggregation(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
+def test_streaming_aggregation(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
     for number in range(40):
         log.raw_append(Message("ab"[number % 2], b"%d" % number))
     counts = stream(spark, data_dir, startingOffsets="earliest", maxMessagesPerTrigger=16).groupBy("vchannel").count()
@@ -235,13 +233,13 @@ def test_a_streaming_aggregation(spark: SparkSession, data_dir: Path, log: Block
     assert {row.vchannel: row["count"] for row in spark.table("counts").collect()} == {"a": 20, "b": 20}
 
 
-def test_the_module_that_spark_looks_for_imports_next_to_nothing() -> None:
+def test_module_that_spark_looks_for_imports_next_to_nothing() -> None:
     """Every session imports the module, also one that never uses this format."""
     code = "import sys, pyspark_wal; print([name for name in sys.modules if name.partition('.')[0] in ('wal', 'actors', 'pyarrow')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
     from wal.spark.local_session import require_pyspark

@@ -51,7 +51,7 @@ def flat(batches: list[list[Row]]) -> list[Row]:
 # -- the start of a query
 
 
-def test_the_first_batch_is_empty_and_pins_where_the_query_begins(data_dir: Path, log: BlockingWAL) -> None:
+def test_first_batch_is_empty_and_pins_where_the_query_begins(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1, 2)
     query = StreamQuery(data_dir, startingOffsets="earliest")
     first = query.begin()
@@ -79,7 +79,7 @@ def test_rows_that_race_the_beginning_are_not_lost(data_dir: Path, log: Blocking
     assert texts(flat(query.run())) == ["0", "1", "2", "3", "4", "later", "last"]
 
 
-def test_a_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Path, log: BlockingWAL) -> None:
+def test_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1, 2, 3)
     put(log, 4, vchannel="b")
     rows = sorted(batch(data_dir), key=lambda row: row["time_tick"])
@@ -106,7 +106,7 @@ def log_id(row: Row) -> MessageID:
     return MessageID.from_bytes(row["message_id"])
 
 
-def test_a_query_with_a_checkpoint_ignores_its_starting_offsets(data_dir: Path, log: BlockingWAL) -> None:
+def test_query_with_a_checkpoint_ignores_its_starting_offsets(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1)
     query = StreamQuery(data_dir, startingOffsets="earliest")
     assert texts(flat(query.run())) == ["1"]
@@ -119,7 +119,7 @@ def test_a_query_with_a_checkpoint_ignores_its_starting_offsets(data_dir: Path, 
 # -- nothing to do
 
 
-def test_an_idle_log_makes_no_batch(data_dir: Path, log: BlockingWAL) -> None:
+def test_idle_log_makes_no_batch(data_dir: Path, log: BlockingWAL) -> None:
     """The promised tick moves every 0.2 s; the offset must not."""
     put(log, 1)
     query = StreamQuery(data_dir, startingOffsets="earliest")
@@ -215,7 +215,7 @@ def test_both_limits_hold_though_spark_is_told_one(data_dir: Path, log: Blocking
     assert [len(rows) for rows in both.run()] == [0, 1, 1, 1, 1, 1]
 
 
-def test_a_frame_that_is_more_than_a_trigger_takes_is_cut_between_events(data_dir: Path, log: BlockingWAL) -> None:
+def test_frame_that_is_more_than_a_trigger_takes_is_cut_between_events(data_dir: Path, log: BlockingWAL) -> None:
     log.append_bulk([Message("a", b"%d" % number) for number in range(1000)])
     with log.txn("a") as txn:
         for number in range(100):
@@ -254,7 +254,7 @@ def test_available_now_from_the_end_of_a_new_query(data_dir: Path, log: Blocking
 # -- progress
 
 
-def test_the_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log: BlockingWAL) -> None:
+def test_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log: BlockingWAL) -> None:
     put(log, *range(10))
     query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
     assert query.reader.reportLatestOffset() is None
@@ -303,7 +303,7 @@ def test_pchannels_that_are_created_while_a_query_runs(data_dir: Path) -> None:
         assert texts(flat(query.run())) == ["3"]
 
 
-def test_a_vchannel_that_is_dropped(data_dir: Path, log: BlockingWAL) -> None:
+def test_vchannel_that_is_dropped(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1)
     put(log, 1, vchannel="b")
     strict = StreamQuery(data_dir, startingOffsets="earliest", vchannels="a,b")
@@ -379,7 +379,7 @@ def test_another_log_in_the_same_place(data_dir: Path, tmp_path: Path) -> None:
         query.step()
 
 
-def test_a_start_that_is_still_to_come_is_refused(data_dir: Path, log: BlockingWAL) -> None:
+def test_start_that_is_still_to_come_is_refused(data_dir: Path, log: BlockingWAL) -> None:
     later = parse(log.allocate_time_tick())[0] + 60_000
     with pytest.raises(InvalidArgumentError, match="ahead"):
         StreamQuery(data_dir, startingTimestamp=later).begin()

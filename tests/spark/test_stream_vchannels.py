@@ -30,7 +30,7 @@ def texts(rows: list[Row] | None) -> list[str] | None:
     return None if rows is None else [row["payload"].decode() for row in rows]
 
 
-def test_a_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> None:
+def test_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         log.append_bulk([Message("quiet", b"1"), Message("busy", b"0")])
         query = StreamQuery(data_dir, vchannels="quiet", startingOffsets="earliest")
@@ -45,7 +45,7 @@ def test_a_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> N
         assert texts(query.step()) == ["2"]
 
 
-def test_a_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: Path) -> None:
+def test_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         for name in ("a", "b"):
             log.raw_append(Message(name, b"1"))
@@ -77,7 +77,7 @@ class Lagging:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(
+def test_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
@@ -105,7 +105,7 @@ def test_a_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(
             assert [texts(rows) for rows in query.run()] == [["newer"]]
 
 
-def test_the_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vchannel is recreated after the check and before the plan: unread rows of the old incarnation are read, or the query fails."""
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
@@ -133,7 +133,7 @@ def test_the_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monk
             query.step()
 
 
-def test_a_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_frames, "_MATCHED_MAX", 2)
     with bridge.blocking(data_dir, segment_bytes=1 << 20) as log:
         for _ in range(10):
@@ -164,7 +164,7 @@ def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
         }
 
 
-def test_a_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: Path) -> None:
+def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: Path) -> None:
     with bridge.blocking(data_dir, pchannels=2) as log:
         for name, pchannel in (("a", "p0"), ("b", "p1")):
             log.create_vchannel(name, pchannel=pchannel)
@@ -178,7 +178,7 @@ def test_a_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir
         assert {cursor.vchannels for cursor in log.cursors()} == {("a",), ("b",)}
 
 
-def test_a_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Path) -> None:
+def test_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Path) -> None:
     """Two sources of a query, and a pchannel that one of them has in its offset, and the other one not yet."""
     with bridge.blocking(data_dir) as log:
         log.create_vchannel("a", pchannel="p0")

@@ -62,7 +62,7 @@ async def test_many_callers_share_few_requests(source: Source, clock: FakeClock)
         assert ticks == sorted(set(ticks))
 
 
-async def test_the_next_refill_serves_the_calls_that_came_meanwhile(source: Source, clock: FakeClock) -> None:
+async def test_next_refill_serves_the_calls_that_came_meanwhile(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, batch=1, clock=clock) as allocator:
         source.gate.clear()
         first = asyncio.ensure_future(allocator.alloc(2))
@@ -78,7 +78,7 @@ async def test_the_next_refill_serves_the_calls_that_came_meanwhile(source: Sour
         assert allocator.statistics().waiting == 0
 
 
-async def test_a_refill_is_bounded(source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refill_is_bounded(source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TimestampAllocator(source, batch=1, clock=clock) as allocator:
         answers = await asyncio.gather(*(allocator.alloc(COUNT_MAX // 2) for _ in range(5)))
         assert source.asked == [COUNT_MAX, COUNT_MAX, COUNT_MAX // 2]
@@ -105,7 +105,7 @@ async def test_ticks_expire(source: Source, clock: FakeClock) -> None:
         assert await allocator.alloc_one() == tick + 1000
 
 
-async def test_a_slow_answer_serves_only_the_calls_it_was_made_for(source: Source, clock: FakeClock) -> None:
+async def test_slow_answer_serves_only_the_calls_it_was_made_for(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, expire_s=0.05, clock=clock) as allocator:
         source.gate.clear()
         asked = asyncio.ensure_future(allocator.alloc(1))
@@ -146,7 +146,7 @@ async def test_requests_are_served_in_the_order_in_which_they_came(source: Sourc
         assert (await large)[-1] < (await small)[0]
 
 
-async def test_a_failing_refill_fails_its_waiters_only(source: Source, clock: FakeClock) -> None:
+async def test_failing_refill_fails_its_waiters_only(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, clock=clock) as allocator:
         source.error = StorageError("injected")
         source.gate.clear()
@@ -162,7 +162,7 @@ async def test_a_failing_refill_fails_its_waiters_only(source: Source, clock: Fa
         assert len(await allocator.alloc(5)) == 5
 
 
-async def test_a_cancelled_waiter_harms_no_other(source: Source, clock: FakeClock) -> None:
+async def test_cancelled_waiter_harms_no_other(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, clock=clock) as allocator:
         for phase in ("before", "during"):
             source.gate.clear()
@@ -185,7 +185,7 @@ async def test_a_cancelled_waiter_harms_no_other(source: Source, clock: FakeCloc
 
 
 @pytest.mark.parametrize("answer", [range(5, 6), range(1000, 3000), range(2000, 1000, -1), range(1, 3000, 3)])
-async def test_a_source_that_goes_back_or_gives_less_is_an_error(answer: range, clock: FakeClock) -> None:
+async def test_source_that_goes_back_or_gives_less_is_an_error(answer: range, clock: FakeClock) -> None:
     answers = [range(5000, 6000), answer, range(7000, 8000)]
 
     async def source(count: int) -> range:
@@ -329,7 +329,7 @@ async def test_foreign_values_are_errors(text: str) -> None:
             await ids.alloc_one()
 
 
-async def test_the_numbers_end() -> None:
+async def test_numbers_end() -> None:
     kv = MemoryKV()
     await kv.save("ids", str(2**63 - 10))
     async with IdAllocator(kv, key="ids", batch=10) as ids:
@@ -338,7 +338,7 @@ async def test_the_numbers_end() -> None:
             await ids.alloc_one()
 
 
-async def test_a_defect_fails_all_waiting_calls(
+async def test_defect_fails_all_waiting_calls(
     source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that fails ends the only task that refills: no caller may keep waiting for it."""

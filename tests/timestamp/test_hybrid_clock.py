@@ -73,7 +73,7 @@ def test_count_bounds(count: int) -> None:
     assert clock.last == 0
 
 
-def test_a_full_millisecond_is_followed_by_the_next() -> None:
+def test_full_millisecond_is_followed_by_the_next() -> None:
     clock = HybridClock()
     assert clock.take(7, COUNT_MAX, TICK_MAX) == compose(7)
     assert clock.take(7, 1, TICK_MAX) == compose(8)
@@ -82,7 +82,7 @@ def test_a_full_millisecond_is_followed_by_the_next() -> None:
     assert clock.take(7, 1, compose(11)) is None
 
 
-def test_a_step_back_goes_on_logically() -> None:
+def test_step_back_goes_on_logically() -> None:
     clock = HybridClock()
     assert clock.take(1000, 3, TICK_MAX) == compose(1000)
     assert clock.take(10, 2, TICK_MAX) == compose(1000, 3)

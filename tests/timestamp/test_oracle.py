@@ -38,7 +38,7 @@ async def saved_ms(kv: FailingKV) -> int:
     return int((await kv.inner.load(KEY)).split()[0])
 
 
-async def test_a_limit_is_saved_before_any_tick(kv: FailingKV, clock: FakeClock) -> None:
+async def test_limit_is_saved_before_any_tick(kv: FailingKV, clock: FakeClock) -> None:
     oracle = TimestampOracle(kv, clock=clock)
     assert (oracle.take(1), oracle.limit) == (None, 0)
     with pytest.raises(InvalidArgumentError, match="start"):
@@ -53,7 +53,7 @@ async def test_a_limit_is_saved_before_any_tick(kv: FailingKV, clock: FakeClock)
     await oracle.close()
 
 
-async def test_the_limit_is_renewed_in_time_and_seldom(kv: FailingKV, clock: FakeClock) -> None:
+async def test_limit_is_renewed_in_time_and_seldom(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         for _ in range(1000):
             await clock.advance(0.05)
@@ -62,7 +62,7 @@ async def test_the_limit_is_renewed_in_time_and_seldom(kv: FailingKV, clock: Fak
         assert kv.commits <= 1 + 50 / 2 + 1  # one in 2 s of 3
 
 
-async def test_a_forward_step_waits_for_the_save(kv: FailingKV, clock: FakeClock) -> None:
+async def test_forward_step_waits_for_the_save(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         clock.step(3600)
         assert oracle.take(1) is None
@@ -74,7 +74,7 @@ async def test_a_forward_step_waits_for_the_save(kv: FailingKV, clock: FakeClock
         assert kv.commits == 2  # it reaches far enough
 
 
-async def test_a_step_back_uses_the_logic_and_runs_ahead_by_the_step_only(kv: FailingKV, clock: FakeClock) -> None:
+async def test_step_back_uses_the_logic_and_runs_ahead_by_the_step_only(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         first = await oracle.allocate()
         clock.step(-60)
@@ -98,7 +98,7 @@ async def test_crashes_in_a_row_do_not_run_away(kv: FailingKV, clock: FakeClock)
     assert parse(last)[0] - START_MS <= 3000 + 99 * 10
 
 
-async def test_a_clean_close_gives_the_window_back(kv: FailingKV, clock: FakeClock) -> None:
+async def test_clean_close_gives_the_window_back(kv: FailingKV, clock: FakeClock) -> None:
     last = 0
     for _ in range(100):
         async with TimestampOracle(kv, clock=clock) as oracle:
@@ -129,7 +129,7 @@ async def test_while_saving_fails_ticks_end_at_the_limit_and_recover_later(kv: F
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
-async def test_a_lost_answer_is_no_fence(kv: FailingKV, clock: FakeClock, fault: Fault) -> None:
+async def test_lost_answer_is_no_fence(kv: FailingKV, clock: FakeClock, fault: Fault) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         for _ in range(3):
             kv.on_commit = fault
@@ -145,7 +145,7 @@ async def test_a_lost_answer_is_no_fence(kv: FailingKV, clock: FakeClock, fault:
             assert await saved_ms(kv) == parse(oracle.limit)[0]
 
 
-async def test_a_failed_start_can_be_tried_again(kv: FailingKV, clock: FakeClock) -> None:
+async def test_failed_start_can_be_tried_again(kv: FailingKV, clock: FakeClock) -> None:
     oracle = TimestampOracle(kv, clock=clock)
     for fault in (Fault.REFUSED, Fault.ANSWER_LOST):
         kv.on_commit = fault
@@ -158,7 +158,7 @@ async def test_a_failed_start_can_be_tried_again(kv: FailingKV, clock: FakeClock
     await oracle.close()
 
 
-async def test_the_second_start_takes_over(kv: FailingKV, clock: FakeClock) -> None:
+async def test_second_start_takes_over(kv: FailingKV, clock: FakeClock) -> None:
     first, second = TimestampOracle(kv, clock=clock), TimestampOracle(kv, clock=clock)
     await first.start()
     await second.start()
@@ -182,7 +182,7 @@ async def test_the_second_start_takes_over(kv: FailingKV, clock: FakeClock) -> N
     await second.close()
 
 
-async def test_the_timer_notices_the_fence(kv: FailingKV, clock: FakeClock) -> None:
+async def test_timer_notices_the_fence(kv: FailingKV, clock: FakeClock) -> None:
     first, second = TimestampOracle(kv, clock=clock), TimestampOracle(kv, clock=clock)
     await first.start()
     await second.start()
@@ -194,7 +194,7 @@ async def test_the_timer_notices_the_fence(kv: FailingKV, clock: FakeClock) -> N
     await second.close()
 
 
-async def test_a_removed_key_is_a_fence_too(kv: FailingKV, clock: FakeClock) -> None:
+async def test_removed_key_is_a_fence_too(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         await kv.inner.remove(KEY)
         clock.step(10)
@@ -257,7 +257,7 @@ async def test_bounded_ranges_never_leave_the_wall_clock(kv: FailingKV, clock: F
         await oracle.get_timestamp(COUNT_MAX)  # the log's own ranges have no such bound
 
 
-async def test_a_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) -> None:
+async def test_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         clock.step(10)
         kv.hold()
@@ -270,7 +270,7 @@ async def test_a_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) 
         assert kv.commits == 2
 
 
-async def test_a_caller_between_a_save_and_its_callbacks_starts_another(kv: FailingKV, clock: FakeClock) -> None:
+async def test_caller_between_a_save_and_its_callbacks_starts_another(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
 
         async def woken_right_after_the_save() -> int:
@@ -327,7 +327,7 @@ async def test_close_with_a_dead_kv_is_quiet(kv: FailingKV, clock: FakeClock) ->
 
 
 @pytest.mark.parametrize("text", ["", "x", "12", "-1 a", "1.5 a", "12 ", " a", f"{2**46} a", "²3 a"])
-async def test_a_foreign_value_is_an_error(kv: FailingKV, clock: FakeClock, text: str) -> None:
+async def test_foreign_value_is_an_error(kv: FailingKV, clock: FakeClock, text: str) -> None:
     await kv.save(KEY, text)
     oracle = TimestampOracle(kv, clock=clock)
     with pytest.raises(FormatError, match="key of its own"):
@@ -336,7 +336,7 @@ async def test_a_foreign_value_is_an_error(kv: FailingKV, clock: FakeClock, text
     await oracle.close()
 
 
-async def test_a_wall_clock_beyond_the_form_is_an_error_not_a_hang(kv: FailingKV, clock: FakeClock) -> None:
+async def test_wall_clock_beyond_the_form_is_an_error_not_a_hang(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         clock.step(2.0**46)
         with pytest.raises(InvalidArgumentError, match="wall clock"):

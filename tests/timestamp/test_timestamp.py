@@ -25,7 +25,7 @@ milliseconds = st.integers(0, MILLISECONDS_MAX)
 logicals = st.integers(0, LOGICAL_MAX)
 
 
-def test_the_form_is_the_seeds() -> None:
+def test_form_is_the_seeds() -> None:
     assert LOGICAL_BITS == 18
     assert compose(1, 0) == 262_144
     assert compose(MILLISECONDS_MAX, LOGICAL_MAX) == TICK_MAX == 2**64 - 1

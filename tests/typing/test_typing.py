@@ -52,12 +52,12 @@ def test_pyright_agrees_on_what_is_right(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_the_first_pages_pass_mypy_strict(tmp_path: Path) -> None:
+def test_first_pages_pass_mypy_strict(tmp_path: Path) -> None:
     write_modules(STRICT, tmp_path)
     assert mypy(*tmp_path.glob("*.py")) == ""
 
 
-def test_the_how_to_pages_pass_mypy(tmp_path: Path) -> None:
+def test_how_to_pages_pass_mypy(tmp_path: Path) -> None:
     write_modules(HOW_TO, tmp_path)
     relaxed = (
         "--allow-untyped-defs",
@@ -75,6 +75,6 @@ def test_overrides_are_the_settings() -> None:
 
 
 @pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
-def test_the_checkers_are_installed(checker: str) -> None:
+def test_checkers_are_installed(checker: str) -> None:
     """They are in the lock: a test above that finds none must not look as if the types were wrong."""
     assert Path(sys.executable).with_name(checker).exists()

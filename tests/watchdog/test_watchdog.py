@@ -71,7 +71,7 @@ async def dog(clock: VirtualClock) -> AsyncIterator[Watchdog]:
     assert clock.timers == 0
 
 
-async def test_a_silent_component_is_restarted_once_an_episode(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_silent_component_is_restarted_once_an_episode(dog: Watchdog, clock: VirtualClock) -> None:
     component = Component("importer")
     dog.register(component)
     for _ in range(3):
@@ -95,7 +95,7 @@ async def test_a_silent_component_is_restarted_once_an_episode(dog: Watchdog, cl
     assert dog.statistics()[0].episodes == 2
 
 
-async def test_a_component_that_never_sent_a_heartbeat(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_component_that_never_sent_a_heartbeat(dog: Watchdog, clock: VirtualClock) -> None:
     component = Component("importer", Status.INITIALIZING)
     dog.register(component, timeout_s=30.0)
     await clock.run(29.9)
@@ -104,7 +104,7 @@ async def test_a_component_that_never_sent_a_heartbeat(dog: Watchdog, clock: Vir
     assert component.done == ["clean", "restart"]
 
 
-async def test_an_abnormal_heartbeat_needs_no_silence(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_abnormal_heartbeat_needs_no_silence(dog: Watchdog, clock: VirtualClock) -> None:
     component = Component("importer")
     dog.register(component)
     for _ in range(3):
@@ -114,7 +114,7 @@ async def test_an_abnormal_heartbeat_needs_no_silence(dog: Watchdog, clock: Virt
 
 
 @pytest.mark.parametrize("told_by", ["heartbeat", "status"])
-async def test_a_component_that_stops_in_order_is_left_alone(dog: Watchdog, clock: VirtualClock, told_by: str) -> None:
+async def test_component_that_stops_in_order_is_left_alone(dog: Watchdog, clock: VirtualClock, told_by: str) -> None:
     component = Component("importer")
     dog.register(component)
     if told_by == "heartbeat":
@@ -125,7 +125,7 @@ async def test_a_component_that_stops_in_order_is_left_alone(dog: Watchdog, cloc
     assert (component.done, dog.statistics()[0].status, dog.statistics()[0].episodes) == ([], Status.STOPPING, 0)
 
 
-async def test_a_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualClock) -> None:
     slow, other = Component("slow"), Component("other")
     slow.cleaned = asyncio.Event()
     for component in (slow, other):
@@ -140,7 +140,7 @@ async def test_a_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualC
 
 
 @pytest.mark.parametrize("what", ["clean raises", "clean is slow"])
-async def test_a_restart_that_fails_is_not_repeated(
+async def test_restart_that_fails_is_not_repeated(
     dog: Watchdog, clock: VirtualClock, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     component = Component("importer")
@@ -159,7 +159,7 @@ async def test_a_restart_that_fails_is_not_repeated(
     assert component.done == ["clean", "clean", "restart"]
 
 
-async def test_a_status_that_raises_counts_as_abnormal(
+async def test_status_that_raises_counts_as_abnormal(
     dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     component = Component("importer")
@@ -355,7 +355,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_a_component_is_restarted_once_an_episode(steps: list[Status | float | str]) -> None:
+def test_component_is_restarted_once_an_episode(steps: list[Status | float | str]) -> None:
     """Against a model that looks at the whole history at each step."""
     now = 100.0
     state = TargetState("a", Status.HEALTHY, timeout_s=2.0, now=now)

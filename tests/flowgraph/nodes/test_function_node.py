@@ -63,7 +63,7 @@ async def test_what_a_function_may_return(returned: Any, given: Any) -> None:
     assert await called(FunctionNode("f", lambda tick, messages: returned), BatchMsg(3, [])) == given
 
 
-async def test_a_generator_is_consumed_once_for_all_branches() -> None:
+async def test_generator_is_consumed_once_for_all_branches() -> None:
     def doubled(tick: int, messages: list[int]) -> Any:
         for message in messages:
             yield 2 * message

@@ -65,7 +65,7 @@ async def written(directory: Path) -> list[list[list[bytes]]]:
     return both
 
 
-def test_a_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -> None:
+def test_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -> None:
     draw = random.Random(random.getrandbits(32))
     replayed = 0
     for kill in range(KILLS * soak):

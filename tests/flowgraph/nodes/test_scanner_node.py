@@ -84,7 +84,7 @@ async def test_it_continues_after_what_was_committed_with_the_same_ticks(
             await node.commit(tick)  # although later ticks were given
 
 
-async def test_a_frame_is_a_tick(log: WALAccesser) -> None:
+async def test_frame_is_a_tick(log: WALAccesser) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(20):
             group.create_task(log.raw_append(Message("orders", b"%d" % number)))
@@ -96,7 +96,7 @@ async def test_a_frame_is_a_tick(log: WALAccesser) -> None:
             assert not msg.messages
 
 
-async def test_a_quiet_log_gives_ticks_without_messages(log: WALAccesser) -> None:
+async def test_quiet_log_gives_ticks_without_messages(log: WALAccesser) -> None:
     result = await log.raw_append(Message("orders", b"only"))
     async with source(log, tick_interval_s=0.02) as node:
         assert [payloads for _, payloads in await full_ticks(node, 1)] == [[b"only"]]
@@ -110,7 +110,7 @@ async def test_a_quiet_log_gives_ticks_without_messages(log: WALAccesser) -> Non
         assert cursor.position.message_id == result.message_id
 
 
-async def test_a_vchannel_that_is_created_later(log: WALAccesser) -> None:
+async def test_vchannel_that_is_created_later(log: WALAccesser) -> None:
     await log.raw_append(Message("other", b"before"))
     async with source(log) as node:
         msg = await next_tick(node)

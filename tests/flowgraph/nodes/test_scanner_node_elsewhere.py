@@ -87,7 +87,7 @@ async def copy(log: WALAccesser, *, until: int, fails_at: int = 0) -> TimeTicked
 
 
 @pytest.mark.parametrize("tick_interval_s", [0.0, 0.02])
-async def test_a_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_interval_s: float) -> None:
+async def test_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_interval_s: float) -> None:
     async with opens() as log:
         payloads = await numbered(log, 30)
         async with source(log, tick_interval_s=tick_interval_s) as node:
@@ -99,7 +99,7 @@ async def test_a_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_
         assert await full_ticks(node, sum(len(tick) for _, tick in rest)) == rest
 
 
-async def test_a_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
+async def test_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
     async with opens() as log:
         payloads = await numbered(log, 20)
         graph = await copy(log, until=20, fails_at=12)
@@ -118,7 +118,7 @@ async def test_a_copy_is_exact_across_failures_and_openings(opens: Opens) -> Non
         assert await copied(log) == payloads
 
 
-async def test_a_quiet_log_gives_ticks_without_messages(opens: Opens) -> None:
+async def test_quiet_log_gives_ticks_without_messages(opens: Opens) -> None:
     async with opens() as log:
         await numbered(log, 1)
         async with source(log) as node:

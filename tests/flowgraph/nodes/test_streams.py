@@ -113,7 +113,7 @@ async def test_what_did_not_pass_a_sink_comes_again(medium: MemoryMedium) -> Non
     assert [found for found in collect.ticks.values() if found] == [[11], [21]]
 
 
-async def test_a_stream_that_ends_ends_the_graph(medium: MemoryMedium) -> None:
+async def test_stream_that_ends_ends_the_graph(medium: MemoryMedium) -> None:
     await produce(medium, ["a"], ([1], 10))
     collect = Collect(10)
     stream = await consumer(medium, ["a"])
@@ -125,7 +125,7 @@ async def test_a_stream_that_ends_ends_the_graph(medium: MemoryMedium) -> None:
     assert graph.error is None
 
 
-async def test_the_statistics_name_the_silent_channel(medium: MemoryMedium) -> None:
+async def test_statistics_name_the_silent_channel(medium: MemoryMedium) -> None:
     await produce(medium, ["a", "b"], ([1], 10))
     await produce(medium, ["a"], ([11], 20))
     collect = Collect(10)
@@ -154,7 +154,7 @@ async def test_what_a_graph_produces_another_stream_consumes_tick_by_tick(medium
     ]  # fmt: skip
 
 
-async def test_a_tick_that_is_produced_again_is_consumed_once(medium: MemoryMedium) -> None:
+async def test_tick_that_is_produced_again_is_consumed_once(medium: MemoryMedium) -> None:
     await produce(medium, ["a"], ([1, 2], 10), ([11], 20))
 
     async def copy() -> None:

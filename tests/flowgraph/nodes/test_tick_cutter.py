@@ -76,7 +76,7 @@ def test_it_cuts_alike_wherever_it_begins(random: Random, interval_ms: int, mess
         assert again == full[done:]
 
 
-def test_a_tick_ends_with_its_frame_or_with_its_interval() -> None:
+def test_tick_ends_with_its_frame_or_with_its_interval() -> None:
     def message(position: int, tick: int) -> ImmutableMessage:
         return ImmutableMessage(Origin("p0", 1, position), 0, tick, "v", b"")
 

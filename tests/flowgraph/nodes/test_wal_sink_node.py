@@ -37,7 +37,7 @@ async def written(log: WALAccesser, vchannel: str = "copy") -> list[list[bytes]]
     return [[body.payload for body in message.bodies()] for message in messages]
 
 
-async def test_a_tick_is_a_transaction(log: WALAccesser) -> None:
+async def test_tick_is_a_transaction(log: WALAccesser) -> None:
     node = WalSinkNode("sink", log, "copy")
     await write(node, 5, [b"a"], [b"b", b"c"])
     await write(node, 6, [], None)
@@ -62,7 +62,7 @@ async def test_what_is_replayed_is_not_written_again(data_dir: Path) -> None:
             assert await written(log) == [[b"%d" % tick] for tick in ticks if tick < last]
 
 
-async def test_a_tick_is_recorded_when_the_log_remembers_it_or_a_later_one(log: WALAccesser) -> None:
+async def test_tick_is_recorded_when_the_log_remembers_it_or_a_later_one(log: WALAccesser) -> None:
     node = WalSinkNode("sink", log, "copy")
     recorded = []
     for tick, messages in enumerate([[], [b"a"], *[[]] * 256, [], [b"b"]]):
@@ -83,7 +83,7 @@ async def test_other_producers_and_vchannels_have_their_own_ticks(log: WALAccess
     assert (await written(log), await written(log, "else")) == ([[b"1"], [b"2"]], [[b"3"]])
 
 
-async def test_a_tick_that_failed_is_written_by_the_next_graph(log: WALAccesser) -> None:
+async def test_tick_that_failed_is_written_by_the_next_graph(log: WALAccesser) -> None:
     def to_messages(number: int) -> list[bytes]:
         if number == 2 and not repaired:
             raise ValueError("no form")
@@ -130,7 +130,7 @@ async def test_stream_messages_are_written_in_their_wire_form(log: WALAccesser) 
     assert [body.message_type for body in bodies] == kinds
 
 
-async def test_a_stream_over_the_log_reads_what_was_written(log: WALAccesser) -> None:
+async def test_stream_over_the_log_reads_what_was_written(log: WALAccesser) -> None:
     sent = [OpaqueMsg(MsgType.FLUSH, b"%d" % n, timestamp=n, id=n) for n in range(1, 6)]
     node = WalSinkNode("sink", log, "copy")
     await write(node, 3, sent[:3])
@@ -147,7 +147,7 @@ async def test_a_stream_over_the_log_reads_what_was_written(log: WALAccesser) ->
     ]
 
 
-async def test_a_function_makes_the_messages(log: WALAccesser) -> None:
+async def test_function_makes_the_messages(log: WALAccesser) -> None:
     await log.create_vchannel("odd", pchannel="p0")
     await log.create_vchannel("even", pchannel="p0")
 

@@ -87,7 +87,7 @@ async def consume_packs(stream: MsgStream, count: int) -> list[MsgPack]:
     return packs
 
 
-async def test_a_later_call_copies_what_came_since(mq: RocksMQ, log: WALAccesser) -> None:
+async def test_later_call_copies_what_came_since(mq: RocksMQ, log: WALAccesser) -> None:
     async with RmqMsgStream(mq) as producer:
         await producer.as_producer(["a", "b"])
         sent = 0
@@ -114,7 +114,7 @@ async def test_channels_can_be_copied_into_one(mq: RocksMQ, log: WALAccesser) ->
         assert [n for n in found if n % 2 == index] == list(range(index, 20, 2))
 
 
-async def test_a_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALAccesser) -> None:
+async def test_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALAccesser) -> None:
     async with RmqMsgStream(mq) as producer:
         await producer.as_producer(["a"])
         sent = 0
@@ -132,7 +132,7 @@ async def test_a_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALA
     assert await in_log(log, "a") == list(range(sent))
 
 
-async def test_a_cancelled_call_waits_for_its_last_write(
+async def test_cancelled_call_waits_for_its_last_write(
     mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next call would not find it in the log, and copy the same messages."""
@@ -162,7 +162,7 @@ async def test_a_cancelled_call_waits_for_its_last_write(
     assert await in_log(log, "a") == list(range(10))
 
 
-async def test_a_restart_reads_from_its_cursor(mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restart_reads_from_its_cursor(mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.msgstream.migrate.SAVE_EVERY", 3)
     monkeypatch.setattr("wal.msgstream.migrate.TXN_BYTES", 300)
     async with RmqMsgStream(mq) as producer:
@@ -204,7 +204,7 @@ async def test_one_call_of_a_name_runs_at_a_time(mq: RocksMQ, log: WALAccesser) 
     assert await in_log(log, "a") == [1, 1], "one of each name"
 
 
-async def test_a_transaction_of_another_process_ends_the_call(mq: RocksMQ, log: WALAccesser) -> None:
+async def test_transaction_of_another_process_ends_the_call(mq: RocksMQ, log: WALAccesser) -> None:
     async with RmqMsgStream(mq) as producer, RmqMsgStream(mq) as stream:
         await producer.as_producer(["a"])
         await produce(producer, row(1))

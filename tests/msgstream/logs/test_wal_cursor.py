@@ -33,7 +33,7 @@ async def cursor_of(log: WALAccesser) -> CursorInfo:
     return found
 
 
-async def test_a_seek_to_the_first_message_never_leaves_the_log_without_the_cursor(log: WALAccesser) -> None:
+async def test_seek_to_the_first_message_never_leaves_the_log_without_the_cursor(log: WALAccesser) -> None:
     async with WalMsgStream(log) as stream:
         await stream.as_producer(["a"])
         sent = await stream.produce(MsgPack([row(1)]))
@@ -54,7 +54,7 @@ async def test_a_seek_to_the_first_message_never_leaves_the_log_without_the_curs
         assert numbers(await consume_messages(stream, 2)) == [1, 2]
 
 
-async def test_a_seek_whose_save_fails_moves_nothing(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_seek_whose_save_fails_moves_nothing(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     medium = WalMedium(log)
     first, _ = await (await medium.producer("a")).send([row_out(1), row_out(2)])
     consumer = await medium.consumer("a", SUBSCRIPTION)
@@ -78,7 +78,7 @@ async def test_a_seek_whose_save_fails_moves_nothing(log: WALAccesser, monkeypat
     assert (await cursor_of(log)).position is None
 
 
-async def test_a_quiet_channel_does_not_hold_what_others_write(
+async def test_quiet_channel_does_not_hold_what_others_write(
     one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = one_pchannel
@@ -116,7 +116,7 @@ async def test_a_quiet_channel_does_not_hold_what_others_write(
         assert numbers([await consume(stream)]) == [2, 3]
 
 
-async def test_a_cursor_that_cannot_be_saved_now_does_not_end_a_quiet_stream(
+async def test_cursor_that_cannot_be_saved_now_does_not_end_a_quiet_stream(
     one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = one_pchannel

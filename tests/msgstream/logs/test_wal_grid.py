@@ -62,7 +62,7 @@ def test_messages_are_cut_alike_however_the_promises_fall(
 
 
 @given(ticks, st.data())
-def test_a_resumed_grid_announces_what_an_unbroken_one_does(messages: list[int], data: st.DataObject) -> None:
+def test_resumed_grid_announces_what_an_unbroken_one_does(messages: list[int], data: st.DataObject) -> None:
     whole = cut(messages, [max(messages) + 10 * STEP], TickGrid(0.003))
     announced = [-one for one in whole if one < 0]
     tick = data.draw(st.sampled_from(announced))
@@ -73,13 +73,13 @@ def test_a_resumed_grid_announces_what_an_unbroken_one_does(messages: list[int],
 
 
 @pytest.mark.parametrize("interval_s", [0, -1, 0.0005, 86_401, float("nan"), float("inf")])
-def test_a_wrong_interval_is_refused(interval_s: float) -> None:
+def test_wrong_interval_is_refused(interval_s: float) -> None:
     with pytest.raises(InvalidArgumentError, match="a millisecond"):
         TickGrid(interval_s)
 
 
 @pytest.mark.parametrize("interval_s", ["1", None, True])
-def test_an_interval_is_a_number(interval_s: object) -> None:
+def test_interval_is_a_number(interval_s: object) -> None:
     with pytest.raises(TypeError, match="number of seconds"):
         TickGrid(interval_s)  # type: ignore[arg-type]
 
@@ -102,14 +102,14 @@ wal_ids = st.one_of(
 
 
 @given(wal_ids)
-def test_an_id_is_what_its_bytes_say(found: WalId) -> None:
+def test_id_is_what_its_bytes_say(found: WalId) -> None:
     assert WalId.parse(bytes(found), found.vchannel) == found
     with pytest.raises(InvalidArgumentError, match="use a position of the same channel"):
         WalId.parse(bytes(found), found.vchannel + "2")
 
 
 @given(names, message_ids)
-def test_a_prefix_and_an_index_make_an_id(vchannel: str, message_id: MessageID) -> None:
+def test_prefix_and_an_index_make_an_id(vchannel: str, message_id: MessageID) -> None:
     prefix = message_prefix(vchannel, message_id)
     assert prefix + INDEX.pack(message_id.index) == bytes(WalId(vchannel, message_id))
 

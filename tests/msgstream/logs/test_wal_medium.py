@@ -75,7 +75,7 @@ async def one_pchannel(location: str) -> None:
         pass
 
 
-async def test_a_send_is_a_transaction_and_its_ids_are_those_received(log: WALAccesser, opened: Opener) -> None:
+async def test_send_is_a_transaction_and_its_ids_are_those_received(log: WALAccesser, opened: Opener) -> None:
     medium = WalMedium(log)
     producer = await medium.producer("a")
     single = await producer.send(outgoing(b"0"))
@@ -115,7 +115,7 @@ async def test_produced_ticks_are_dropped(log: WALAccesser, opened: Opener) -> N
         await consumer.close()
 
 
-async def test_a_subscription_continues_exactly_after_what_was_acked(
+async def test_subscription_continues_exactly_after_what_was_acked(
     one_pchannel: None, log: WALAccesser, opened: Opener
 ) -> None:
     """Also between two bodies of a transaction, and whatever the order of the acks is."""
@@ -136,9 +136,7 @@ async def test_a_subscription_continues_exactly_after_what_was_acked(
         await log.delete_cursor("s")
 
 
-async def test_a_seek_moves_the_subscription_to_any_message(
-    one_pchannel: None, log: WALAccesser, opened: Opener
-) -> None:
+async def test_seek_moves_the_subscription_to_any_message(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
     everything = await mixed(log)
     medium = WalMedium(log)
     consumer = await opened(medium.consumer("a", "all"))
@@ -161,7 +159,7 @@ async def test_a_seek_moves_the_subscription_to_any_message(
             await log.delete_cursor("s")
 
 
-async def test_a_seek_behind_a_truncation_is_refused_unless_nothing_is_lost(
+async def test_seek_behind_a_truncation_is_refused_unless_nothing_is_lost(
     one_pchannel: None, log: WALAccesser, opened: Opener
 ) -> None:
     everything = await mixed(log)
@@ -202,7 +200,7 @@ async def test_foreign_ids_are_refused_and_move_nothing(log: WALAccesser, opened
     assert payloads(await receive(consumer, 1)) == [b"0"]
 
 
-async def test_a_log_has_one_reader_a_name(log: WALAccesser, opened: Opener) -> None:
+async def test_log_has_one_reader_a_name(log: WALAccesser, opened: Opener) -> None:
     first, second = WalMedium(log), WalMedium(log)
     consumer = await opened(first.consumer("a", "s"))
     await opened(second.consumer("a", "t"))
@@ -214,7 +212,7 @@ async def test_a_log_has_one_reader_a_name(log: WALAccesser, opened: Opener) -> 
     await (await opened(second.consumer("a", "s"))).close()
 
 
-async def test_a_failed_consumer_frees_its_name(log: WALAccesser, opened: Opener) -> None:
+async def test_failed_consumer_frees_its_name(log: WALAccesser, opened: Opener) -> None:
     medium = WalMedium(log)
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):
         await opened(medium.consumer("a", "_s"))
@@ -222,7 +220,7 @@ async def test_a_failed_consumer_frees_its_name(log: WALAccesser, opened: Opener
         await opened(medium.consumer("a", "_s"))
 
 
-async def test_the_latest_subscription_begins_where_it_was_created(location: str, opened: Opener) -> None:
+async def test_latest_subscription_begins_where_it_was_created(location: str, opened: Opener) -> None:
     if location == "memory:":
         pytest.skip("nothing survives")
     async with open_wal(location) as log:
@@ -318,7 +316,7 @@ async def test_acked_ticks_move_the_cursor_over_what_is_not_for_it(log: WALAcces
     await consumer.close()
 
 
-async def test_a_cancelled_receive_has_taken_nothing(log: WALAccesser, opened: Opener) -> None:
+async def test_cancelled_receive_has_taken_nothing(log: WALAccesser, opened: Opener) -> None:
     medium = WalMedium(log)
     producer = await medium.producer("a")
     consumer = await opened(medium.consumer("a", "s"))
@@ -341,7 +339,7 @@ async def test_a_cancelled_receive_has_taken_nothing(log: WALAccesser, opened: O
 
 
 @pytest.mark.parametrize("ends", ["consumer", "log"])
-async def test_a_receive_that_waits_is_told_of_the_end(location: str, ends: str, opened: Opener) -> None:
+async def test_receive_that_waits_is_told_of_the_end(location: str, ends: str, opened: Opener) -> None:
     async with open_wal(location) as log:
         consumer = await opened(WalMedium(log).consumer("a", "s"))
         receiving = asyncio.ensure_future(consumer.receive(1))
@@ -353,7 +351,7 @@ async def test_a_receive_that_waits_is_told_of_the_end(location: str, ends: str,
         await consumer.close()
 
 
-async def test_a_dropped_vchannel_ends_its_consumer(log: WALAccesser, opened: Opener) -> None:
+async def test_dropped_vchannel_ends_its_consumer(log: WALAccesser, opened: Opener) -> None:
     consumer = await opened(WalMedium(log).consumer("a", "s"))
     receiving = asyncio.ensure_future(consumer.receive(1))
     await asyncio.sleep(0)
@@ -378,7 +376,7 @@ async def test_what_the_log_never_takes_is_refused_before_anything_is_sent(locat
                 assert [message async for message in scanner] == []
 
 
-async def test_a_log_that_is_only_read_can_be_consumed(location: str, opened: Opener) -> None:
+async def test_log_that_is_only_read_can_be_consumed(location: str, opened: Opener) -> None:
     if not location.startswith("journal:"):
         pytest.skip("only a journal is read beside its writer")
     async with open_wal(location) as log, open_wal(location, read_only=True) as reader:

@@ -47,12 +47,12 @@ collect_ignore = (
 """Tests that take minutes and run only in a soak."""
 _VIRTUAL = "runs by a virtual clock, in memory"
 NOT_HERE: Final = {
-    "test_a_running_reader_of_a_stale_cursor_hears_of_it_at_its_save": _VIRTUAL,
+    "test_running_reader_of_a_stale_cursor_hears_of_it_at_its_save": _VIRTUAL,
     "test_age_counts_from_the_last_save": _VIRTUAL,
-    "test_a_wall_clock_that_jumps_makes_none_stale": _VIRTUAL,
-    "test_an_expired_one_leaves_its_key_free": _VIRTUAL,
-    "test_an_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken": _VIRTUAL,
-    "test_the_window_is_bounded_by_count_and_by_age": _VIRTUAL,
+    "test_wall_clock_that_jumps_makes_none_stale": _VIRTUAL,
+    "test_expired_one_leaves_its_key_free": _VIRTUAL,
+    "test_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken": _VIRTUAL,
+    "test_window_is_bounded_by_count_and_by_age": _VIRTUAL,
     "test_sequences_after_a_failed_one_fail_wherever_they_wait": "counts on two frames in flight",
     "test_wrong_ids": "makes ids in the journal's form",
     "test_statistics": "names the backends",

@@ -16,7 +16,7 @@ PLACES = st.builds(Place, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), 
 
 
 @given(PLACES)
-def test_an_id_is_read_back_by_us_and_by_pulsar(place: Place) -> None:
+def test_id_is_read_back_by_us_and_by_pulsar(place: Place) -> None:
     msg_id = TopicIds(TOPIC).of(place)
     assert TopicIds(TOPIC).parse(msg_id) == (place, True)
     native = _pulsar.MessageId.deserialize(msg_id)
@@ -24,12 +24,12 @@ def test_an_id_is_read_back_by_us_and_by_pulsar(place: Place) -> None:
 
 
 @given(PLACES)
-def test_an_id_of_another_client_is_read(place: Place) -> None:
+def test_id_of_another_client_is_read(place: Place) -> None:
     assert TopicIds(TOPIC).parse(pulsar.MessageId(-1, *place).serialize()) == (place, False)
 
 
 @given(PLACES)
-def test_an_id_of_another_topic_is_refused(place: Place) -> None:
+def test_id_of_another_topic_is_refused(place: Place) -> None:
     with pytest.raises(InvalidArgumentError, match="another topic"):
         TopicIds(TOPIC).parse(TopicIds(f"{TOPIC}-2").of(place))
 
@@ -45,6 +45,6 @@ def test_other_bytes_are_refused_or_read_as_pulsar_reads_them(data: bytes) -> No
 
 
 @given(PLACES, st.integers(1, 8))
-def test_an_id_whose_end_is_missing_is_refused(place: Place, missing: int) -> None:
+def test_id_whose_end_is_missing_is_refused(place: Place, missing: int) -> None:
     with pytest.raises(InvalidArgumentError, match="not one of Pulsar"):
         TopicIds(TOPIC).parse(TopicIds(TOPIC).of(place)[:-missing])

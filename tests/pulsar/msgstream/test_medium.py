@@ -24,7 +24,7 @@ CLOSE_LIMIT_S = 10.0
 """A stream closes a consumer, a producer and the medium, each of which may wait three seconds for its broker."""
 
 
-async def test_the_receipt_of_a_message_is_the_id_that_consumers_get(medium: PulsarMedium) -> None:
+async def test_receipt_of_a_message_is_the_id_that_consumers_get(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     receipts = await producer.send(outgoing([b"alone"]))
     receipts += await producer.send(outgoing([b"%d" % number for number in range(2_500)]))
@@ -47,20 +47,20 @@ async def test_messages_sent_at_the_same_time_stay_in_the_order_of_the_calls(med
 
 
 @pytest.mark.parametrize("name", ["a/b", "ä", "a b", "orders-partition-0"])
-async def test_a_name_that_cannot_be_a_topic_is_refused(medium: PulsarMedium, name: str) -> None:
+async def test_name_that_cannot_be_a_topic_is_refused(medium: PulsarMedium, name: str) -> None:
     for opening in (medium.producer(name), medium.consumer(name, "s")):
         with pytest.raises(InvalidArgumentError, match="channel name"):
             await opening
 
 
-async def test_a_topic_with_partitions_is_refused(medium: PulsarMedium, kept: PulsarAddress) -> None:
+async def test_topic_with_partitions_is_refused(medium: PulsarMedium, kept: PulsarAddress) -> None:
     admin(kept, "PUT", f"persistent/{kept.path}/split/partitions", 3)
     for opening in (medium.producer("split"), medium.consumer("split", "s")):
         with pytest.raises(InvalidArgumentError, match="3 partitions"):
             await opening
 
 
-async def test_the_topics_of_a_log_are_refused(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+async def test_topics_of_a_log_are_refused(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     address = new_namespace(pulsar_server)
     location, settings = location_of(address, tmp_path / "meta.sqlite3")
     medium = PulsarMedium(address)
@@ -76,7 +76,7 @@ async def test_the_topics_of_a_log_are_refused(pulsar_server: PulsarAddress, tmp
     await medium.close()
 
 
-async def test_a_missing_namespace_is_refused_and_a_later_use_tries_again(kept: PulsarAddress) -> None:
+async def test_missing_namespace_is_refused_and_a_later_use_tries_again(kept: PulsarAddress) -> None:
     missing = PulsarAddress(kept.service_url, "public", "none", admin_url=kept.admin, token=kept.token)
     medium = PulsarMedium(missing)
     for _ in range(2):
@@ -88,7 +88,7 @@ async def test_a_missing_namespace_is_refused_and_a_later_use_tries_again(kept: 
 
 
 @pytest.mark.parametrize("first_is_exclusive", [True, False])
-async def test_an_exclusive_consumer_excludes_others(medium: PulsarMedium, first_is_exclusive: bool) -> None:
+async def test_exclusive_consumer_excludes_others(medium: PulsarMedium, first_is_exclusive: bool) -> None:
     first = await medium.consumer("a", "s", exclusive=first_is_exclusive)
     with pytest.raises(LockedError, match="subscription 's'"):
         await medium.consumer("a", "s", exclusive=not first_is_exclusive)
@@ -98,7 +98,7 @@ async def test_an_exclusive_consumer_excludes_others(medium: PulsarMedium, first
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-async def test_a_seek_is_exact_inside_a_batch(medium: PulsarMedium, exclusive: bool) -> None:
+async def test_seek_is_exact_inside_a_batch(medium: PulsarMedium, exclusive: bool) -> None:
     producer = await medium.producer("a")
     ids = await producer.send(outgoing([b"0"]))
     ids += await producer.send(outgoing([b"%d" % number for number in range(1, 7)]))
@@ -169,7 +169,7 @@ async def test_ids_are_checked_before_a_seek(medium: PulsarMedium) -> None:
     await other.close()
 
 
-async def test_an_id_whose_message_pulsar_deleted_is_truncated(pulsar_server: PulsarAddress) -> None:
+async def test_id_whose_message_pulsar_deleted_is_truncated(pulsar_server: PulsarAddress) -> None:
     address = new_namespace(pulsar_server)  # without retention
     medium = PulsarMedium(address)
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
@@ -190,7 +190,7 @@ async def test_an_id_whose_message_pulsar_deleted_is_truncated(pulsar_server: Pu
     await medium.close()
 
 
-async def test_a_message_that_is_too_large_is_refused_before_anything_is_sent(medium: PulsarMedium) -> None:
+async def test_message_that_is_too_large_is_refused_before_anything_is_sent(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     large, fitting = b"x" * (5 << 20), b"x" * ((5 << 20) - (1 << 10))
     with pytest.raises(InvalidArgumentError, match="maxMessageSize"):
@@ -201,7 +201,7 @@ async def test_a_message_that_is_too_large_is_refused_before_anything_is_sent(me
     await producer.close()
 
 
-async def test_a_send_that_fails_in_part_says_what_is_durable(kept: PulsarAddress, medium: PulsarMedium) -> None:
+async def test_send_that_fails_in_part_says_what_is_durable(kept: PulsarAddress, medium: PulsarMedium) -> None:
     connection = PulsarConnection(kept)
     await connection.run(connection.start)
     await (await medium.producer("a")).close()
@@ -224,7 +224,7 @@ async def test_a_send_that_fails_in_part_says_what_is_durable(kept: PulsarAddres
     await consumer.close()
 
 
-async def test_a_cancelled_receive_loses_nothing(medium: PulsarMedium) -> None:
+async def test_cancelled_receive_loses_nothing(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     found: list[bytes] = []
 
@@ -245,7 +245,7 @@ async def test_a_cancelled_receive_loses_nothing(medium: PulsarMedium) -> None:
     await producer.close()
 
 
-async def test_a_receive_that_waits_ends_when_the_consumer_is_closed(medium: PulsarMedium) -> None:
+async def test_receive_that_waits_ends_when_the_consumer_is_closed(medium: PulsarMedium) -> None:
     consumer = await medium.consumer("a", "s")
     waiting = asyncio.create_task(consumer.receive(10))
     await asyncio.sleep(0)
@@ -257,7 +257,7 @@ async def test_a_receive_that_waits_ends_when_the_consumer_is_closed(medium: Pul
     await consumer.close()
 
 
-async def test_a_consumer_that_closes_gives_what_it_holds_to_the_others(medium: PulsarMedium) -> None:
+async def test_consumer_that_closes_gives_what_it_holds_to_the_others(medium: PulsarMedium) -> None:
     producer = await medium.producer("a")
     first = await medium.consumer("a", "s")
     await producer.send(outgoing([b"%d" % number for number in range(50)]))
@@ -271,7 +271,7 @@ async def test_a_consumer_that_closes_gives_what_it_holds_to_the_others(medium: 
     await producer.close()
 
 
-async def test_the_loop_is_never_blocked(medium: PulsarMedium) -> None:
+async def test_loop_is_never_blocked(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
     async with StallWatch() as watch:
         for _ in range(10):
@@ -321,12 +321,12 @@ async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process
         (PulsarAddress("pulsar://host:6650"), {"token": "a.json.webtoken"}),
     ],
 )
-def test_an_address_that_is_none_of_pulsar_is_refused(address: Any, settings: dict[str, Any]) -> None:
+def test_address_that_is_none_of_pulsar_is_refused(address: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         PulsarMedium(address, **settings)
 
 
-async def test_an_address_is_a_text_too(kept: PulsarAddress) -> None:
+async def test_address_is_a_text_too(kept: PulsarAddress) -> None:
     text = f"{kept.service_url}/{kept.path}"
     async with PulsarMedium(text, admin_url=kept.admin_url, token=kept.token) as medium:
         await (await medium.producer("a")).close()
