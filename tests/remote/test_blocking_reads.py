@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -138,6 +139,19 @@ def test_close_ends_a_call_that_waits_for_a_server(data_dir: Path) -> None:
         thread.join(WAIT_S)
         assert not thread.is_alive()
         assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("pchannel", ["p0", "p1"])
+def test_cursor_resumes_on_each_pchannel(
+    pchannel: str, place: ServedPlace, log: BlockingWAL, settings: Settings
+) -> None:
+    log.create_vchannel("resumed", pchannel=pchannel)
+    for number in range(6):
+        log.raw_append(Message("resumed", b"%d" % number))
+    for expected in ([0, 1], [2, 3], [4, 5], []):
+        with bridge.iterate(place.location, "resumed", cursor="job", follow=False, settings=settings) as messages:
+            assert numbers(islice(messages, 2)) == expected
+            messages.save()
 
 
 def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wal.channels.vchannel_map import VChannelMap, VChannelView
-from wal.channels.vchannels import VChannelInfo
+from wal.channels.vchannels import VChannelInfo, place
 from wal.client.calls import Pauses
 from wal.client.log import RemoteLog
 from wal.client.remote_log import MOVED
@@ -290,13 +290,17 @@ class BlockingCursors(SavedCursors):
         self._ends = ends
 
     def load(self, key: CursorKey) -> Cursor | None:
-        """Returns the cursor to resume from, or None if nothing is saved. Raises TruncatedError for a stale one."""
-        for pchannel in self._remote.log.pchannels:
-            request = proto.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
-            answer = self._remote.ask(LOAD_CURSOR, request, f"loading {key}", pchannel=pchannel)
-            if answer.HasField("cursor"):
-                return cursor_from_proto(answer.cursor)
-        return None
+        """Returns the cursor to resume from, or None if nothing is saved. Raises TruncatedError for a stale one.
+
+        Only the pchannel of its vchannels is asked: another one has it at its own beginning, as a cursor that was saved before they were.
+        """
+        log = self._remote.log
+        infos = map(log.vchannels.records.get, key.vchannels)
+        known = next((info.pchannel for info in infos if info is not None), None)
+        pchannel = known or place(key.vchannels[0], list(log.pchannels))
+        request = proto.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
+        answer = self._remote.ask(LOAD_CURSOR, request, f"loading {key}", pchannel=pchannel)
+        return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
 
     def saved_keys(self) -> list[CursorKey]:
         found: set[CursorKey] = set()
