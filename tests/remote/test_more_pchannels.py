@@ -163,3 +163,25 @@ async def test_hold_ends_with_failed_search(
             await log.raw_append(Message(behind, b"4"))
         assert engine(log).appends._held == {}
         assert log.statistics().bytes_in_flight == 0
+
+
+async def test_log_opens_while_one_of_its_pchannels_is_away(served: Serving) -> None:
+    """A pchannel is looked at when a reader or a writer first uses it; an append to one that is away waits until it is back."""
+    node, coordinator = served.log.node, served.log.coordinator
+    names = list(node.pchannels)
+    here, away = (next(name for name in NAMES if place(name, names) == pchannel) for pchannel in names[:2])
+    async with open_wal(f"wal://{served.address}") as log:
+        for name in (here, away):
+            await log.raw_append(Message(name, b"before"))
+    await node.hosting.close_one(names[1], coordinator.pchannels[names[1]].term)
+    async with open_wal(f"wal://{served.address}") as log:
+        await log.raw_append(Message(here, b"meanwhile"))
+        async with log.read(here, follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"before", b"meanwhile"]
+        waiting = asyncio.ensure_future(log.raw_append(Message(away, b"late")))
+        await asyncio.wait([waiting], timeout=0.2)
+        assert not waiting.done()
+        await node.hosting.open(await coordinator.raise_term(names[1]))
+        await waiting
+        async with log.read(away, follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"before", b"late"]

@@ -46,7 +46,6 @@ from wal.rpc.methods import (
     DESCRIBE_LOG,
     GET_LAST_EVENT,
     GET_LATEST_TICK,
-    GET_MOMENT,
     GET_RETENTION,
     LIST_CURSORS,
     LOAD_CURSOR,
@@ -62,9 +61,10 @@ from wal.rpc.positions import (
     key_to_proto,
     lineage_from_proto,
 )
-from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto, tail_from_proto
+from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
+from wal.storage.base import LogSnapshot
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits
 
@@ -191,7 +191,7 @@ class RemoteLog:
         self.frame_bytes_max = description.frame_bytes_max
         await self._nodes.start(timeout_s)
         await self.system.start()
-        await self._open_pchannels(description)
+        self._know_pchannels(description)
         self.cursors = RemoteCursors(self.pchannels, self._node)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
@@ -218,19 +218,27 @@ class RemoteLog:
         All new ones are, because their order decides where a vchannel is created.
         """
         if not self.pchannels.keys() >= set(names):
-            await self._open_pchannels(await self._describe(None))
+            self._know_pchannels(await self._describe(None))
 
     async def _describe(self, timeout_s: float | None) -> cluster_pb2.LogDescription:
         request, what = cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}"
         return await self._connection.read(DESCRIBE_LOG, request, what, timeout_s=timeout_s)
 
-    async def _open_pchannels(self, description: cluster_pb2.LogDescription) -> None:
-        names = [identity.pchannel.name for identity in description.pchannels]
-        new = [name for name in names if name not in self.pchannels]
-        for pchannel in await asyncio.gather(*map(self._open_pchannel, new)):
-            name = pchannel.channel
-            if name in self.pchannels:  # another caller was faster
+    def _know_pchannels(self, description: cluster_pb2.LogDescription) -> None:
+        """Takes the new ones of these pchannels into use. None is looked at before a reader or a writer uses it: its server may be away."""
+        for identity in description.pchannels:
+            name = identity.pchannel.name
+            if name in self.pchannels:
                 continue
+            log = RemoteReadableLog(
+                identity_from_proto(identity),
+                lineage_from_proto(identity),
+                LogSnapshot(identity.pchannel.term, 0, (0, 0), 0, False, None),
+                partial(self._node, name),
+                partial(self._nodes.report, name),
+                self.supervision.end,
+            )
+            pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision)
             self.producers[name] = Producer(
                 name,
                 partial(self._node, name),
@@ -240,24 +248,6 @@ class RemoteLog:
                 self.supervision,
                 pchannel,
             )
-            self.pchannels[name] = pchannel
-
-    async def _open_pchannel(self, name: str) -> RemotePChannel:
-        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
-        moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
-        snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
-        log = RemoteReadableLog(
-            identity_from_proto(moment.log),
-            lineage_from_proto(moment.log),
-            snapshot,
-            partial(self._node, name),
-            partial(self._nodes.report, name),
-            self.supervision.end,
-        )
-        log.show(snapshot, last_truncated)
-        if snapshot.newest is not None and moment.newest_time_tick:
-            log.saw(*snapshot.newest, moment.newest_time_tick)
-        return RemotePChannel(log, self.supervision)
 
     def _checked(self, settings: Settings) -> Settings:
         """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""

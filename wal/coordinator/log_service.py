@@ -19,14 +19,16 @@ from typing import Any, Final
 from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
+from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannels import VChannelInfo, common_place, place
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
+from wal.message import Lineage, Origin
 from wal.network import Method
 from wal.node.hosted import identity_of
 from wal.node.node import StreamingNode
 from wal.rpc.api import cluster_pb2 as proto
-from wal.rpc.api.pchannel_pb2 import VChannelState
+from wal.rpc.api.pchannel_pb2 import LogIdentity, VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
 from wal.rpc.auth import Right, check_right
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
@@ -50,7 +52,7 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
     WATCH_VCHANNELS,
 )
-from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_to_proto
+from wal.rpc.positions import identity_to_proto, owner_from_proto, owner_to_proto, vchannel_to_proto
 from wal.rpc.reports import broadcaster_to_proto, settings_to_proto
 from wal.rpc.serving import Handler
 from wal.rpc.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
@@ -320,12 +322,20 @@ class LogService:
     """Serves a log whose pchannels are all on `node`. Its streams end when `draining` begins."""
 
     def __init__(
-        self, coordinator: Coordinator, node: StreamingNode, draining: Draining, *, name: str, frame_bytes_max: int
+        self,
+        coordinator: Coordinator,
+        node: StreamingNode,
+        draining: Draining,
+        *,
+        name: str,
+        form: int,
+        frame_bytes_max: int,
     ) -> None:
-        """`name` is the backend's, and `frame_bytes_max` the largest frame that it takes."""
+        """`name` is the backend's, `form` that of its message ids, and `frame_bytes_max` the largest frame that it takes."""
         self._coordinator = coordinator
         self._node = node
         self._name = name
+        self._form = form
         self._frame_bytes_max = frame_bytes_max
         self._vchannels = VChannelCalls(coordinator, draining)
         self._broadcasts = BroadcastCalls(coordinator, node.oracle, draining, frame_bytes_max=frame_bytes_max)
@@ -345,12 +355,19 @@ class LogService:
     async def _describe(self, _request: proto.DescribeLogRequest, _context: object) -> proto.LogDescription:
         return proto.LogDescription(
             wal_name=self._name,
-            pchannels=map(identity_of, self._node.pchannels.values()),
+            pchannels=map(self._identity, self._coordinator.pchannels.values()),
             frame_bytes_max=self._frame_bytes_max,
             settings=settings_to_proto(self._coordinator.settings),
             log_id=self._coordinator.log_id,
             judges_expected_last=True,
         )
+
+    def _identity(self, meta: PChannelMeta) -> LogIdentity:
+        """Returns what identifies the log of a pchannel, which may be away at the moment: then it is what the records say."""
+        if (pchannel := self._node.pchannels.get(meta.name)) is not None:
+            return identity_of(pchannel)
+        origin = Origin(meta.name, meta.incarnation, 0, self._form)
+        return identity_to_proto(origin, term=meta.term, lineage=Lineage(meta.incarnation, ()))
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:
         oracle = self._node.oracle
