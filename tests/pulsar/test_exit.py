@@ -22,7 +22,7 @@ COMMON: Final = """
 import asyncio, json, logging, sys, threading
 from wal import Message, Secret, open_wal
 from wal.storage.pulsar.address import PulsarAddress
-from wal.storage.pulsar.connection import Connection
+from wal.storage.pulsar.connection import PulsarConnection
 from wal.settings import Settings
 
 given = json.load(sys.stdin)
@@ -46,7 +46,7 @@ async def main():
     async with opening as log:
         await load(log)
 
-threads = [threading.Thread(target=use, args=(Connection(address),)) for _ in range({CONNECTIONS})]
+threads = [threading.Thread(target=use, args=(PulsarConnection(address),)) for _ in range({CONNECTIONS})]
 for thread in threads:
     thread.start()
 asyncio.run(main())
