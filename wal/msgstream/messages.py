@@ -3,7 +3,7 @@
 The seeds name the types and give no fields; these are the fewest that rows and their collections need.
 
 A constructor checks every value. The values that protobuf has parsed have the right types and widths, so of a received message only its
-type and the lengths of its rows are checked, and the fields are converted when they are first read (`unread.py`).
+type and the lengths of its rows are checked, and the fields are converted when they are first read (`ts_msg.py`).
 """
 
 from __future__ import annotations
