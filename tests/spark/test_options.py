@@ -133,16 +133,16 @@ def test_log_has_to_be_named() -> None:
     of_pulsar = {
         "service.url": "pulsar://h/t/n",
         "kv": "etcd://u@h/r",
-        "KV.password": "pa/ss",
+        "KV.password": "qz/ss",
         "Admin.url": "http://h",
         "token": "secret",
     }
     location = SourceOptions.of(of_pulsar, streaming=True).location
     assert location == SparkLocation(
-        "service.url", "pulsar://h/t/n", Secret("etcd://u:pa%2Fss@h/r"), "http://h", Secret("secret"), None
+        "service.url", "pulsar://h/t/n", Secret("etcd://u:qz%2Fss@h/r"), "http://h", Secret("secret"), None
     )
     assert "secret" not in repr(location)
-    assert "pa" not in repr(location)
+    assert "qz" not in repr(location)
 
 
 @pytest.mark.parametrize(
