@@ -143,6 +143,20 @@ async def test_open_in_a_higher_term_replaces_the_lower_one() -> None:
         assert await payloads(log, MOVED) == [b"one", b"two"]
 
 
+async def test_vchannel_of_a_pchannel_that_is_away_is_not_created(location: str) -> None:
+    async with opened(location) as log:
+        await log.node.hosting.close_one("p0", term(log))
+        with pytest.raises(ChannelNotExistError, match="p0"):
+            await append(log, MOVED, b"nowhere")
+        with pytest.raises(ChannelNotExistError, match="p0"):
+            await log.create_vchannel("new", "p0")
+        assert await log.list_vchannels() == []
+        await reopened(log)
+        await append(log, MOVED, b"one")
+        assert [info.name for info in log.coordinator.vchannels.durable()] == [MOVED], "it was saved before its frame"
+        assert await payloads(log, MOVED) == [b"one"]
+
+
 async def test_failed_opening_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as log:
         await append(log, MOVED, b"one")

@@ -36,7 +36,8 @@ class VChannelHost(Protocol):
     def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
         """Starts vchannels that were just admitted; writes nothing on their pchannels until the returned function is called.
 
-        It is called with None once their records are durable and readers can find them, or with the error why they do not exist.
+        That is called with None once their records are durable and readers can find them, or with the error why they do not exist. Raises,
+        and starts none, where one of their pchannels is away.
         """
 
     def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
@@ -179,7 +180,12 @@ class VChannels:
 
     def _start(self, infos: tuple[VChannelInfo, ...], saved: asyncio.Future[None]) -> None:
         """Starts vchannels that were just admitted, and saves their records, all or none; settles `saved`."""
-        began = self.host.begin(infos)
+        try:
+            began = self.host.begin(infos)
+        except BaseException:
+            for info in infos:  # otherwise they would seem to exist, and never be saved
+                self.directory.forget(info)
+            raise
         self.saving.update(dict.fromkeys((info.name for info in infos), saved))
 
         def recorded(error: WALError | None) -> None:

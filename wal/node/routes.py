@@ -176,6 +176,8 @@ class Routes:
 
     def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
         """Starts the actors of new vchannels, paused; see `VChannelHost.begin`."""
+        for info in infos:
+            self.here(info.pchannel, info.name)
         vchannels = [self._join(info) for info in infos]
         for vchannel in vchannels:
             for other in self._pchannels.values():
