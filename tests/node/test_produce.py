@@ -293,6 +293,18 @@ async def test_vchannel_of_another_pchannel_is_refused() -> None:
         assert not any(pchannel.statistics().events for pchannel in served.log.node.pchannels.values())
 
 
+async def test_name_is_looked_up_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node knows of vchannels may lag behind the coordinator's half."""
+    async with serving(pchannels=2) as served, connected(served.address) as connection:
+        info = await assigned(connection, 0)
+        other = next(name for name in served.log.node.pchannels if name != info.name)
+        await served.log.create_vchannel("late", info.name)
+        monkeypatch.setattr(served.log.coordinator.vchannels, "pchannel_of", lambda name: other)
+        stream = await opened(connection, info)
+        await stream.write(append(1, Message("late", b"x")))
+        assert isinstance((await outcomes(stream, 1))[1], AppendResult)
+
+
 async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     await stream.write(append(0, *[Message("orders", b"%d" % number) for number in range(100)]))

@@ -129,22 +129,26 @@ class Places:
         self._vchannels = vchannels
         self._pchannel = pchannel
 
-    def check(self, vchannel: str) -> None:
+    async def check(self, vchannel: str) -> None:
         """Raises ChannelNotExistError for a vchannel that is on another pchannel, or would be created there.
 
-        A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way.
+        A client that is right may get it: another one drops the vchannel, or creates it elsewhere, while the request is on its way. What is
+        known here may lag, so the coordinator's half is asked before a name is refused.
         """
-        place = self._vchannels.known.pchannel_of(vchannel)
+        known = self._vchannels.known
+        place = known.pchannel_of(vchannel)
+        if place != self._pchannel and (info := await known.look_up(vchannel)) is not None:
+            place = info.pchannel
         if place != self._pchannel:
             raise ChannelNotExistError(
                 f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel}: nothing was written; "
                 f"if it was dropped meanwhile, append to it again, otherwise open a stream for {place}"
             )
 
-    def check_existing(self, vchannel: str) -> None:
+    async def check_existing(self, vchannel: str) -> None:
         """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
         if self._vchannels.incarnation(vchannel) is not None:
-            self.check(vchannel)
+            await self.check(vchannel)
 
 
 UNANSWERED_MAX: Final = 65_536
@@ -343,6 +347,8 @@ class ProduceStream:
                 if expecting:
                     future = await self._send_expecting(message, barrier, key, request)
                 else:
+                    if not self._is_here(message.vchannel):
+                        await self._places.check(message.vchannel)
                     future = self._append_nowait(message, barrier, key) or await self._send(message, barrier, key)
             except WALError as error:
                 self._told(number, error)
@@ -358,7 +364,7 @@ class ProduceStream:
         if count_of(request.messages) != 1:
             raise InvalidArgumentError("an AppendRequest with expected_last has several messages: send one in each")
         expected = await expected_in((request.expected_last,), (message.vchannel,))
-        self._places.check(message.vchannel)
+        await self._places.check(message.vchannel)
         return await self._appends.send_expecting(message, barrier, key, expected[message.vchannel])
 
     def _append_together(self, request: append_pb2.AppendRequest) -> bool:
@@ -366,8 +372,7 @@ class ProduceStream:
         if (plain := plain_of(request)) is None or self._begin(request.seen_time_tick) is not None:
             return False
         name, payloads = plain
-        route = self._node.routes.actors.get(name)
-        if route is None or route.pchannel is not self._pchannel:
+        if not self._is_here(name):
             return False
         first = request.first_request_id
         for future in self._appends.append_together(name, payloads):
@@ -388,6 +393,8 @@ class ProduceStream:
             message = message_from_wire(request.message)
             if (refusal := self._begin(0)) is not None:
                 raise refusal
+            if not self._is_here(message.vchannel):
+                await self._places.check(message.vchannel)
             future = self._append_nowait(message, 0, None) or await self._send(message, 0, None)
         except WALError as error:
             self._told(request.request_id, error, single=True)
@@ -399,7 +406,7 @@ class ProduceStream:
         given = txn_message_from_wire(wire)
         if (refusal := self._begin(0)) is not None:
             raise refusal
-        self._places.check(given.message.vchannel)
+        await self._places.check(given.message.vchannel)
         return await self._message_txns.execute(given)
 
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
@@ -413,7 +420,7 @@ class ProduceStream:
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             async for name in sliced(names):
-                self._places.check(name)
+                await self._places.check(name)
             future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected)
         except WALError as error:
             self._told(request.request_id, error)
@@ -431,12 +438,12 @@ class ProduceStream:
             match name:
                 case "begin_txn":
                     async for vchannel in sliced(self._names_in(request)):
-                        self._places.check(vchannel)
+                        await self._places.check(vchannel)
                     begun = await self._txns.begin(request)  # the list may be another one afterwards
                     self._answers.begun.append(begun)
                 case "commit_txn":
                     for vchannel in self._names_in(request):
-                        self._places.check_existing(vchannel)
+                        await self._places.check_existing(vchannel)
                     self._settle_later(request.request_id, await self._txns.commit(request))
                 case "withdraw":
                     await self._withdrawals.withdraw(request.withdrawn_ids)
@@ -469,10 +476,12 @@ class ProduceStream:
             self._refusal = error
         return self._refusal
 
+    def _is_here(self, vchannel: str) -> bool:
+        """Returns whether a vchannel was used on this pchannel before, so that there is nothing to check."""
+        route = self._node.routes.actors.get(vchannel)
+        return route is not None and route.pchannel is self._pchannel
+
     def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
-        route = self._node.routes.actors.get(message.vchannel)
-        if route is None or route.pchannel is not self._pchannel:
-            self._places.check(message.vchannel)
         if key is None:
             return self._appends.append(message, barrier)
         return self._appends.append_keyed(message, barrier, key)
