@@ -397,17 +397,18 @@ async def test_read_only(data: str) -> None:
         assert await reader.describe_channels() == described(late, OTHER)
 
 
+@pytest.mark.parametrize("call", ["destroy_channels", "drop_vchannel"])
 async def test_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+    log: WALAccesser, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is being removed already: the actor has to end too."""
-    names = await log.create_channels(OWNER, 3)
+    names = await log.create_channels(OWNER, 3 if call == "destroy_channels" else 1)
     group = next(iter(local(log).node.pchannels.values())).actor_group
     monkeypatch.setattr(group, "_inbox_max", 2)
     appends = [log.append_nowait(Message(names[0], b"%d" % number)) for number in range(2)]
     with pytest.raises(WouldBlockError):
         log.append_nowait(Message(names[0], b"one too many"))
-    await log.destroy_channels(names)
+    await (log.destroy_channels(names) if call == "destroy_channels" else log.drop_vchannel(names[0]))
     assert all(append.result().message_id for append in appends)
     assert await log.vchannels() == []
     for name in names:
