@@ -78,7 +78,7 @@ async def test_pchannel_is_closed_and_opened_by_itself(location: str) -> None:
         assert await payloads(log, MOVED) == await payloads(log, STAYING) == [b"one", b"two"]
 
 
-async def test_what_was_accepted_is_written_before_the_end() -> None:
+async def test_accepted_appends_are_written_before_the_end() -> None:
     async with opened() as log:
         await append(log, MOVED, b"0")
         futures = [log.appends.append(Message(MOVED, b"%d" % number), 0) for number in range(1, 100)]

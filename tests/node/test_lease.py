@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 
 from tests.node.servers import connected
-from wal import Message, TimeTickMessage, open_wal
+from tests.node.test_consume_frames import Feed
+from wal import ImmutableMessage, Message
 from wal.errors import SessionLostError
 from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.consume import MessageFeed
+from wal.node.frame_feed import FrameFeed
 from wal.node.hosted import Hosted
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
-from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.methods import GET_MOMENT
+from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
+from wal.rpc.api.pchannel_pb2 import PChannelInfo, Position
+from wal.rpc.connection import Connection
+from wal.rpc.headers import consumer_header
+from wal.rpc.methods import CONSUME, GET_MOMENT, READ_FRAMES
 from wal.settings import Settings
+
+P0: Final = PChannelInfo(name="p0")
 
 
 class Switch:
@@ -76,6 +84,8 @@ async def test_promised_tick_stands_still() -> None:
         assert isinstance(pchannel.tail.failure, SessionLostError)
         with pytest.raises(SessionLostError):
             await log.latest_tick("orders")
+        with pytest.raises(SessionLostError):
+            await log.last_event("orders")
 
 
 async def test_message_that_was_read_is_not_delivered() -> None:
@@ -99,41 +109,77 @@ async def test_lost_pchannel_is_not_found() -> None:
             hosted.find(wanted)
 
 
+@contextlib.asynccontextmanager
+async def connected_to(log: LocalLog) -> AsyncIterator[Connection]:
+    """Serves the log, with two frames in it, and connects to the server."""
+    for payload in (b"one", b"two"):
+        await appended(log, payload)
+    server = await LogServer.start(log, Access(listen="127.0.0.1:0"))
+    try:
+        async with connected(server.address) as connection:
+            yield connection
+    finally:
+        await server.close(drain_s=0)
+
+
+def lose_after(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, lease: Switch) -> None:
+    """Takes the lease away at the end of a step: the answer is there, and has not left."""
+    work = getattr(owner, step)
+
+    async def last(*given: Any, **named: Any) -> Any:
+        answer = await work(*given, **named)
+        lease.alive = False
+        return answer
+
+    monkeypatch.setattr(owner, step, last)
+
+
 async def test_server_answers_no_call() -> None:
-    async with leased() as (log, lease):
-        server = await LogServer.start(log, Access(listen="127.0.0.1:0"))
-        try:
-            async with connected(server.address) as connection:
-                request = pchannel_calls_pb2.PChannelRequest(pchannel=PChannelInfo(name="p0"))
-                assert (await connection.read(GET_MOMENT, request, "asking")).tail.durable_end
-                lease.alive = False
-                with pytest.raises(SessionLostError):
-                    await connection.read(GET_MOMENT, request, "asking")
-        finally:
-            await server.close(drain_s=0)
+    async with leased() as (log, lease), connected_to(log) as connection:
+        request = pchannel_calls_pb2.PChannelRequest(pchannel=P0)
+        assert (await connection.read(GET_MOMENT, request, "asking")).tail.durable_end
+        lease.alive = False
+        with pytest.raises(SessionLostError):
+            await connection.read(GET_MOMENT, request, "asking")
 
 
-async def test_follower_over_the_network_gets_nothing_more() -> None:
-    async with leased() as (log, lease):
-        server = await LogServer.start(log, Access(listen="127.0.0.1:0"))
-        try:
-            async with open_wal(f"wal://{server.address}", read_only=True) as reader:
-                await appended(log, b"one")
-                async with reader.read("orders", include_time_ticks=True) as scanner:
-                    messages = aiter(scanner)
-                    while isinstance(message := await anext(messages), TimeTickMessage):
-                        pass
-                    assert message.payload == b"one"
-                    lease.alive = False
-                    future = log.appends.append(Message("orders", b"two"), 0)
-                    assert future is not None
-                    with pytest.raises(SessionLostError):
-                        await future
-                    delivered: list[bytes] = []
-                    with contextlib.suppress(TimeoutError, SessionLostError):
-                        async with asyncio.timeout(1):
-                            async for message in messages:
-                                delivered += [] if isinstance(message, TimeTickMessage) else [message.payload]
-                    assert delivered == []
-        finally:
-            await server.close(drain_s=0)
+async def test_moment_that_was_looked_up_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leased() as (log, lease), connected_to(log) as connection:
+        lose_after(monkeypatch, log.node.pchannels["p0"].log, "read", lease)
+        with pytest.raises(SessionLostError):
+            await connection.read(GET_MOMENT, pchannel_calls_pb2.PChannelRequest(pchannel=P0), "asking")
+
+
+async def test_page_that_was_read_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leased() as (log, lease), connected_to(log) as connection:
+        lose_after(monkeypatch, log.node.pchannels["p0"].log, "read", lease)
+        pages = connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pchannel=P0), "reading")
+        with pytest.raises(SessionLostError):
+            await anext(pages)
+
+
+@pytest.mark.parametrize("page_bytes", [1, 1 << 20], ids=["first of several", "only one"])
+async def test_page_of_a_feed_does_not_leave(page_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leased() as (log, lease), connected_to(log) as connection:
+        lose_after(monkeypatch, FrameFeed, "_page", lease)
+        feed = await Feed.open(connection, info=P0, start=Position(), page_bytes=page_bytes)
+        with pytest.raises(SessionLostError):
+            await feed.update()
+        assert feed.pages == []
+
+
+async def test_message_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = MessageFeed._send_message
+
+    async def last(feed: MessageFeed, message: ImmutableMessage) -> None:
+        lease.alive = False
+        await send(feed, message)
+
+    async with leased() as (log, lease), connected_to(log) as connection:
+        monkeypatch.setattr(MessageFeed, "_send_message", last)
+        policy = streaming_pb2.DeliverPolicy(all=Empty())
+        created = streaming_pb2.CreateConsumerRequest(pchannel=P0, deliver_policy=policy)
+        stream = await connection.stream(CONSUME, "consuming", headers=[consumer_header(created)])
+        assert (await stream.read()).HasField("create")
+        with pytest.raises(SessionLostError):
+            await stream.read()

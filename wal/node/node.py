@@ -158,6 +158,7 @@ class StreamingNode:
         """Returns the id of the vchannel's last durable event, or None."""
         info = self.routes.known.records.get(vchannel)
         (pchannel, *_) = self._pchannels_of(vchannel)
+        pchannel.check_lease()
         return None if info is None else pchannel.last_event((info.name, info.incarnation))
 
     def _pchannels_of(self, vchannel: str) -> list[PChannel]:
