@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +156,33 @@ async def test_vchannel_of_a_pchannel_that_is_away_is_not_created(location: str)
         await append(log, MOVED, b"one")
         assert [info.name for info in log.coordinator.vchannels.durable()] == [MOVED], "it was saved before its frame"
         assert await payloads(log, MOVED) == [b"one"]
+
+
+async def test_retention_follows_a_pchannel_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(pchannels=2, segment_bytes=1 << 20, retention_bytes=2 << 20)
+    log = LocalLog(parse_location(str(tmp_path)), settings)
+    await log.open()
+    try:
+        store, prepared = log.node.cursors.store, list[set[str]]()
+        begin = store.begin
+
+        async def noted(pchannels: Iterable[str]) -> None:
+            prepared.append(set(pchannels))
+            await begin(prepared[-1])
+
+        monkeypatch.setattr(store, "begin", noted)
+        await log.node.hosting.close_one("p0", term(log))
+        await reopened(log)
+        assert prepared == [{"p0", "p1"}], "its truncations can be marked"
+        back = log.node.pchannels["p0"].log
+        assert back.earliest[0] < 1 << 20
+        for _ in range(64):
+            await append(log, MOVED, bytes(1 << 16))
+        async with asyncio.timeout(30):
+            while back.earliest[0] < 1 << 20:
+                await asyncio.sleep(0.01)
+    finally:
+        await log.close()
 
 
 async def test_failed_opening_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:

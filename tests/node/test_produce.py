@@ -294,7 +294,7 @@ async def test_vchannel_of_another_pchannel_is_refused() -> None:
 
 
 async def test_name_is_looked_up_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a node knows of vchannels may lag behind the coordinator's half."""
+    """What a node knows of vchannels may be older than the coordinator's records."""
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         info = await assigned(connection, 0)
         other = next(name for name in served.log.node.pchannels if name != info.name)
