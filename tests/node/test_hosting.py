@@ -185,6 +185,35 @@ async def test_retention_follows_a_pchannel_that_comes_back(tmp_path: Path, monk
         await log.close()
 
 
+async def test_truncation_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as log:
+        for payload in (b"one", b"two"):
+            await append(log, MOVED, payload)
+        last, stored = await log.last_event(MOVED), log.node.pchannels["p0"].log
+        assert last is not None
+        truncate, begun, go_on = stored.truncate, asyncio.Event(), asyncio.Event()
+        events: list[str] = []
+
+        async def slow(position: int, index: int) -> None:
+            begun.set()
+            await go_on.wait()
+            await truncate(position, index)
+            events.append("truncated")
+
+        monkeypatch.setattr(stored, "truncate", slow)
+        truncating = asyncio.ensure_future(log.truncate(last))
+        await begun.wait()
+        closing = asyncio.ensure_future(log.node.hosting.close_one("p0", term(log)))
+        closing.add_done_callback(lambda _: events.append("closed"))
+        while "p0" in log.node.pchannels:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(truncating, closing)
+        assert events == ["truncated", "closed"]
+
+
 async def test_failed_opening_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as log:
         await append(log, MOVED, b"one")

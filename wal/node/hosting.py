@@ -81,7 +81,7 @@ class Hosting:
         self._places: dict[str, _Place] = {}
         self.on_opened: Callable[[PChannel], Awaitable[None]] | None = None
         """Called with each pchannel that was opened, before it is among `pchannels`."""
-        self.on_closing: Callable[[PChannel, Callable[[], WALError]], object] = lambda pchannel, closed: None
+        self.on_closing: Callable[[PChannel, Callable[[], WALError]], Awaitable[None]] | None = None
         """Called with each pchannel that is closed by itself, once it is not in `pchannels` any more, and with the reason for callers."""
         self._ticks = system.spawn(_TickKeeper(oracle), name="ticks")
         self._timer: Timer | None = None
@@ -139,7 +139,8 @@ class Hosting:
         tick = 0
         try:
             if pchannel is not None:
-                self.on_closing(pchannel, partial(_moved, name))
+                if self.on_closing is not None:
+                    await self.on_closing(pchannel, partial(_moved, name))
                 await pchannel.drain()
                 fault = pchannel.fault
                 if pchannel.checkpointer is not None:

@@ -85,7 +85,7 @@ class StreamingNode:
             is_live=lambda name: self.routes.incarnation(name[0]) == name[1],
             lease=lease,
         )
-        self.hosting.on_closing = self.routes.close
+        self.hosting.on_closing = self._closing
 
     async def open_all(self, raising: Iterable[Awaitable[PChannelMeta]]) -> dict[str, int]:
         """Opens pchannels side by side, each in the term of its record, once that is raised.
@@ -123,6 +123,11 @@ class StreamingNode:
         self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock)
         self.hosting.on_opened = self._opened
         await self.retention.start()
+
+    async def _closing(self, pchannel: PChannel, closed: Callable[[], WALError]) -> None:
+        """Refuses what comes for a pchannel that is being closed by itself, and waits for a truncation of it that is under way."""
+        self.routes.close(pchannel, closed)
+        await self.retention.settled()
 
     async def _opened(self, pchannel: PChannel) -> None:
         """Includes a pchannel that has come in what is truncated here; one that has gone is not among `pchannels` any more."""

@@ -95,6 +95,11 @@ class RetentionKeeper:
         if self._under_way:
             await asyncio.wait(list(self._under_way))
 
+    async def settled(self) -> None:
+        """Returns when no truncation is under way that had begun before: a pchannel that has gone by then is not truncated any more."""
+        async with self._lock:
+            pass
+
     async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         """Does the work that is due. Never raises for a failure: it logs a warning, and the next turn retries."""
         await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
