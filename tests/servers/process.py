@@ -72,6 +72,11 @@ class ServerProcess:
                 raise RuntimeError(f"{self.name} did not answer within {self._ready_timeout_s} s; {self._log_tail()}")
             time.sleep(POLL_S)
 
+    def check(self) -> None:
+        """RuntimeError with the end of its log when the server runs no more or does not answer."""
+        if not (self.running and self._is_ready()):
+            raise RuntimeError(f"{self.name} does not answer; {self._log_tail()}")
+
     def kill(self) -> None:
         """Kills the server (kill -9), and waits for its end. Idempotent."""
         if self._child is not None:

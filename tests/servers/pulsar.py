@@ -44,9 +44,8 @@ ADDRESS_VARIABLE: Final = "WAL_TEST_PULSAR"
 ADMIN_VARIABLE: Final = "WAL_TEST_PULSAR_ADMIN"
 """`http://host:port` of its admin REST."""
 _INSTALL_TIMEOUT_S: Final = 900
-_STARTS: Final = 5
-_REGISTRATIONS_MAX: Final = 10
-"""A start removes one or two registrations of its bookie; without end it is some hundred until the broker answers."""
+_REGISTRATIONS: Final = b"/ledgers/available/"
+"""The keys below which a bookie registers itself; they should end with its process."""
 _OPENED_PACKAGES: Final = (
     "java.base/java.nio",
     "java.base/jdk.internal.misc",
@@ -104,6 +103,7 @@ class PulsarServer(ServerProcess):
         if secured:
             configuration |= self._secure(tls)
         configuration |= options or {}
+        self._metadata = self.folder / "meta"
         conf = self.folder / "standalone.conf"
         conf.write_text("".join(f"{name}={value}\n" for name, value in configuration.items()))
         log4j = self.folder / "log4j2.properties"
@@ -112,7 +112,7 @@ class PulsarServer(ServerProcess):
             "java", "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:+UseSerialGC", *([] if tuned else
             ["-XX:TieredStopAtLevel=1"]), *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             "-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j.configurationFile=file:{log4j}", "-cp", f"{find_pulsar()}/lib/*",
-            "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(conf), "--metadata-dir", str(self.folder / "meta"),
+            "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(conf), "--metadata-dir", str(self._metadata),
             "--bookkeeper-dir", str(self.folder / "bk"), "--bookkeeper-port", str(bookie), "--no-functions-worker",
             "--no-stream-storage",
         ]  # fmt: skip
@@ -131,21 +131,13 @@ class PulsarServer(ServerProcess):
     def start(self) -> None:
         """Starts the server and waits until it answers, as for any server.
 
-        After a kill -9 Pulsar 4.0 finds the old registration of its bookie and replaces it. On a busy machine it may hear of that only
-        when the new one is there; then it replaces this one too, and so on for ever, while it answers and has no bookie. It is started
-        again then.
+        After a kill -9 its bookie is still registered in the metadata. Pulsar 4.0 would replace that registration, and on a busy machine
+        it hears of the removal only when its own one is there; then it replaces this one too, and so on for ever, while it answers and
+        has no bookie. So what is registered is removed before.
         """
-        for _ in range(_STARTS):
-            size = self.log.stat().st_size if self.log.exists() else 0
-            super().start()
-            with self.log.open("rb") as log:
-                log.seek(size)
-                if log.read().count(b"Deleted path: /ledgers/available") < _REGISTRATIONS_MAX:
-                    return
-            self.kill()
-        raise RuntimeError(
-            f"pulsar renewed the registration of its bookie without end, {_STARTS} times; {self._log_tail()}"
-        )
+        if self._metadata.exists():
+            _remove_keys(self._metadata, _REGISTRATIONS)
+        super().start()
 
     def close(self) -> None:
         """Kills the server and removes its directory, unless the caller gave one."""
@@ -229,6 +221,17 @@ def admin_request(
         return error.code, error.read()
     except OSError:
         return 0, b""
+
+
+def _remove_keys(database: Path, prefix: bytes) -> None:
+    """Removes the keys with this prefix from a RocksDB that no process has open."""
+    from rocksdict import Options, Rdict
+
+    with Rdict(str(database), Options(raw_mode=True)) as opened:
+        for key in list(opened.keys(from_key=prefix)):
+            if not key.startswith(prefix):
+                break
+            del opened[key]
 
 
 def _copy_jars(folder: Path) -> None:

@@ -44,10 +44,11 @@ _numbers: Final = itertools.count()
 
 @pytest.fixture(scope="session")
 def pulsar_process() -> Iterator[PulsarServer]:
-    """Yields a server that belongs to the session, which a test may kill and restart."""
+    """Yields a server that belongs to the session, which a test may kill and restart; the end of its log is told if it answers no more."""
     require(find_pulsar)
     with PulsarServer(options=SMALL_LEDGERS | PARTS_ACKNOWLEDGED, secured=True) as server:
         yield server
+        server.check()
 
 
 @pytest.fixture(scope="session")
