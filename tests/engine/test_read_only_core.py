@@ -9,11 +9,12 @@ import pytest
 from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, StorageError
-from wal.message import FORM_JOURNAL
+from wal.message import FORM_JOURNAL, Lineage, Origin
 from wal.read.cursors.in_kv import MemoryCursors
 from wal.read.read_only import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
-from wal.storage.base import FramePage, LogSnapshot, ReadOnlyPChannelLog
+from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog
 
 INCARNATION = 7
 
@@ -31,7 +32,7 @@ class EmptyLog(ReadOnlyPChannelLog):
         self.closed = False
 
     def refresh(self) -> LogSnapshot:
-        return LogSnapshot(1, 0, (0, 0), 0, False, None)
+        return LogSnapshot(Origin(self.pchannel, INCARNATION, 0), Lineage(INCARNATION), 1, 0, (0, 0), 0, False, None)
 
     reach = refresh
 

@@ -19,7 +19,7 @@ from wal.read.cursors.files import CursorFiles
 from wal.rocksmq import RocksMQSettings
 from wal.rocksmq.store import Store
 from wal.spark.batch_reader import take_snapshot
-from wal.spark.journal_frames import JournalSource
+from wal.spark.frame_source import LogSource
 from wal.spark.sink.folder import SinkFolder, make_directory
 from wal.spark.sink.locks import PublishingLock
 
@@ -156,7 +156,7 @@ async def read_everything(line: Line, directory: str) -> None:
     with bridge.iterate(directory, "orders", follow=False) as messages:
         line.tell([message.payload[:5] for message in messages])
     line.tell(sum(batch.num_rows for batch in bridge.record_batches(directory, "orders", follow=False)))
-    frames = JournalSource(directory).open()
+    frames = LogSource(directory).open()
     snapshot = take_snapshot(frames, time_tick=None, timeout_s=5)
     (end,) = snapshot.ends.values()
     line.tell(sum(len(page.frames) for page in frames.pages("p0", 0, end[0], None, MIB)))

@@ -21,7 +21,6 @@ from wal.errors import (
 from wal.frame import RunKind
 from wal.message import AppendResult, LogPosition, Message
 from wal.network import Method
-from wal.node import frame_calls as frame_search
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -32,10 +31,12 @@ from wal.rpc.positions import (
     event_from_proto,
     event_to_proto,
     identity_from_proto,
+    lineage_from_proto,
     position_from_proto,
     position_to_proto,
 )
 from wal.rpc.reports import tail_from_proto
+from wal.storage import search
 from wal.storage.base import FramePage, StoredFrame
 from wal.write.pchannel import PChannel
 
@@ -181,9 +182,14 @@ async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Appe
         moment = await ask(served, GET_MOMENT, proto.PChannelRequest(pchannel=info(served)))
         assert identity_from_proto(moment.log) == pchannel.origin()
         assert (moment.log.pchannel.term, moment.closed) == (pchannel.log.term, False)
-        snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term)
+        snapshot = tail_from_proto(
+            moment.tail,
+            identity_from_proto(moment.log),
+            lineage_from_proto(moment.log),
+            term=moment.log.pchannel.term,
+        )
         assert (snapshot.durable_end, snapshot.newest) == (pchannel.tail.durable_end, pchannel.tail.newest)
-        assert (snapshot.earliest, last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
+        assert (snapshot.earliest, snapshot.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
         newest = max(results, key=lambda result: result.time_tick)
         assert moment.newest_time_tick == newest.time_tick <= snapshot.promised_tick <= pchannel.promised.tick
     await served.log.truncate(newest.message_id)
@@ -195,7 +201,7 @@ async def test_empty_log_has_a_moment_too(served: Serving, connection: Connectio
     moment = await connection.read(GET_MOMENT, proto.PChannelRequest(pchannel=info(served)), "asking")
     assert moment.newest_time_tick == 0
     end = only(served).tail.durable_end
-    assert tail_from_proto(moment.tail, term=1)[0].durable_end == end
+    assert position_from_proto(moment.tail.durable_end) == end
     answer = await connection.read(WEIGH_FRAMES, proto.WeighFramesRequest(**extent(served, end, end)), "asking")
     assert not answer.weights
     found = await connection.read(FIND_TICK, proto.FindTickRequest(**extent(served, 0, end), time_tick=5), "asking")
@@ -262,7 +268,7 @@ async def test_frames_are_weighed_up_to_a_limit(
         < sum(weight.bytes for weight in limited.weights)
     )
     # A call that has read enough answers with what it has, and the next one goes on.
-    monkeypatch.setattr(frame_search, "_PAGES_MAX", 1)
+    monkeypatch.setattr(search, "PAGES_MAX", 1)
     found: list[proto.FrameWeight] = []
     start = 0
     while start < end:

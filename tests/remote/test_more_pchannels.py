@@ -16,9 +16,8 @@ from wal.channels.vchannels import place
 from wal.client.directory import RemoteDirectory
 from wal.client.producer import Producer
 from wal.errors import UnknownError
-from wal.location import parse_location
 from wal.message import AppendResult
-from wal.spark.server_frames import ServerSource
+from wal.spark.frame_source import LogSource
 
 NAMES = [f"v{number}" for number in range(8)]
 
@@ -100,9 +99,7 @@ async def test_blocking_reader_moves_to_new_pchannel(log: WALAccesser, grown: Gr
 
 
 async def test_spark_source_uses_new_pchannels(log: WALAccesser, grown: Grown) -> None:
-    servers = parse_location(f"wal://{grown.address}").servers
-    assert servers is not None
-    frames = await asyncio.to_thread(ServerSource(servers).open)
+    frames = await asyncio.to_thread(LogSource(f"wal://{grown.address}").open)
     try:
         assert list(frames.pchannels()) == ["p0"]
         await grown.grow()

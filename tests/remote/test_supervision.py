@@ -128,7 +128,7 @@ class Defect(Exception):
 TASKS: Final[dict[str, tuple[type[Any], str]]] = {
     "assignments": (Nodes, "_take"),
     "vchannels": (ShownVChannels, "replace"),
-    "follow": (RemotePChannel, "_show"),
+    "follow": (RemotePChannel, "show_snapshot"),
 }
 """A method that each task which follows a server calls when its stream begins."""
 

@@ -24,8 +24,8 @@ from wal.message import AppendResult, LogPosition, MessageID
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import ReadLoop
 from wal.read.pchannel import ReadablePChannel
-from wal.read.truncated import PageRequest
 from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.search import PageRequest
 
 OLD, LOST, NEW = 20, 40, 60
 """How many messages the copy has, how many more were lost with it, and how many the restored log gets."""

@@ -20,6 +20,7 @@ from wal.message import (
     FORM_JOURNAL,
     FORM_PULSAR,
     AppendResult,
+    Lineage,
     MessageID,
     MessageType,
     Origin,
@@ -281,10 +282,24 @@ def test_retention(retention: PChannelRetention) -> None:
     assert reports.retention_from_proto(through(reports.retention_to_proto(retention))) == retention
 
 
-@given(st.builds(LogSnapshot, u63, frames, events, u64, st.booleans(), st.none() | events), st.none() | events)
-def test_tails(snapshot: LogSnapshot, last_truncated: tuple[int, int] | None) -> None:
-    message = through(reports.tail_to_proto(snapshot, last_truncated=last_truncated))
-    assert reports.tail_from_proto(message, term=snapshot.term, closed=snapshot.closed) == (snapshot, last_truncated)
+@given(
+    st.builds(
+        LogSnapshot,
+        st.builds(Origin, names, u63, frames),
+        st.builds(Lineage, u63),
+        u63,
+        frames,
+        events,
+        u64,
+        st.booleans(),
+        st.none() | events,
+        st.none() | events,
+    )
+)
+def test_tails(snapshot: LogSnapshot) -> None:
+    message = through(reports.tail_to_proto(snapshot))
+    origin, lineage = snapshot.origin, snapshot.lineage
+    assert reports.tail_from_proto(message, origin, lineage, term=snapshot.term, closed=snapshot.closed) == snapshot
 
 
 OF_THE_PROCESS = {

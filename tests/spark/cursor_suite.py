@@ -14,11 +14,11 @@ from wal import Message
 from wal.bridge import BlockingWAL
 from wal.errors import InvalidArgumentError
 from wal.spark.foreach.query_cursor import QueryCursor
+from wal.spark.frame_source import source_of
 from wal.spark.lag_report import QueryLag, lag
 from wal.spark.location import SparkLocation
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
-from wal.spark.sources import source_of
 
 __all__ = ["CursorSuite"]
 
@@ -96,7 +96,7 @@ def wait_for_vchannels(place: Place, names: set[str]) -> None:
     logs = source_of(SparkLocation.named(None, place.options)).open()
     try:
         deadline = time.monotonic() + 20
-        while not names <= set(logs.vchannels().names()):
+        while not names <= set(logs.vchannels().records):
             assert time.monotonic() < deadline, f"no source knows {names} after 20 s"
             time.sleep(0.01)
     finally:

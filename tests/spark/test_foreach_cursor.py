@@ -15,7 +15,7 @@ from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.spark import foreach_batch
 from wal.spark.foreach.query_cursor import VCHANNELS_MAX, QueryCursor
-from wal.spark.journal_frames import JournalSource
+from wal.spark.frame_source import LogSource
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
 
@@ -24,7 +24,7 @@ async def save(directory: Path, *ends: StreamOffset, pattern: str | None = None,
     """Saves as a query does: outside of any event loop, perhaps in another process."""
 
     def save_there() -> None:
-        cursor = pickle.dumps(QueryCursor(JournalSource(str(directory)), name, ChannelChoice(pattern=pattern)))
+        cursor = pickle.dumps(QueryCursor(LogSource(str(directory)), name, ChannelChoice(pattern=pattern)))
         pickle.loads(cursor).save(ends)
 
     await asyncio.to_thread(save_there)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.planning import FrameWeight, ScannedFrames
+from wal.storage.base import FrameWeight
+from wal.storage.pulsar.read_only import ScannedFrames
 
 FRAMES = 40
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.planning import EventWeight, FrameWeight, Piece, cut, share_out, take
+from wal.spark.planning import EventWeight, Piece, cut, share_out, take
+from wal.storage.base import FrameWeight
 
 limits = st.none() | st.integers(1, 60)
 

@@ -14,7 +14,7 @@ from tests.spark.sink_tasks import Sink, held
 from tests.spark.writer import Writer, make_vchannels
 from wal import Message, bridge
 from wal.errors import InvalidArgumentError, LockedError
-from wal.spark.journal_frames import JournalSource
+from wal.spark.frame_source import LogSource
 from wal.spark.options import SourceOptions
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import check_journal
@@ -72,7 +72,7 @@ def test_dead_writer_is_not_taken_for_the_process_that_has_its_pid(data_dir: Pat
     """A writer's lock goes with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
     make_vchannels(data_dir)
     with Writer(data_dir, pause_s=0) as writer:
-        logs = JournalSource(str(data_dir)).open()
+        logs = LogSource(str(data_dir)).open()
         assert not logs.writer_is_gone()
         writer.kill()
     (data_dir / "LOCK").write_text(f"{os.getpid()}\n")

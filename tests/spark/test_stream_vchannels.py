@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.spark.offsets_of_logs import vchannels_of
 from tests.spark.queries import Row, StreamQuery, batch
 from wal import Message, bridge
+from wal.channels.vchannel_map import VChannelView
 from wal.errors import ChannelNotExistError
-from wal.spark import journal_frames
 from wal.spark.edges import DataLossWarning
 from wal.spark.foreach.query_cursor import QueryCursor
-from wal.spark.frame_source import FrameLogs, ReadableVChannels
-from wal.spark.journal_frames import JournalFrames, JournalSource
+from wal.spark.frame_source import FrameLogs, LogSource
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
+from wal.storage.journal import read_only
 
 
 def known(data: Path, *names: str, life: int = 1) -> None:
@@ -64,16 +64,16 @@ class Lagging:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lags = False
-        before: ReadableVChannels | None = None
-        look = JournalFrames.vchannels
+        before: VChannelView | None = None
+        look = FrameLogs.vchannels
 
-        def vchannels(logs: JournalFrames) -> ReadableVChannels:
+        def vchannels(logs: FrameLogs) -> VChannelView:
             nonlocal before
             if not self.lags or before is None:
                 before = look(logs)
             return before
 
-        monkeypatch.setattr(JournalFrames, "vchannels", vchannels)
+        monkeypatch.setattr(FrameLogs, "vchannels", vchannels)
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -134,16 +134,16 @@ def test_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypa
 
 
 def test_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_frames, "_MATCHED_MAX", 2)
+    monkeypatch.setattr(read_only, "_MATCHED_MAX", 2)
     with bridge.blocking(data_dir, segment_bytes=1 << 20) as log:
         for _ in range(10):
             log.append_bulk([Message("a", b"x" * 1000)] * 500)
     assert len(batch(data_dir, vchannelsPattern="a.*")) == 5000
-    logs = JournalSource(str(data_dir)).open()
+    logs = LogSource(str(data_dir)).open()
     try:
         names = logs.names("p0", 0, logs.moment("p0").durable_end, ChannelChoice(pattern="a.*"))
         assert names == frozenset(("a",))
-        assert len(logs._matched) == 2
+        assert len(cast(read_only.ReadOnlyJournalLog, logs._log("p0"))._matched) == 2
     finally:
         logs.close()
 
@@ -174,7 +174,7 @@ def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: 
         other = StreamQuery(data_dir, startingOffsets="earliest")
         one.run()
         other.run()
-        QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice()).save(ends_of(one, other))
+        QueryCursor(LogSource(str(data_dir)), "both", ChannelChoice()).save(ends_of(one, other))
         assert {cursor.vchannels for cursor in log.cursors()} == {("a",), ("b",)}
 
 
@@ -198,7 +198,7 @@ def test_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Pat
         other.start()
         assert texts(one.step()) == ["2", "3"]
         assert texts(other.step()) == ["2"]
-        cursor = QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice())
+        cursor = QueryCursor(LogSource(str(data_dir)), "both", ChannelChoice())
         cursor.save(ends_of(one, other))
         assert cursors(data_dir).keys() == {("a",)}
         other.run()

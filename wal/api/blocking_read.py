@@ -29,7 +29,8 @@ from wal.read.read_only import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.read.truncated import overtaken, start_truncated
 from wal.settings import Settings
-from wal.storage.base import LogSnapshot, ReadOnlyPChannelLog
+from wal.storage.base import LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog
 from wal.ticks import check_wait
 
 __all__ = ["BlockingRead"]

@@ -55,8 +55,10 @@ async def make_engine(
     return LocalLog(location, settings, create=create)
 
 
-def make_source(location: Location, settings: Settings, *, wait_s: float) -> ReadOnlySource:
+def make_source(location: Location, settings: Settings, *, wait_s: float, follow: bool = True) -> ReadOnlySource:
     """Returns the source that reads the log at this location in the caller's thread, not opened yet.
+
+    With `follow=False` servers push nothing to it: a log on the network is what its last `reach` found.
 
     Opening a log on the network waits at least `wait_s` for a server. Raises InvalidArgumentError for a location that only its own writer
     process can read.
@@ -64,7 +66,7 @@ def make_source(location: Location, settings: Settings, *, wait_s: float) -> Rea
     if location.servers is not None:
         from wal.client.blocking import BlockingSource
 
-        return BlockingSource(location.servers, settings, wait_s=wait_s)
+        return BlockingSource(location.servers, settings, wait_s=wait_s, follow=follow)
     from wal.read.sources import source_of
 
     return source_of(location, settings)

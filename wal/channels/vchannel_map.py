@@ -177,6 +177,15 @@ class VChannelView(msgspec.Struct, frozen=True):
     records: Mapping[str, VChannelInfo]
     maps: Mapping[str, VChannelMap]
 
+    def current(self, name: str) -> int | None:
+        """Returns the current incarnation of this vchannel, or None if the vchannel is unknown."""
+        info = self.records.get(name)
+        return None if info is None else info.incarnation
+
+    def on(self, pchannel: str) -> dict[str, int]:
+        """Returns the vchannels of this pchannel that are known to exist, with their incarnations."""
+        return {name: info.incarnation for name, info in self.records.items() if info.pchannel == pchannel}
+
     def floor(self, pchannel: str) -> int:
         """Returns the smallest incarnation that an unknown vchannel of this pchannel can have."""
         known = self.maps.get(pchannel)

@@ -23,6 +23,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,16 +36,39 @@ from wal.client.remote_log import MOVED
 from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError
 from wal.location import ServerLocation
 from wal.loop_thread import LoopThread
-from wal.message import Lineage
+from wal.message import FORM_JOURNAL, Lineage, LogPosition
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.store import SavedCursors
+from wal.read.read_only import ReadOnlySource
+from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.api import pchannel_pb2
-from wal.rpc.methods import LIST_CURSORS, LOAD_CURSOR, SAVE_CURSOR
-from wal.rpc.positions import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
+from wal.rpc.methods import (
+    COUNT_BYTES,
+    FIND_EVENT_BELOW,
+    FIND_TICK,
+    GET_MOMENT,
+    LIST_CURSORS,
+    LIST_VCHANNELS,
+    LOAD_CURSOR,
+    SAVE_CURSOR,
+    WEIGH_FRAMES,
+)
+from wal.rpc.positions import (
+    cursor_from_proto,
+    cursor_to_proto,
+    event_from_proto,
+    event_to_proto,
+    info_from_proto,
+    key_to_proto,
+    position_from_proto,
+    position_to_proto,
+    vchannel_from_proto,
+)
 from wal.settings import Settings
-from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
+from wal.storage.search import Weighed
 
 __all__ = [
     "PATIENCE_S",
@@ -183,8 +207,8 @@ _Read = tuple[int, int, frozenset[str] | None, int]
 """The start of a page, the end of the read, its vchannels, and the bytes of a page."""
 
 
-class BlockingLog:
-    """See `ReadOnlyPChannelLog`."""
+class BlockingLog(ReadOnlyPChannelLog):
+    """See `ReadOnlyPChannelLog`. The server searches; without `follow`, `refresh` returns what the last `reach` found."""
 
     refresh_waits: bool = True
 
@@ -248,8 +272,64 @@ class BlockingLog:
                     self._ahead = following, self._fetch(following)
         return page
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
+    def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
+        if names is not None or self._found.log.form == FORM_JOURNAL:
+            return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
+        request = proto.ExtentRequest(
+            pchannel=_named(self.pchannel), start=position_to_proto(start[0]), end=position_to_proto(end)
+        )
+        return self._ask(COUNT_BYTES, request, "counting bytes").bytes
+
+    def position_after(self, tick: int, start: int, end: int) -> LogPosition:
+        request = proto.FindTickRequest(
+            pchannel=_named(self.pchannel), time_tick=tick, start=position_to_proto(start), end=position_to_proto(end)
+        )
+        return event_from_proto(self._ask(FIND_TICK, request, f"finding tick {tick}"))
+
+    def event_below(self, since: LogPosition, below: LogPosition) -> LogPosition | None:
+        if below[1]:
+            return super().event_below(since, below)
+        below = min(below, (self.reach().durable_end, 0))
+        if since >= below:
+            return None
+        request = proto.FindEventBelowRequest(
+            pchannel=_named(self.pchannel), since=event_to_proto(since), below=event_to_proto(below)
+        )
+        answer = self._ask(FIND_EVENT_BELOW, request, "finding an event")
+        return event_from_proto(answer.event) if answer.HasField("event") else None
+
+    def newest_tick(self) -> int:
+        request = proto.PChannelRequest(pchannel=_named(self.pchannel))
+        return self._ask(GET_MOMENT, request, "looking at the log").newest_time_tick
+
+    def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str] | None:
+        """Returns the vchannels of this choice, None if there are too many.
+
+        A vchannel is listed before its first frame is durable, so all with a frame below a durable end are listed now.
+        """
+        if isinstance(choice, frozenset):
+            return choice
+        answer = self._ask(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing the vchannels")
+        infos = map(vchannel_from_proto, answer.vchannels)
+        names = frozenset(info.name for info in infos if info.pchannel == self.pchannel and info.name in choice)
+        return names if len(names) <= _NAMES_MAX else None
+
+    def weigh(
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None
+    ) -> Weighed:
+        names = None if choice is None else self.names(start, end, choice)
+        request = proto.WeighFramesRequest(
+            pchannel=_named(self.pchannel),
+            start=position_to_proto(start),
+            end=position_to_proto(end),
+            names=None if names is None else frames_pb2.VChannelNames(names=sorted(names)),
+        )
+        if rows_max is not None:
+            request.rows_max = rows_max
+        if bytes_max is not None:
+            request.bytes_max = bytes_max
+        answer = self._ask(WEIGH_FRAMES, request, "weighing frames")
+        return Weighed([_weight(weight, end) for weight in answer.weights], position_from_proto(answer.next_position))
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._found.log.bytes_between(start, end)
@@ -270,6 +350,11 @@ class BlockingLog:
             owner=self,
         )
 
+    def _ask(self, method: Method[Any, _T], request: object, what: str) -> _T:
+        self._check_open()
+        connection = self._found.log.connection
+        return self._remote.call(lambda: connection().read(method, request, what), what, owner=self)
+
     async def _follow(self) -> None:
         self._found.follow()
 
@@ -278,6 +363,20 @@ class BlockingLog:
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
 
 
+def _weight(weight: proto.FrameWeight, end: int) -> FrameWeight:
+    return FrameWeight(
+        position_from_proto(weight.position),
+        # The smallest position of a frame after the last one may be above the end of the log, where blocks are aligned.
+        min(position_from_proto(weight.next_position), end),
+        weight.first_tick,
+        weight.promised_tick,
+        weight.rows,
+        weight.bytes,
+    )
+
+
+_NAMES_MAX: Final = 16_384
+"""If a pattern matches more vchannels than this, whole frames are fetched: the names alone would make requests of half a megabyte."""
 _AHEAD_BYTES_MIN: Final = 1 << 16
 """A read of smaller pages looks at single frames, so the following page is not fetched."""
 
@@ -336,18 +435,22 @@ def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
     return pchannel_pb2.PChannelInfo(name=pchannel)
 
 
-class BlockingSource:
-    """The log of these servers. See `ReadOnlySource`; opening it waits at least `wait_s` for a server."""
+class BlockingSource(ReadOnlySource):
+    """The log of these servers. See `ReadOnlySource`; opening it waits at least `wait_s` for a server.
+
+    With `follow=False` the servers push nothing: a log is what its last `reach` found.
+    """
 
     name: str
     form: int
     cursors: SavedCursors
 
-    def __init__(self, servers: ServerLocation, settings: Settings, *, wait_s: float) -> None:
+    def __init__(self, servers: ServerLocation, settings: Settings, *, wait_s: float, follow: bool = True) -> None:
         self.location: str = str(servers)
         self._servers = servers
         self._settings = settings
         self._wait_s = wait_s
+        self._follow = follow
         self._remote: BlockingRemote | None = None
         self._logs: dict[str, BlockingLog] = {}
         self._view = VChannelView({}, {})
@@ -371,15 +474,24 @@ class BlockingSource:
 
     def open_log(self, pchannel: str) -> BlockingLog:
         log = self._logs[pchannel] = BlockingLog(self._opened(), pchannel)
-        log.follow()
+        if self._follow:
+            log.follow()
         return log
 
     def vchannels(self) -> VChannelView:
         remote = self._opened()
         if remote.log.vchannels.version != self._viewed:
             self._viewed, records, floors = remote.call(self._known, "looking at the vchannels")
+            if new := {info.pchannel for info in records.values()} - set(remote.log.pchannels):
+                remote.call(partial(remote.log.use, new), "looking at new pchannels")
             self._view = remote.view(records, floors)
         return self._view
+
+    def has_writer(self) -> bool:
+        return True  # a server that answers has the log open for writing
+
+    def is_current(self) -> bool:
+        return self._remote is None or self._remote.log.supervision.failure is None
 
     def close(self) -> None:
         if self._remote is not None:

@@ -230,10 +230,9 @@ class RemoteLog:
             name = identity.pchannel.name
             if name in self.pchannels:
                 continue
+            origin, lineage = identity_from_proto(identity), lineage_from_proto(identity)
             log = RemoteReadableLog(
-                identity_from_proto(identity),
-                lineage_from_proto(identity),
-                LogSnapshot(identity.pchannel.term, 0, (0, 0), 0, False, None),
+                LogSnapshot(origin, lineage, identity.pchannel.term, 0, (0, 0), 0, False, None),
                 partial(self._node, name),
                 partial(self._nodes.report, name),
                 self.supervision.end,

@@ -20,6 +20,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, TypeVar
 
+import msgspec
+
 from wal.client.calls import Pauses, SharedCalls
 from wal.errors import (
     ChannelFencedError,
@@ -32,16 +34,17 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
+from wal.message import FORM_JOURNAL, MessageID, Origin
 from wal.read.options import ReadPosition
-from wal.read.truncated import PageRequest
+from wal.read.pchannel import ShownLog
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage
 from wal.rpc.methods import GET_MOMENT
 from wal.rpc.positions import identity_from_proto, lineage_from_proto, position_to_proto
 from wal.rpc.reports import tail_from_proto
-from wal.storage.base import FramePage, LogSnapshot, ReadableLog
+from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.search import PageRequest
 
 __all__ = [
     "LATER",
@@ -110,29 +113,25 @@ _Following = tuple[int, frozenset[str] | None, int, int | None]
 """The next read of a reader that reads on: the start, the vchannels, the size of a page, and the end of the read if it has one."""
 
 
-class RemoteReadableLog(ReadableLog):
-    """`connection` returns the connection to the server that has the pchannel; `origin` identifies the log.
+class RemoteReadableLog(ShownLog):
+    """`connection` returns the connection to the server that has the pchannel; `shown` is the log as its readers see it at first.
 
     `report` is called with each error that says that a server does not serve the pchannel now, `end` with the error of another log.
     """
 
     def __init__(
         self,
-        origin: Origin,
-        lineage: Lineage,
         shown: LogSnapshot,
         connection: Callable[[], Connection],
         report: Callable[[WALError], None],
         end: Callable[[WALError], None],
     ) -> None:
-        self.pchannel = origin.pchannel
-        self.incarnation = origin.incarnation
-        self.form: int = origin.form
-        self.origin: Origin = origin
-        self._lineage = lineage
+        self.origin: Origin = shown.origin
+        self.pchannel = self.origin.pchannel
+        self.incarnation = self.origin.incarnation
+        self.form: int = self.origin.form
         self.shown: LogSnapshot = shown
         """The log as its readers see it."""
-        self._last_truncated: LogPosition | None = None
         self.seen: ReadPosition | None = None
         """The newest event that this client has read or written, with its tick: what the log must still have after every reconnect."""
         self.losses: int = 0
@@ -151,15 +150,7 @@ class RemoteReadableLog(ReadableLog):
         """The pages that were sent early, by the read that takes them; the reader that was last served is last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._reads: SharedCalls[FramePage] = SharedCalls()
-        self._moments: SharedCalls[tuple[LogSnapshot, LogPosition | None]] = SharedCalls()
-
-    @property
-    def lineage(self) -> Lineage:
-        return self._lineage
-
-    @property
-    def durable_end(self) -> int:
-        return self.shown.durable_end
+        self._moments: SharedCalls[LogSnapshot] = SharedCalls()
 
     @property
     def earliest(self) -> tuple[int, int]:
@@ -167,16 +158,17 @@ class RemoteReadableLog(ReadableLog):
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
-        return self._last_truncated
+        return self.shown.last_truncated
 
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the bytes of log in [start, end); 0 on Pulsar, where positions do not count bytes."""
         return max(0, end - start) if self.form == FORM_JOURNAL else 0
 
-    def show(self, snapshot: LogSnapshot, last_truncated: LogPosition | None) -> None:
-        """Shows readers the log as it is in this snapshot."""
-        self.shown = snapshot
-        self._last_truncated = last_truncated or self._last_truncated
+    def show(self, snapshot: LogSnapshot) -> None:
+        """Shows readers the log as it is in this snapshot; what was truncated last stays known."""
+        if snapshot.last_truncated is None:
+            snapshot = msgspec.structs.replace(snapshot, last_truncated=self.shown.last_truncated)
+        super().show(snapshot)
 
     def check(self, log: pchannel_pb2.LogIdentity) -> None:
         """Ends the client, and raises FormatError, if the server has another log of this pchannel now. A server may name none."""
@@ -195,15 +187,19 @@ class RemoteReadableLog(ReadableLog):
             self._end_client(error)
             raise error
 
-    async def moment(self) -> tuple[LogSnapshot, LogPosition | None]:
-        """Returns the log as it is now, and its last truncated event if that is known."""
+    async def moment(self) -> LogSnapshot:
+        """Returns the log as it is now."""
         return await self._moments.join_next("moment", self._moment)
 
-    async def _moment(self) -> tuple[LogSnapshot, LogPosition | None]:
+    async def _moment(self) -> LogSnapshot:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
         moment = await self.connection().read(GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
         self.check(moment.log)
-        return tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
+        return self.snapshot(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
+
+    def snapshot(self, tail: pchannel_pb2.TailState, *, term: int, closed: bool = False) -> LogSnapshot:
+        """Returns the log as a server has just described it."""
+        return tail_from_proto(tail, self.origin, self.lineage, term=term, closed=closed)
 
     async def read(
         self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None

@@ -19,23 +19,21 @@ from wal.client.calls import Pauses
 from wal.client.remote_log import LATER, RemoteReadableLog
 from wal.client.supervision import Supervision
 from wal.errors import LogWentBackError, WALError
-from wal.message import LogPosition, MessageID
+from wal.message import LogPosition
 from wal.read.options import ReadPosition
-from wal.read.pchannel import PAGE_BYTES, PChannelStatistics, ReadablePChannel
-from wal.read.truncated import PageRequest
+from wal.read.pchannel import PAGE_BYTES, ShownPChannel
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
-from wal.rpc.reports import tail_from_proto
 from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.search import PageRequest
 
 __all__ = ["RemotePChannel"]
 
 ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
 Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
-_NONE: Final = (-1, -1)
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -46,7 +44,7 @@ class _Known(msgspec.Struct, frozen=True):
     losses: int
 
 
-class RemotePChannel(ReadablePChannel):
+class RemotePChannel(ShownPChannel):
     """A pchannel of an open log. `close` it with the error for its readers."""
 
     log: RemoteReadableLog
@@ -69,9 +67,9 @@ class RemotePChannel(ReadablePChannel):
     async def look(self) -> None:
         """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
         before = self._known()
-        snapshot, last_truncated = await self.log.moment()
+        snapshot = await self.log.moment()
         await self._check_back(before, snapshot)
-        self._show(snapshot, last_truncated)
+        self.show_snapshot(snapshot)
 
     def begin_stream(self) -> Callable[[Created], Awaitable[None]]:
         """Returns the check of a stream that is about to be opened: to be called with what the server answers, before the stream is used.
@@ -84,7 +82,7 @@ class RemotePChannel(ReadablePChannel):
         async def check(created: Created) -> None:
             self.log.check(created.log)
             if created.HasField("tail"):
-                snapshot, _ = tail_from_proto(created.tail, term=created.log.pchannel.term)
+                snapshot = self.log.snapshot(created.tail, term=created.log.pchannel.term)
                 await self._check_back(before, snapshot)
 
         return check
@@ -137,38 +135,12 @@ class RemotePChannel(ReadablePChannel):
         if tasks:
             await asyncio.wait(tasks)
 
-    def check_lease(self) -> None:
-        """Does nothing: the server asks before it sends."""
-
     def advance_for(self, tick: int) -> bool:
         """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""
         if tick > self._awaited_tick:
             self._awaited_tick = tick
             self._ask(tick)
         return False
-
-    async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, or None.
-
-        Everything shown to readers may have been truncated since: then it catches up and asks again.
-        """
-        while True:
-            await self.catch_up()
-            first = await super().first_event()
-            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
-                return first
-
-    def statistics(self) -> PChannelStatistics:
-        """Returns this client's counts of reading; `RemoteLog` adds those of its producer."""
-        return PChannelStatistics(
-            name=self.channel,
-            term=self.log.shown.term,
-            readers=len(self.readers),
-            durable_end=self.tail.durable_end,
-            promise=self.tail.promised_tick,
-        )
-
-    # -- following
 
     async def _follow(self) -> None:
         """Keeps a stream open and shows what it says."""
@@ -209,13 +181,13 @@ class RemotePChannel(ReadablePChannel):
                 await check(created)
                 term = created.log.pchannel.term
                 if created.HasField("tail"):
-                    self._show(*tail_from_proto(created.tail, term=term))
+                    self.show_snapshot(self.log.snapshot(created.tail, term=term))
                 self._stream = stream
                 self._pauses.reset()
                 if self._awaited_tick > self.tail.promised_tick:
                     self._ask(self._awaited_tick)
             elif response.HasField("frames") and response.frames.HasField("tail"):
-                self._show(*tail_from_proto(response.frames.tail, term=term))
+                self.show_snapshot(self.log.snapshot(response.frames.tail, term=term))
             elif response.HasField("close"):
                 return
 
@@ -228,23 +200,10 @@ class RemotePChannel(ReadablePChannel):
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _show(self, snapshot: LogSnapshot, last_truncated: LogPosition | None) -> None:
-        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it."""
-        tail = self.tail
-        if snapshot.durable_end < tail.durable_end:
-            return  # a later snapshot is shown already
-        self.log.show(snapshot, last_truncated)
-        newest = max(tail.newest or _NONE, snapshot.newest or _NONE)
-        if snapshot.durable_end > tail.durable_end:
+    def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
+        if moved := super().show_snapshot(snapshot, newest):
             self.recent.restart(snapshot.durable_end)
-            tail.data_moved(
-                durable_end=snapshot.durable_end,
-                promised_tick=max(tail.promised_tick, snapshot.promised_tick),
-                newest=None if newest == _NONE else newest,
-            )
-        else:
-            tail.newest = None if newest == _NONE else newest
-            tail.tick_moved(snapshot.promised_tick)
+        return moved
 
 
 async def _write(stream: ConsumeStream, request: proto.ConsumeRequest) -> None:

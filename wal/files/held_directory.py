@@ -66,6 +66,10 @@ class HeldNames:
                 self._within.check()
             self._lose(*(self._difference() or found))
 
+    def holds(self) -> bool:
+        """Returns whether every name leads to its file. Unlike `check` it has no consequence."""
+        return not self._lost and (self._within is None or self._within.holds()) and self._difference() is None
+
     def _difference(self) -> tuple[Path, os.stat_result, str] | None:
         """Returns the first name that does not lead to its file, and what is wrong with it."""
         with self._lock:

@@ -2,10 +2,6 @@
 
 A page of frames is sent when the client has room for it, so a slow client costs one page of memory and delays no other. A read of many
 pages ends when the node stops: the client continues at another node, or at this one when it is back.
-
-Searches in the frames of a log: the position after a tick, the newest event below a position, what frames weigh.
-
-They need of a backend no more than reading and counting bytes, so they work on every one of them.
 """
 
 from __future__ import annotations
@@ -13,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.frame import RunKind
 from wal.message import LogPosition
 from wal.network import Method
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.api.pchannel_calls_pb2 import FrameWeight
 from wal.rpc.api.pchannel_pb2 import EventPosition, Position
 from wal.rpc.draining import Draining
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
@@ -35,164 +29,13 @@ from wal.rpc.positions import (
 )
 from wal.rpc.serving import Handler
 from wal.rpc.slices import checked_names
-from wal.storage.base import PChannelLog, ReadableLog, StoredFrame
+from wal.storage import search
+from wal.storage.base import FrameWeight, ReadableLog
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "FrameCalls",
-    "event_below",
-    "position_after",
-    "weigh",
-    "weigh_pieces",
-]
+__all__ = ["FrameCalls"]
 
-PIECES: Final = 64
-"""The most weights of an extent without a limit: enough to share it out among the tasks of a job."""
-_PAGE_BYTES: Final = 1 << 20
-_PAGES_MAX: Final = 64
-"""The most pages that one call weighs: it answers within a deadline, with a bounded number of weights."""
-_BACK_BYTES: Final = 1 << 16
-"""How far back the search for an event first goes: the last few frames, of which most hold events."""
-_NONE: Final = frozenset[str]()
-
-
-async def position_after(log: PChannelLog, tick: int, start: int, end: int) -> LogPosition:
-    """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one.
-
-    Promised ticks ascend from frame to frame, so this is a binary search over positions that reads one frame in each step.
-    """
-    low, high = start, end
-    for extent in log.extents():  # a sealed extent knows its newest tick without a read
-        if extent.sealed and extent.newest_tick <= tick:
-            low = max(low, min(extent.end, end))
-    while high - low > 1:
-        middle = (low + high) // 2
-        frames = (await log.read(middle, names=None, bytes_max=1, end=high)).frames
-        if frames and frames[0].view.header.promised_tick <= tick:
-            low = frames[0].next_position
-        else:
-            high = middle
-    at = low
-    while at < end:
-        page = await log.read(at, names=None, bytes_max=1, end=end)
-        for frame in page.frames:
-            header = frame.view.header
-            if header.indices and header.first_tick + header.indices - 1 > tick:
-                return frame.position, max(0, tick + 1 - header.first_tick)
-        at = page.next_position
-    return end, 0
-
-
-async def event_below(log: ReadableLog, since: LogPosition, below: LogPosition) -> LogPosition | None:
-    """Returns the newest event in [since, below), or None if there is none, or if it may be truncated."""
-    if below[1]:
-        found = (below[0], below[1] - 1)
-        return found if found >= since else None
-    start, upper, back = max(since[0], log.earliest[0]), below[0], _BACK_BYTES
-    try:
-        while start < upper:
-            lower = at = _back(log, start, upper, back)
-            newest: LogPosition | None = None
-            while at < upper:
-                page = await log.read(at, names=_NONE, bytes_max=_PAGE_BYTES, end=upper)
-                newest, at = page.last_event or newest, page.next_position
-            if newest is not None:
-                return newest if newest >= since else None
-            upper, back = lower, 4 * back
-    except TruncatedError:
-        pass  # what was there is gone
-    return None
-
-
-def weigh_pieces(log: ReadableLog, start: int, end: int) -> list[FrameWeight]:
-    """Returns the weights of at most 64 pieces of about equal bytes; only their positions and bytes are known. Reads no frame."""
-    total = log.bytes_between(start, end)
-    if not total:
-        return []
-    grain = -(-total // PIECES)
-    weights: list[FrameWeight] = []
-    while start < end:
-        following = _forward(log, start, end, grain)
-        weights.append(
-            FrameWeight(
-                position=position_to_proto(start),
-                next_position=position_to_proto(following),
-                bytes=log.bytes_between(start, following),
-            )
-        )
-        start = following
-    return weights
-
-
-async def weigh(
-    log: ReadableLog,
-    start: int,
-    end: int,
-    names: frozenset[str] | None,
-    *,
-    rows_max: int | None,
-    bytes_max: int | None,
-) -> tuple[list[FrameWeight], int]:
-    """Returns the weights of the frames in [start, end) that hold rows of these vchannels, and the position up to which it looked.
-
-    It ends after the first frame that exceeds a limit, or after 64 pages.
-    """
-    weights: list[FrameWeight] = []
-    rows = size = 0
-    for _ in range(_PAGES_MAX):
-        if start >= end:
-            break
-        page = await log.read(start, names=names, bytes_max=_PAGE_BYTES, end=end)
-        for frame in page.frames:
-            if (weight := _weight(frame, names)) is None:
-                continue
-            weights.append(weight)
-            rows, size = rows + weight.rows, size + weight.bytes
-            if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
-                return weights, frame.next_position
-        start = page.next_position
-    return weights, start
-
-
-def _weight(frame: StoredFrame, names: frozenset[str] | None) -> FrameWeight | None:
-    """Returns the weight of a frame for these vchannels, None when it holds no row of them."""
-    header = frame.view.header
-    if names is None:
-        rows, size = header.indices, header.frame_bytes
-    else:
-        runs = [run for run in frame.view.runs.find(names) if run.kind != RunKind.SYSTEM]
-        rows = sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs)
-        size = sum(run.body_end - run.body_start for run in runs)
-    if not rows:
-        return None
-    return FrameWeight(
-        position=position_to_proto(frame.position),
-        next_position=position_to_proto(frame.next_position),
-        first_tick=header.first_tick,
-        promised_tick=header.promised_tick,
-        rows=rows,
-        bytes=size,
-    )
-
-
-def _forward(log: ReadableLog, start: int, end: int, size: int) -> int:
-    """Returns the first position above `start` with at least `size` bytes before it, or the end."""
-    low, high = start, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if log.bytes_between(start, middle) >= size else (middle, high)
-    return high
-
-
-def _back(log: ReadableLog, start: int, end: int, size: int) -> int:
-    """Returns the last position below `end` with at least `size` bytes after it, or the start."""
-    low, high = start, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if log.bytes_between(middle, end) >= size else (low, middle)
-    return low
-
-
+Answer = TypeVar("Answer")
 PAGE_BYTES: Final = 1 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
 """The largest page, about the largest frame: a client that wants more bytes asks for more pages."""
@@ -264,25 +107,41 @@ class FrameCalls:
         names = await _names(request.names) if request.HasField("names") else None
         rows_max = request.rows_max if request.HasField("rows_max") else None
         bytes_max = request.bytes_max if request.HasField("bytes_max") else None
+        log = pchannel.log
         if rows_max is None and bytes_max is None:
-            weights, upto = weigh_pieces(pchannel.log, start, end), end
+            weighed = search.Weighed(search.weigh_pieces(start, end, log.bytes_between), end)
         else:
-            weights, upto = await weigh(pchannel.log, start, end, names, rows_max=rows_max, bytes_max=bytes_max)
-        return proto.FrameWeights(weights=weights, next_position=position_to_proto(upto))
+            weighed = await self._run(log, search.weigh(start, end, names, rows_max=rows_max, bytes_max=bytes_max))
+        return proto.FrameWeights(
+            weights=map(_weight_to_proto, weighed.weights), next_position=position_to_proto(weighed.upto)
+        )
 
     async def _find_tick(self, request: proto.FindTickRequest, _context: object) -> EventPosition:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
-        found = event_to_proto(await position_after(pchannel.log, request.time_tick, start, end))
-        assert found is not None
-        return found
+        log, tick = pchannel.log, request.time_tick
+        for extent in log.extents():  # a sealed extent knows its newest tick without a read
+            if extent.sealed and extent.newest_tick <= tick:
+                start = max(start, min(extent.end, end))
+        position = event_to_proto(await self._run(log, search.position_after(tick, start, end, log.bytes_between)))
+        assert position is not None
+        return position
 
     async def _find_event_below(
         self, request: proto.FindEventBelowRequest, _context: object
     ) -> proto.FindEventBelowResponse:
         pchannel = self._hosted.find(request.pchannel)
-        since, below = event_from_proto(request.since), event_from_proto(request.below)
+        log, since, below = pchannel.log, event_from_proto(request.since), event_from_proto(request.below)
         _check_extent(pchannel, since[0], below[0])
-        return proto.FindEventBelowResponse(event=event_to_proto(await event_below(pchannel.log, since, below)))
+        try:
+            event = await self._run(log, search.event_below(since, below, log.earliest, log.bytes_between))
+        except TruncatedError:
+            event = None  # what was there is gone
+        return proto.FindEventBelowResponse(event=event_to_proto(event))
+
+    async def _run(self, log: ReadableLog, question: search.Search[Answer]) -> Answer:
+        return await search.run_async(
+            question, lambda page: log.read(page.start, names=page.names, bytes_max=page.bytes_max, end=page.end)
+        )
 
     async def _count_bytes(self, request: proto.ExtentRequest, _context: object) -> proto.CountBytesResponse:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
@@ -310,6 +169,17 @@ class FrameCalls:
         tick = page.frames[0].view.header.first_tick + newest[1]
         self._newest[pchannel.channel] = newest, incarnation, tick
         return tick
+
+
+def _weight_to_proto(weight: FrameWeight) -> proto.FrameWeight:
+    return proto.FrameWeight(
+        position=position_to_proto(weight.position),
+        next_position=position_to_proto(weight.next_position),
+        first_tick=weight.first_tick,
+        promised_tick=weight.promised_tick,
+        rows=weight.rows,
+        bytes=weight.size,
+    )
 
 
 def _check_extent(pchannel: PChannel, start: int, end: int) -> None:

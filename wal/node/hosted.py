@@ -60,5 +60,16 @@ def identity_of(pchannel: PChannel) -> LogIdentity:
 def tail_of(pchannel: PChannel) -> TailState:
     """Returns the end of the log at this moment."""
     log, tail = pchannel.log, pchannel.tail
-    snapshot = LogSnapshot(log.term, tail.durable_end, log.earliest, tail.promised_tick, False, tail.newest)
-    return tail_to_proto(snapshot, last_truncated=log.last_truncated)
+    return tail_to_proto(
+        LogSnapshot(
+            pchannel.origin(),
+            log.lineage,
+            log.term,
+            tail.durable_end,
+            log.earliest,
+            tail.promised_tick,
+            False,
+            tail.newest,
+            log.last_truncated,
+        )
+    )

@@ -28,11 +28,10 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
 from wal.frame import EncodedFrame
-from wal.message import LogPosition, MessageID, Origin
+from wal.message import Lineage, LogPosition, MessageID, Origin
 from wal.read.options import Reached, ReadPosition
 from wal.read.recent import RecentFrames
 from wal.read.truncated import (
-    PageRequest,
     event_named,
     first_event_in,
     is_there,
@@ -41,7 +40,8 @@ from wal.read.truncated import (
     overtaken,
     start_truncated,
 )
-from wal.storage.base import FramePage, ReadableLog
+from wal.storage.base import FramePage, LogSnapshot, ReadableLog
+from wal.storage.search import PageRequest, run_async
 
 __all__ = [
     "PAGE_BYTES",
@@ -50,6 +50,8 @@ __all__ = [
     "PageReads",
     "ReadablePChannel",
     "Reader",
+    "ShownLog",
+    "ShownPChannel",
     "Tail",
 ]
 
@@ -231,12 +233,7 @@ class ReadablePChannel(abc.ABC):
     async def went_back(self, what: str, time_tick: int, *, end: int) -> LogWentBackError:
         """Returns the error for a log that ends at `end` and no longer has `what`, which was seen by this tick."""
         try:
-            search = newest_up_to(time_tick, self.log.earliest, end)
-            request = next(search)
-            while True:
-                request = search.send(await self._look_at(request))
-        except StopIteration as found:
-            event = found.value
+            event = await run_async(newest_up_to(time_tick, self.log.earliest, end), self._look_at)
         except TruncatedError:
             event = None
         return log_went_back(self.channel, what, None if event is None else self.origin(event[0]).message_id(event[1]))
@@ -271,6 +268,77 @@ class ReadablePChannel(abc.ABC):
                 return self.origin(found[0]).message_id(found[1])
             at = page.next_position
         return None
+
+
+class ShownLog(ReadableLog):
+    """A log that another process writes. Its readers see what `show` was last called with, and no more."""
+
+    shown: LogSnapshot
+    """The log as its readers see it."""
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.shown.lineage
+
+    @property
+    def durable_end(self) -> int:
+        return self.shown.durable_end
+
+    def show(self, snapshot: LogSnapshot) -> None:
+        """Shows readers the log as it is in this snapshot."""
+        self.shown = snapshot
+
+
+class ShownPChannel(ReadablePChannel):
+    """A pchannel that another process writes, as the scanners of this process see it."""
+
+    log: ShownLog
+
+    @abc.abstractmethod
+    async def catch_up(self) -> None:
+        """Shows readers everything that is durable now."""
+
+    def check_lease(self) -> None:
+        """Does nothing: what another process wrote may be read by whoever can, and a server asks before it sends."""
+
+    async def first_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None.
+
+        Everything shown to readers may have been truncated since: then it catches up and asks again.
+        """
+        while True:
+            await self.catch_up()
+            first = await super().first_event()
+            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
+                return first
+
+    def statistics(self) -> PChannelStatistics:
+        """Returns a snapshot of its counts; those of writing are 0."""
+        return PChannelStatistics(
+            name=self.channel,
+            term=self.log.shown.term,
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.tail.promised_tick,
+        )
+
+    def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
+        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it. Returns whether there was new data.
+
+        `newest` is an event that is durable there. A snapshot that is older than what they see changes nothing.
+        """
+        tail = self.tail
+        if snapshot.durable_end < tail.durable_end:
+            return False
+        self.log.show(snapshot)
+        newest = max(filter(None, (tail.newest, snapshot.newest, newest)), default=None)
+        if snapshot.durable_end == tail.durable_end:
+            tail.newest = newest
+            tail.tick_moved(snapshot.promised_tick)
+            return False
+        promised_tick = max(tail.promised_tick, snapshot.promised_tick)
+        tail.data_moved(durable_end=snapshot.durable_end, promised_tick=promised_tick, newest=newest)
+        return True
 
 
 _SWEEP_MIN: Final = 64

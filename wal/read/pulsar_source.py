@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +70,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
     def absence(self, waited_s: float) -> FormatError | None:
         if self._opened().pchannels():
             return None
+        self._admin.check_namespace()  # a refused token explains more
         waited = f" and none was created within {waited_s:g} s" if waited_s else ""
         return FormatError(
             f"the metadata of the setting kv knows of no log at {self.location}{waited}: a log is created by opening it for writing; give "
@@ -111,6 +112,13 @@ class ReadOnlyPulsarSource(ReadOnlySource):
             self._view = VChannelView(records, maps)
             self._viewed = known, len(self._logs)
         return self._view
+
+    def has_writer(self) -> bool:
+        """Returns whether, according to the brokers and the metadata, a writer that has not closed the log is connected now."""
+        return any(not log.reach().closed and log.has_writer() for log in self._logs.values())
+
+    def is_current(self) -> bool:
+        return True  # a look at a log finds one that was recreated
 
     def close(self) -> None:
         self._connection.abandon()
@@ -170,16 +178,6 @@ class LoadedVChannels(msgspec.Struct, frozen=True):
     records: Mapping[str, tuple[str, int]]
     next_incarnation: int
     owners: Mapping[str, OwnerDescription] = {}
-
-    def current(self, name: str) -> int | None:
-        found = self.records.get(name)
-        return None if found is None else found[1]
-
-    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
-        return incarnation < self.next_incarnation and self.records.get(name) != (pchannel, incarnation)
-
-    def names(self) -> Collection[str]:
-        return self.records.keys()
 
     def on(self, pchannel: str) -> dict[str, int]:
         return {name: incarnation for name, (at, incarnation) in self.records.items() if at == pchannel}

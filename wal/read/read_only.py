@@ -25,7 +25,9 @@ from wal.read.cursors.store import SavedCursors
 from wal.read.last_events import LastEvents
 from wal.read.options import ReadPosition, Selection
 from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to
-from wal.storage.base import LogSnapshot, ReadOnlyPChannelLog, ReadOnlyStoredLog
+from wal.storage.base import LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog, ReadOnlyStoredLog
+from wal.storage.search import run
 
 __all__ = [
     "ReadOnlyCore",
@@ -106,7 +108,7 @@ class ReadOnlyCore:
         """Returns these vchannels of a pchannel with their incarnations of the last look. Notes a name that does not exist."""
         view = self.view
         self._unknown.note(names, view.records)
-        return Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
+        return Selection({name: view.current(name) for name in names}, floor=view.floor(pchannel))
 
     def changes(
         self, pchannel: str, names: tuple[str, ...], incarnation: Callable[[str], int | None]
@@ -141,7 +143,7 @@ class ReadOnlyCore:
             )
             for name, snapshot in snapshots.items()
         }
-        return LogView(places, lambda name: _incarnation(view, name), min(map(view.floor, logs), default=0))
+        return LogView(places, view.current, min(map(view.floor, logs), default=0))
 
     def origin(self, log: ReadOnlyPChannelLog, position: int = 0) -> Origin:
         """Returns the origin of the frame at this position of a log."""
@@ -224,12 +226,7 @@ class ReadOnlyCore:
         """Returns the error for a log that is at this snapshot and no longer has `what`, which was seen by this tick."""
         try:
             search = newest_up_to(time_tick, snapshot.earliest, snapshot.durable_end)
-            request = next(search)
-            while True:
-                page = log.page(request.start, request.end, request.names, request.bytes_max)
-                request = search.send(page)
-        except StopIteration as found:
-            event = found.value
+            event = run(search, log.head_page)
         except TruncatedError:
             event = None
         common = None if event is None else self.origin(log, event[0]).message_id(event[1])
@@ -258,11 +255,6 @@ class ReadOnlyCore:
                 return self.origin(log, found[0]).message_id(found[1])
             at = page.next_position
         return None
-
-
-def _incarnation(view: VChannelView, name: str) -> int | None:
-    info = view.records.get(name)
-    return None if info is None else info.incarnation
 
 
 class ReadOnlySource(Protocol):
@@ -307,6 +299,12 @@ class ReadOnlySource(Protocol):
 
         The view has a map for each pchannel whose log was opened, unless nothing is known of it.
         """
+
+    def has_writer(self) -> bool | None:
+        """Returns whether a process has the log open for writing, so that promised ticks advance; None when that is unknown."""
+
+    def is_current(self) -> bool:
+        """Returns whether the open logs are still those at the location; False when others have replaced them. This is cheap."""
 
     def close(self) -> None:
         """Releases everything, after the logs were closed. Idempotent, also before `open`."""

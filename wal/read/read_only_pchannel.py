@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 
 from actors import Clock
 from wal.errors import ClosedError, UnknownError, WALError
-from wal.message import Lineage, MessageID
-from wal.read.pchannel import PChannelStatistics, ReadablePChannel, Tail
+from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back
-from wal.storage.base import FramePage, LogSnapshot, ReadableLog, ReadOnlyPChannelLog
+from wal.storage.base import FramePage, LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog
 
 __all__ = ["ReadOnlyPChannel", "ThreadedLog"]
 
@@ -31,10 +31,9 @@ LOOK_SLOWER: Final = 1.5
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """If more than this came at once, it is not read into the window: the scanners at the tail catch up by themselves."""
 _PAGE_BYTES: Final = 1024 * 1024
-_NONE: Final = (-1, -1)
 
 
-class ReadOnlyPChannel(ReadablePChannel):
+class ReadOnlyPChannel(ShownPChannel):
     """A pchannel over a log that was just opened. `start` it, and `close` it with the error for its readers."""
 
     log: ThreadedLog
@@ -65,9 +64,6 @@ class ReadOnlyPChannel(ReadablePChannel):
             await asyncio.wait([self._watching])
         await self.log.close()
 
-    def check_lease(self) -> None:
-        """Does nothing: what another process wrote may be read by whoever can."""
-
     def advance_for(self, tick: int) -> bool:
         """Returns False: promised ticks are the writer's, and come with its `time_tick_interval_s`."""
         return False
@@ -76,27 +72,6 @@ class ReadOnlyPChannel(ReadablePChannel):
         """Shows readers everything that is durable now, with certainly the newest event. Raises CorruptionError or TruncatedError."""
         await self.log.renew()
         await self._move(certainly=True)
-
-    async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, or None.
-
-        Everything shown to readers may have been truncated since: then it catches up and asks again.
-        """
-        while True:
-            await self.catch_up()
-            first = await super().first_event()
-            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
-                return first
-
-    def statistics(self) -> PChannelStatistics:
-        """Returns a snapshot of its counts; those of writing are 0."""
-        return PChannelStatistics(
-            name=self.channel,
-            term=self.log.shown.term,
-            readers=len(self.readers),
-            durable_end=self.tail.durable_end,
-            promise=self.tail.promised_tick,
-        )
 
     # -- looking
 
@@ -137,7 +112,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             snapshot = await self.log.refresh()
             start, end = self.tail.durable_end, snapshot.durable_end
             if end <= start and (self._certain or not certainly):
-                self._show(snapshot, None)
+                self.show_snapshot(snapshot)
                 return False
             shared = self._certain and self.tail.is_awaited() and end - start <= FETCH_BYTES_MAX
             newest = await self._fetch(start, end) if shared else None
@@ -153,7 +128,7 @@ class ReadOnlyPChannel(ReadablePChannel):
                 else:
                     newest, self._certain = snapshot.newest, True
                     self.recent.restart(snapshot.durable_end)
-            self._show(snapshot, newest)
+            self.show_snapshot(snapshot, newest)
             return True
 
     async def _fetch(self, start: int, end: int) -> tuple[int, int] | None:
@@ -172,28 +147,12 @@ class ReadOnlyPChannel(ReadablePChannel):
             return None
         return newest
 
-    def _show(self, snapshot: LogSnapshot, newest: tuple[int, int] | None) -> None:
-        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it."""
-        tail = self.tail
-        if snapshot.durable_end < tail.durable_end:
-            return  # a later snapshot is shown already
-        self.log.show(snapshot)
-        known = max(tail.newest or _NONE, snapshot.newest or _NONE, newest or _NONE)
-        if snapshot.durable_end > tail.durable_end:
-            promised_tick = max(tail.promised_tick, snapshot.promised_tick)
-            tail.data_moved(
-                durable_end=snapshot.durable_end, promised_tick=promised_tick, newest=None if known == _NONE else known
-            )
-        else:
-            tail.newest = None if known == _NONE else known
-            tail.tick_moved(snapshot.promised_tick)
-
     def _begun_to_wait(self) -> None:
         self._wanted.set()
         self._awaited()
 
 
-class ThreadedLog(ReadableLog):
+class ThreadedLog(ShownLog):
     """A ReadOnlyPChannelLog for an event loop: calls that wait run in the threads of `pool`, which its owner closes.
 
     The log advances by itself. Readers see only what `show` was called with; `durable_end` is the end of that.
@@ -204,7 +163,6 @@ class ThreadedLog(ReadableLog):
     ) -> None:
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
-        self._lineage = log.lineage
         self.shown: LogSnapshot = shown
         self.known: LogSnapshot = shown
         """The log as the last `refresh` or `reach` found it."""
@@ -212,14 +170,6 @@ class ThreadedLog(ReadableLog):
         self._pool = pool
         self._calls: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
-
-    @property
-    def lineage(self) -> Lineage:
-        return self._lineage
-
-    @property
-    def durable_end(self) -> int:
-        return self.shown.durable_end
 
     @property
     def earliest(self) -> tuple[int, int]:
@@ -231,10 +181,6 @@ class ThreadedLog(ReadableLog):
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._log.bytes_between(start, end)
-
-    def show(self, snapshot: LogSnapshot) -> None:
-        """Shows readers the log as it is in this snapshot."""
-        self.shown = snapshot
 
     async def refresh(self) -> LogSnapshot:
         """Returns the log as it is now; `newest` may be older than its end.

@@ -21,6 +21,7 @@ from wal.location import Location
 from wal.read.cursors.files import CursorFiles
 from wal.read.read_only import ReadOnlySource
 from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
 
 if TYPE_CHECKING:
@@ -112,6 +113,14 @@ class ReadOnlyJournalSource(ReadOnlySource):
             with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
                 self.logs[pchannel].check_map(missing=pchannel in self._maps.missing)
         return view
+
+    def has_writer(self) -> bool | None:
+        if all(log.refresh().closed for log in self.logs.values()):
+            return False
+        return is_being_written(self._directory)
+
+    def is_current(self) -> bool:
+        return all(log.is_current() for log in self.logs.values())
 
     def close(self) -> None:
         if self._journal is not None:

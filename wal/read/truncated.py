@@ -8,18 +8,13 @@ to that of a lost event are those that both have.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final
-
-import msgspec
-
 from wal.errors import LogWentBackError, TruncatedError
 from wal.message import LogPosition, MessageID
 from wal.read.assembly import event_indices
 from wal.storage.base import FramePage
+from wal.storage.search import PageRequest, Search, event_below, position_after
 
 __all__ = [
-    "PageRequest",
     "event_named",
     "first_event_in",
     "is_there",
@@ -28,10 +23,6 @@ __all__ = [
     "overtaken",
     "start_truncated",
 ]
-
-_BACK_BYTES: Final = 1 << 16
-"""How far back the search for an event first goes: the last few frames, of which most hold events."""
-_NONE: Final = frozenset[str]()
 
 
 def event_named(page: FramePage, message_id: MessageID) -> int | None:
@@ -71,15 +62,6 @@ def _truncated(what: str, first: MessageID | None) -> TruncatedError:
     )
 
 
-class PageRequest(msgspec.Struct, frozen=True, gc=False):
-    """The page that a search needs: from `start` on, of frames below `end`; `names` and `bytes_max` as in a read."""
-
-    start: int
-    end: int
-    names: frozenset[str] | None = None
-    bytes_max: int = 1
-
-
 def is_there(page: FramePage, position: int, index: int, time_tick: int) -> bool:
     """Returns whether a page that was read from `position` on has this event, with a tick up to this one."""
     if not page.frames or page.frames[0].position != position:
@@ -88,44 +70,22 @@ def is_there(page: FramePage, position: int, index: int, time_tick: int) -> bool
     return index < header.indices and header.first_tick + index <= time_tick
 
 
-def newest_up_to(
-    time_tick: int, earliest: LogPosition, end: int
-) -> Generator[PageRequest, FramePage, LogPosition | None]:
-    """Finds the newest event in [`earliest`, `end`) with a tick up to this one; returns None if there is none.
+def newest_up_to(time_tick: int, earliest: LogPosition, end: int) -> Search[LogPosition | None]:
+    """Finds the newest event in [`earliest`, `end`) with a tick up to this one; None if there is none."""
+    if earliest[0] >= end:
+        return None
+    position, index = yield from position_after(time_tick, earliest[0], end, _distance)
+    if index:
+        # Ticks ascend within a frame as well: its earlier events are below the tick. An index below may be a body's.
+        (frame, *_) = (yield PageRequest(position, end)).frames
+        events = [event for event in event_indices(frame.view) if event < index]
+        if events and (position, events[-1]) >= earliest:
+            return position, events[-1]
+    return (yield from event_below(earliest, (position, 0), earliest, _distance))
 
-    It yields the pages that it needs, and takes each in return. Promised ticks ascend from frame to frame: it is a binary search.
-    """
-    low, high = earliest[0], end
-    while high - low > 1:
-        middle = (low + high) // 2
-        frames = (yield PageRequest(middle, high)).frames
-        if frames and frames[0].view.header.promised_tick <= time_tick:
-            low = frames[0].next_position
-        else:
-            high = middle
-    while low < end:
-        frames = (yield PageRequest(low, end)).frames
-        if not frames:
-            break
-        frame, header = frames[0], frames[0].view.header
-        if header.promised_tick > time_tick:
-            # Ticks ascend within a frame as well: the earlier events of this one may be below the tick.
-            events = [index for index in event_indices(frame.view) if header.first_tick + index <= time_tick]
-            if events and (frame.position, events[-1]) >= earliest:
-                return frame.position, events[-1]
-            break
-        low = frame.next_position
-    upper, back = min(low, end), _BACK_BYTES
-    while earliest[0] < upper:
-        lower = at = max(earliest[0], upper - back)
-        newest: LogPosition | None = None
-        while at < upper:
-            page = yield PageRequest(at, upper, _NONE, _BACK_BYTES)
-            newest, at = page.last_event or newest, page.next_position
-        if newest is not None:
-            return newest if newest >= earliest else None
-        upper, back = lower, 4 * back
-    return None
+
+def _distance(start: int, end: int) -> int:
+    return end - start  # bytes on a journal; elsewhere a measure that a client over the network has too
 
 
 def log_went_back(pchannel: str, what: str, last_common: MessageID | None) -> LogWentBackError:

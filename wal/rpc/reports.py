@@ -10,7 +10,7 @@ import msgspec
 
 from broadcaster.message import BroadcasterStatistics
 from wal.engine import PChannelRetention, RetentionHolder
-from wal.message import LogPosition
+from wal.message import Lineage, Origin
 from wal.read.pchannel import PChannelStatistics
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api import pchannel_calls_pb2 as calls
@@ -67,30 +67,32 @@ def settings_from_proto(given: proto.LogSettings) -> Settings:
     return Settings(**values)
 
 
-def tail_to_proto(snapshot: LogSnapshot, *, last_truncated: LogPosition | None = None) -> pchannel_pb2.TailState:
+def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
     """Returns the message of the end of a log at one moment."""
     return pchannel_pb2.TailState(
         durable_end=position_to_proto(snapshot.durable_end),
         promised_tick=snapshot.promised_tick,
         newest=event_to_proto(snapshot.newest),
         earliest=event_to_proto(snapshot.earliest),
-        last_truncated=event_to_proto(last_truncated),
+        last_truncated=event_to_proto(snapshot.last_truncated),
     )
 
 
 def tail_from_proto(
-    tail: pchannel_pb2.TailState, *, term: int, closed: bool = False
-) -> tuple[LogSnapshot, LogPosition | None]:
-    """Returns the end of a log at one moment, and its last truncated event if that is known."""
-    snapshot = LogSnapshot(
-        term=term,
-        durable_end=position_from_proto(tail.durable_end),
-        earliest=event_from_proto(tail.earliest),
-        promised_tick=tail.promised_tick,
-        closed=closed,
-        newest=event_from_proto(tail.newest) if tail.HasField("newest") else None,
+    tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int, closed: bool = False
+) -> LogSnapshot:
+    """Returns the end of this log at one moment."""
+    return LogSnapshot(
+        origin,
+        lineage,
+        term,
+        position_from_proto(tail.durable_end),
+        event_from_proto(tail.earliest),
+        tail.promised_tick,
+        closed,
+        event_from_proto(tail.newest) if tail.HasField("newest") else None,
+        event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None,
     )
-    return snapshot, event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None
 
 
 def statistics_to_proto(statistics: PChannelStatistics) -> calls.Statistics:

@@ -18,14 +18,14 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from wal.errors import WouldBlockError
+from wal.message import LogPosition
 from wal.spark.edges import at_edge, at_start, check_named, start_of, warn_of_unknown
-from wal.spark.frame_source import FrameLogs, LogMoment
-from wal.spark.offsets import LogPosition
+from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
 from wal.spark.planning import Piece, share_out
 from wal.spark.row_reader import arrow_schema, check_schema, read_partition
-from wal.spark.sources import opened, source_of
+from wal.storage.base import LogSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,15 +87,15 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
             )
         tick = reached
     ends = {
-        name: logs.log_position_after(name, tick, moment.earliest[0], moment.durable_end)
+        name: logs.position_after(name, tick, moment.earliest[0], moment.durable_end)
         for name, moment in moments.items()
     }
     return Snapshot(tick, ends)
 
 
 def _wait(
-    logs: FrameLogs, moments: dict[str, LogMoment], tick: int, timeout_s: float, *, given: bool
-) -> dict[str, LogMoment]:
+    logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, given: bool
+) -> dict[str, LogSnapshot]:
     """Waits until the promised tick of every pchannel reaches the tick, or until waiting is useless; returns the last moments."""
     deadline = time.monotonic() + timeout_s
     moved_s = time.monotonic()
@@ -153,7 +153,7 @@ class WALReader(DataSourceReader):
             return dict(take_snapshot(logs, time_tick=options.ending_tick, timeout_s=options.tick_timeout_s).ends)
         return {name: at_edge(logs.moment(name), options.ending).log_position for name in logs.pchannels()}
 
-    def _template(self, logs: FrameLogs, moments: dict[str, LogMoment]) -> WALPartition:
+    def _template(self, logs: FrameLogs, moments: dict[str, LogSnapshot]) -> WALPartition:
         options = self._options
         known = logs.vchannels()
         named = options.channels.names or ()

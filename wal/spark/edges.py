@@ -13,12 +13,15 @@ from typing import Final
 
 import msgspec
 
+from wal.channels.vchannel_map import VChannelView
 from wal.channels.vchannels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
+from wal.message import LogPosition
 from wal.read.truncated import log_went_back
-from wal.spark.frame_source import FrameLogs, LogMoment, ReadableVChannels
-from wal.spark.offsets import LogPosition, PChannelOffset
+from wal.spark.frame_source import FrameLogs
+from wal.spark.offsets import PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
+from wal.storage.base import LogSnapshot
 from wal.timestamp import parse
 
 __all__ = [
@@ -41,19 +44,19 @@ class DataLossWarning(UserWarning):
     """Warns that events which a query should have read are gone, and that it continues without them because of failOnDataLoss=false."""
 
 
-def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
+def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PChannelOffset:
     """Returns where this read begins in one pchannel."""
     if options.starting_tick is not None:
         _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
-        place = logs.log_position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
+        place = logs.position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
     edge = at_edge(moment, options.starting)
     check_back(logs, moment, edge)
     return edge
 
 
-def check_back(logs: FrameLogs, moment: LogMoment, offset: PChannelOffset) -> None:
+def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> None:
     """Raises LogWentBackError if the log is an older copy of the one in which this offset was reached.
 
     Everything up to the offset's tick is below the offset: a later event below it was written in the place of one that is lost.
@@ -64,7 +67,7 @@ def check_back(logs: FrameLogs, moment: LogMoment, offset: PChannelOffset) -> No
     end = min(place[0] + (1 if place[1] else 0), moment.durable_end)
     found = (end, 0)
     if moment.earliest[0] < end:
-        found = logs.log_position_after(pchannel, tick, moment.earliest[0], end)
+        found = logs.position_after(pchannel, tick, moment.earliest[0], end)
     replaced = moment.earliest <= found < min(place, (end, 0) if not place[1] else place)
     shorter = place[0] > moment.durable_end and moment.promised_tick < tick
     if replaced or shorter:
@@ -79,7 +82,7 @@ def check_back(logs: FrameLogs, moment: LogMoment, offset: PChannelOffset) -> No
         )
 
 
-def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
+def at_edge(moment: LogSnapshot, edge: Edge) -> PChannelOffset:
     """Returns the log position of an edge in one pchannel. A pchannel that a mapping does not name is read from its earliest event."""
     if not isinstance(edge, str):
         edge = edge.get(moment.origin.pchannel, EARLIEST)  # type: ignore[assignment]
@@ -116,11 +119,11 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
         )
 
 
-def warn_of_unknown(options: SourceOptions, known: ReadableVChannels) -> None:
+def warn_of_unknown(options: SourceOptions, known: VChannelView) -> None:
     """Warns of vchannels that the read names but that do not exist: they are empty until they are created."""
     unknown = UnknownVChannels(options.location.value)
-    unknown.note(options.channels.names or (), known.names())
-    unknown.warn(known.names(), at_close=True)  # a batch ends with what there is
+    unknown.note(options.channels.names or (), known.records)
+    unknown.warn(known.records, at_close=True)  # a batch ends with what there is
 
 
 def was_dropped(name: str) -> str:
@@ -131,7 +134,7 @@ def was_dropped(name: str) -> str:
     )
 
 
-def is_lost(moment: LogMoment, start: LogPosition) -> bool:
+def is_lost(moment: LogSnapshot, start: LogPosition) -> bool:
     """Returns whether events at or above this log position were truncated."""
     if start >= moment.earliest:
         return False
@@ -139,7 +142,7 @@ def is_lost(moment: LogMoment, start: LogPosition) -> bool:
     return newest_gone is None or newest_gone >= start
 
 
-def start_of(moment: LogMoment, start: LogPosition, *, fail_on_data_loss: bool) -> LogPosition:
+def start_of(moment: LogSnapshot, start: LogPosition, *, fail_on_data_loss: bool) -> LogPosition:
     """Returns the position to read from: `start`, or the earliest event above it. Raises TruncatedError when that would lose events."""
     if start >= moment.earliest:
         return start
@@ -172,6 +175,6 @@ def _check_past(tick: int) -> None:
         )
 
 
-def _offset(moment: LogMoment, place: tuple[int, int], tick: int) -> PChannelOffset:
+def _offset(moment: LogSnapshot, place: tuple[int, int], tick: int) -> PChannelOffset:
     origin = moment.origin
     return PChannelOffset(origin.pchannel, origin.incarnation, place, tick, origin.form)

@@ -1,113 +1,111 @@
-"""FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
+"""FrameLogs: the logs of a Spark read, open in one process, and LogSource, the recipe that opens them.
 
-A source is a recipe: small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per
-process (`opened`). The opened logs (`FrameLogs`) block, need no event loop, and serve one thread at a time.
+A recipe is small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per process
+and thread (`opened`). The open logs block, need no event loop, and serve one thread at a time. They stand on the seam of every blocking
+read (`wal.read.read_only`), so a journal, a log on Pulsar and one on the network are read alike: each answers searches in its own way.
 
-ViewedVChannels: the known vchannels of a log, as its reader last saw them. Pure.
+A process keeps a few sources open, so that the tasks of a worker share the knowledge about a log. Workers are forked: a child reopens the
+sources of its parent. A source that no longer fits is forgotten without being closed, because a read may still hold it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
-from typing import Protocol
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
+from wal.api.factory import make_source
 from wal.channels.vchannel_map import VChannelView
-from wal.message import Lineage, Origin
+from wal.errors import ClosedError, CorruptionError, FormatError, InvalidArgumentError, LogWentBackError, WALError
+from wal.location import parse_location
+from wal.message import LogPosition
 from wal.read.cursors.store import SavedCursors
-from wal.spark.offsets import LogPosition
+from wal.read.read_only import ReadOnlyCore
+from wal.settings import Settings
+from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
-from wal.spark.planning import FrameWeight
-from wal.storage.base import FramePage
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 
-__all__ = [
-    "FrameLogs",
-    "FrameSource",
-    "LogMoment",
-    "ReadableVChannels",
-    "ViewedVChannels",
-]
+__all__ = ["FrameLogs", "LogSource", "opened", "source_of"]
 
-
-class ViewedVChannels:
-    """The vchannels of a view. See `ReadableVChannels`."""
-
-    def __init__(self, view: VChannelView) -> None:
-        self._view = view
-
-    def current(self, name: str) -> int | None:
-        info = self._view.records.get(name)
-        return None if info is None else info.incarnation
-
-    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
-        return self._view.is_over(pchannel, name, incarnation)
-
-    def names(self) -> Collection[str]:
-        return self._view.records.keys()
-
-    def on(self, pchannel: str) -> dict[str, int]:
-        records = self._view.records
-        return {name: info.incarnation for name, info in records.items() if info.pchannel == pchannel}
+PATIENCE_S: Final = 30.0
+"""How long opening a log on the network waits for a server, as an append does (`wal.client.producer`)."""
+_COSTS: Final = 20
+"""The answer whether a process writes is reused for this many times as long as it took: Pulsar's brokers take milliseconds."""
+_OPEN_MAX: Final = 4
+_T = TypeVar("_T")
 
 
-class LogMoment(msgspec.Struct, frozen=True, gc=False):
-    """One pchannel's log at one moment.
+class LogSource(msgspec.Struct, frozen=True):
+    """The recipe: the location of the log, as `open_wal` takes it, with an absolute path if any, and its settings.
 
-    `origin` identifies the log (its pchannel, incarnation and form of ids; the position is arbitrary). Events below `earliest` are
-    truncated; `last_truncated` is the newest of them, if known. Everything at or below `promised_tick` is below position `durable_end`, and
-    nothing above that tick may be shown. `closed`: no process is known to have the log open for writing. `lineage`: its restores.
+    It is equal to other recipes of the same log.
     """
 
-    origin: Origin
-    earliest: LogPosition
-    durable_end: int
-    promised_tick: int
-    closed: bool = False
-    last_truncated: LogPosition | None = None
-    lineage: Lineage = Lineage(0)
+    location: str
+    settings: Settings = Settings()
+
+    def open(self) -> FrameLogs:
+        """Opens the logs in this process. Blocks; raises FormatError, StorageError or UnavailableError when there is nothing to read."""
+        return FrameLogs(self)
+
+    def __repr__(self) -> str:
+        return f"LogSource({self.location!r})"
 
 
-class ReadableVChannels(Protocol):
-    """The vchannels that are known to exist: their incarnations, and which incarnations have ended."""
-
-    def current(self, name: str) -> int | None:
-        """Returns the current incarnation of this vchannel, or None if the vchannel is unknown."""
-
-    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
-        """Returns whether this incarnation is known to have ended."""
-
-    def names(self) -> Collection[str]:
-        """Returns the vchannels that are known to exist."""
-
-    def on(self, pchannel: str) -> dict[str, int]:
-        """Returns the vchannels of this pchannel that are known to exist, with their incarnations."""
-
-
-class FrameLogs(Protocol):
+class FrameLogs:
     """The open logs of a source.
 
     Errors are those of `wal.errors`: TruncatedError for a start that is gone, CorruptionError for damage, ClosedError for logs that were
-    recreated.
+    recreated. Logs that are garbage-collected without `close` release what they hold themselves.
     """
+
+    def __init__(self, source: LogSource) -> None:
+        self._source = source
+        self._gone: tuple[bool, float] = False, 0.0
+        self._core = self._opened()
 
     def pchannels(self) -> Sequence[str]:
         """Returns the names of the pchannels. Their number may grow, never shrink."""
+        self._core.look()
+        return list(self._core.logs)
 
-    def moment(self, pchannel: str) -> LogMoment:
-        """Returns the log as it is now. Called about sixty times a second; takes microseconds, or one request to a server."""
+    def moment(self, pchannel: str) -> LogSnapshot:
+        """Returns the log as it is now. Called about sixty times a second; takes microseconds, or one request to a server.
 
-    def vchannels(self) -> ReadableVChannels:
+        A log that was recreated is opened again: a reader that continues sees another origin.
+        """
+        try:
+            return self._log(pchannel).moment()
+        except (ClosedError, FormatError, LogWentBackError):
+            if self._core.source.is_current():
+                raise
+            self._core.close()
+            self._core = self._opened()
+            return self._log(pchannel).moment()
+
+    def vchannels(self) -> VChannelView:
         """Returns the vchannels that are known now."""
+        return self._core.look()
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         """Returns the names of this choice among those in the frames in [start, end); None for all of them."""
+        selected = _selected(choice)
+        return None if selected is None else self._ask(lambda: self._log(pchannel).names(start, end, selected))
 
-    def log_position_after(self, pchannel: str, tick: int, start: int, end: int) -> LogPosition:
+    def position_after(self, pchannel: str, tick: int, start: int, end: int) -> LogPosition:
         """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
+        return self._ask(lambda: self._log(pchannel).position_after(tick, start, end))
 
     def newest_tick(self, pchannel: str) -> int:
         """Returns the tick of the newest durable event, or 0 when there is none."""
+        return self._ask(self._log(pchannel).newest_tick)
 
     def weights(
         self,
@@ -119,42 +117,133 @@ class FrameLogs(Protocol):
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> list[FrameWeight]:
-        """Returns the weights of the frames in [start, end) that hold rows of this choice, in the order of the log.
+        """Returns the weights of the frames in [start, end) that hold rows of this choice; see `ReadOnlyPChannelLog.weights`."""
+        selected = _selected(choice)
+        return self._ask(
+            lambda: self._log(pchannel).weights(start, end, selected, rows_max=rows_max, bytes_max=bytes_max)
+        )
 
-        With a limit it ends after the frame that brings the total above `rows_max` rows or `bytes_max` bytes, and names only frames that
-        hold rows. Without one, adjacent frames may share one weight, of which only `position`, `next_position` and `size` are valid.
-        """
-
-    def event_below(self, pchannel: str, since: LogPosition, place: LogPosition) -> LogPosition | None:
-        """Returns the newest event below `place`, or None if none is known at or above `since`. Reads few or no frames."""
+    def event_below(self, pchannel: str, since: LogPosition, below: LogPosition) -> LogPosition | None:
+        """Returns the newest event below `below`, or None if none is known at or above `since`. Reads few or no frames."""
+        return self._ask(lambda: self._log(pchannel).event_below(since, below))
 
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
         """Returns about how many bytes of log are in [start, end), for all vchannels."""
+        return self._ask(lambda: self._log(pchannel).bytes_for(None, (start, 0), end))
 
     def pages(
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
     ) -> Generator[FramePage, None, None]:
         """Yields the frames in [start, end) that hold one of these names, in pages of about `bytes_max` bytes; `end` is durable.
 
-        The last page's `next_position` is at or above `end`. Closing the generator releases its resources.
+        The last page's `next_position` is at or above `end`.
         """
+        log = self._log(pchannel)
+        if log.refresh().durable_end < end and (durable := log.reach().durable_end) < end:
+            place = self._core.source.location
+            raise CorruptionError(
+                f"pchannel {pchannel!r} of {place} is durable up to position {durable} only, and {end} was planned from: this is an older "
+                "copy of the log, or another one",
+                path=place,
+                offset=durable,
+                expected=f"a log that is durable up to position {end}",
+            )
+        while start < end:
+            at = start
+            page = self._ask(lambda at=at: log.page(at, end, names, bytes_max))  # type: ignore[misc]
+            yield page
+            start = page.next_position
 
     @property
     def cursors(self) -> SavedCursors:
         """The cursors of this log, for a process other than its writer."""
+        return self._core.source.cursors
 
     def is_current(self) -> bool:
         """Returns whether these are still the logs at this location; False when another log has replaced them. This is cheap."""
+        return self._core.source.is_current()
 
     def writer_is_gone(self) -> bool:
         """Returns whether no process writes, so that promised ticks do not advance until one opens the log. False when that is unknown."""
+        gone, until = self._gone
+        began = time.monotonic()
+        if began >= until:
+            try:
+                gone = self.has_writer() is False
+            except WALError:
+                gone = False
+            ended = time.monotonic()
+            self._gone = gone, ended + _COSTS * (ended - began)
+        return gone
+
+    def has_writer(self) -> bool | None:
+        """Returns whether a process writes; None when that is unknown."""
+        self._core.look()
+        return self._core.source.has_writer()
 
     def close(self) -> None:
-        """Releases all resources. Idempotent. Logs that are garbage-collected without it release them themselves."""
+        """Releases all resources. Idempotent."""
+        self._core.close()
+
+    def _opened(self) -> ReadOnlyCore:
+        source = self._source
+        core = ReadOnlyCore(
+            make_source(parse_location(source.location), source.settings, wait_s=PATIENCE_S, follow=False)
+        )
+        core.open()
+        return core
+
+    def _log(self, pchannel: str) -> ReadOnlyPChannelLog:
+        if pchannel not in self._core.logs:
+            self._core.look()
+        log = self._core.logs.get(pchannel)
+        if log is None:
+            raise ClosedError(
+                f"{self._core.source.location} holds no log of pchannel {pchannel!r}: another log is there now, or the location is "
+                "another one"
+            )
+        return log
+
+    def _ask(self, call: Callable[[], _T]) -> _T:
+        """Returns the result of a call. Raises ClosedError for one that a server refused because it has another log now."""
+        try:
+            return call()
+        except FormatError as error:
+            raise ClosedError(
+                f"the log at {self._core.source.location} was recreated, so begin with a new checkpoint or a new query: {error}"
+            ) from error
 
 
-class FrameSource(Protocol):
-    """The recipe of a source: hashable, picklable, and equal to other recipes of the same log."""
+def source_of(location: SparkLocation) -> LogSource:
+    """Returns the source that reads the log at this location. Raises InvalidArgumentError for a location that Spark cannot read."""
+    place, settings = location.opening()
+    if location.kind == "service.url" and location.is_kv_file:
+        raise InvalidArgumentError(
+            f"kv={str(location.kv)!r} is a file, which one process has for itself, and Spark reads in several beside the writer: keep "
+            "the metadata of a log that Spark reads in etcd (kv=etcd://host:port/root)"
+        )
+    return LogSource(str(place), Settings(**settings))
 
-    def open(self) -> FrameLogs:
-        """Opens the logs in this process. Blocks; raises FormatError or StorageError when there is nothing to read."""
+
+def opened(source: LogSource) -> FrameLogs:
+    """Returns the logs of this source for this thread of this process. Opens them unless they are open and still at their location."""
+    key = (os.getpid(), threading.get_ident(), source)
+    with _lock:
+        logs = _logs.get(key)
+        if logs is None or not logs.is_current():
+            logs = _logs[key] = source.open()
+            while len(_logs) > _OPEN_MAX:
+                _logs.popitem(last=False)
+        _logs.move_to_end(key)
+        return logs
+
+
+_lock: Final = threading.RLock()
+_logs: Final[OrderedDict[tuple[int, int, LogSource], FrameLogs]] = OrderedDict()
+
+
+def _selected(choice: ChannelChoice) -> VChannelChoice | None:
+    """Returns the choice as the logs take it: a set of names, a pattern, or None for all."""
+    if choice.names is not None:
+        return frozenset(choice.names)
+    return None if choice.everything else choice

@@ -15,11 +15,10 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.spark.edges import at_edge
-from wal.spark.frame_source import FrameSource
+from wal.spark.frame_source import LogSource, source_of
 from wal.spark.location import SparkLocation
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import LATEST, ChannelChoice
-from wal.spark.sources import source_of
 from wal.timestamp import parse
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _lag_reported(source: int, done: StreamOffset, end: StreamOffset) -> list[PC
     return lags
 
 
-def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: ChannelChoice) -> list[PChannelLag]:
+def _lag_now(number: int, done: StreamOffset, source: LogSource, choice: ChannelChoice) -> list[PChannelLag]:
     from wal.spark.partition import WALPartition
     from wal.spark.row_reader import event_weights
 

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.message import FORM_JOURNAL, Lineage, MessageID, Origin
+from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
 
-__all__ = ["LogPosition", "PChannelOffset", "StreamOffset"]
-
-LogPosition: TypeAlias = tuple[int, int]
-"""(position, index), ascending in one incarnation of a pchannel. An event is below a log position if its own is smaller."""
+__all__ = ["PChannelOffset", "StreamOffset"]
 
 VERSION: Final = 1
 

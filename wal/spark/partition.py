@@ -14,12 +14,13 @@ from typing import Final, Self
 
 from pyspark.sql.datasource import InputPartition
 
+from wal.channels.vchannel_map import VChannelView
 from wal.errors import ChannelNotExistError
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import Origin
 from wal.read.options import Selection
 from wal.spark.edges import was_dropped
-from wal.spark.frame_source import FrameSource, ReadableVChannels
+from wal.spark.frame_source import LogSource
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import Piece
 
@@ -30,7 +31,7 @@ __all__ = ["RowSelection", "WALPartition"]
 class WALPartition(InputPartition):
     """The pieces of one task. `origins` identify the log of each pchannel as planned, `incarnations` the named vchannels."""
 
-    source: FrameSource
+    source: LogSource
     choice: ChannelChoice
     pieces: tuple[Piece, ...] = ()
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class RowSelection(Selection):
     __slots__ = ("_accepted", "_known", "_partition", "_pchannel", "_wanted")
 
     def __init__(
-        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: ReadableVChannels
+        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView
     ) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self._pchannel = pchannel

@@ -2,43 +2,20 @@
 
 Owns two decisions. `take` goes through the frames of all pchannels in the order of their ticks until a limit is reached, so that no
 pchannel runs ahead of another or starves. `share_out` cuts a read into pieces of about equal size at frame boundaries, as few as keep the
-tasks busy. Both are deterministic functions of their arguments. Both use the weights of frames; where no index has these, `ScannedFrames`
-keeps those that a scan has found.
+tasks busy. Both are deterministic functions of their arguments.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from itertools import takewhile
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from wal.frame import RunKind
-from wal.spark.offsets import LogPosition
-from wal.storage.base import StoredFrame
+from wal.message import LogPosition
+from wal.storage.base import FrameWeight
 
-__all__ = ["EventWeight", "FrameWeight", "Piece", "ScannedFrames", "Taken", "cut", "share_out", "take", "weight_of"]
-
-KEPT_MAX: Final = 1 << 16
-"""The most frames whose weights are kept."""
-
-
-class FrameWeight(msgspec.Struct, frozen=True, gc=False):
-    """The cost of a read of one frame, or of adjacent frames: at most this many rows, about this many bytes.
-
-    It begins at `position`, and everything in it is below (`next_position`, 0). Its events have ticks from `first_tick` to `promised_tick`,
-    and later events have larger ones.
-    """
-
-    position: int
-    next_position: int
-    first_tick: int
-    promised_tick: int
-    rows: int
-    size: int
+__all__ = ["EventWeight", "Piece", "Taken", "cut", "share_out", "take"]
 
 
 class EventWeight(msgspec.Struct, frozen=True, gc=False):
@@ -139,66 +116,3 @@ def share_out(
         if len(shares) < count and size * count >= total * len(shares) and whole is not ranges[-1][0]:
             shares.append([])
     return shares
-
-
-class ScannedFrames:
-    """The weights of the frames that were scanned for one pchannel and choice, where there is no index.
-
-    Everything in [`start`, `upto`) was scanned; frames without rows of the choice are not kept. So each poll of an idle query continues
-    where the previous one ended, and a frame that one trigger did not take is there for the next.
-    """
-
-    def __init__(self, start: int) -> None:
-        self.start: int = start
-        self.upto: int = start
-        self._frames: deque[FrameWeight] = deque()
-
-    def go_on(self, start: int) -> bool:
-        """Forgets the frames below `start`. Returns False when `start` was not scanned, or when too many frames are kept."""
-        if not self.start <= start <= self.upto or len(self._frames) > KEPT_MAX:
-            return False
-        self.start = start
-        while self._frames and self._frames[0].position < start:
-            self._frames.popleft()
-        return True
-
-    def add(self, frames: list[FrameWeight], upto: int) -> None:
-        """Records that the frames from `upto` to this position were scanned, and that these hold rows."""
-        self._frames += frames
-        self.upto = upto
-
-    def exceeds(self, end: int, rows_max: int | None, bytes_max: int | None) -> bool:
-        """Returns whether the scanned frames below `end` exceed a limit."""
-        return _count(self._frames, end, rows_max, bytes_max)[1]
-
-    def within(self, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
-        """Returns the frames below `end`, up to and including the first that exceeds a limit."""
-        count, _ = _count(self._frames, end, rows_max, bytes_max)
-        return [frame for _, frame in zip(range(count), self._frames, strict=False)]
-
-
-def weight_of(frame: StoredFrame, wanted: Container[str] | None) -> FrameWeight | None:
-    """Returns the weight of this frame for these vchannels, or for all; None when it has none of their rows."""
-    view = frame.view
-    header = view.header
-    if wanted is None:
-        rows, size = header.indices, header.frame_bytes
-    else:
-        runs = [run for run in view.runs.find(wanted) if run.kind != RunKind.SYSTEM]
-        rows = sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs)
-        size = sum(run.body_end - run.body_start for run in runs)
-    if not rows:
-        return None
-    return FrameWeight(frame.position, frame.next_position, header.first_tick, header.promised_tick, rows, size)
-
-
-def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:
-    """Returns how many frames below `end` are needed to exceed a limit (all, if they do not), and whether they exceed it."""
-    count = rows = size = 0
-    for frame in takewhile(lambda frame: frame.position < end, frames):
-        count += 1
-        rows += frame.rows
-        size += frame.size
-        if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
-            return count, True
-    return count, False

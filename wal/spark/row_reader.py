@@ -18,17 +18,15 @@ import msgspec
 
 from wal.api.arrow import record_batch
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
-from wal.message import ImmutableMessage
+from wal.message import ImmutableMessage, LogPosition
 from wal.read.columns import RowColumns
 from wal.read.frame_rows import FrameRows, in_parts
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.progress import Need, Progress
 from wal.spark.edges import start_of
-from wal.spark.frame_source import FrameLogs
-from wal.spark.offsets import LogPosition
+from wal.spark.frame_source import FrameLogs, opened
 from wal.spark.partition import RowSelection, WALPartition
 from wal.spark.planning import EventWeight, Piece
-from wal.spark.sources import opened
 from wal.storage.base import FramePage
 
 if TYPE_CHECKING:

@@ -23,7 +23,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from wal.channels.vchannel_map import VChannelView
 from wal.errors import ChannelNotExistError, ClosedError
+from wal.message import LogPosition
 from wal.spark.batch_reader import share
 from wal.spark.edges import (
     DataLossWarning,
@@ -35,13 +37,13 @@ from wal.spark.edges import (
     warn_of_unknown,
     was_dropped,
 )
-from wal.spark.frame_source import FrameLogs, LogMoment, ReadableVChannels
-from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
+from wal.spark.frame_source import FrameLogs, opened, source_of
+from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
-from wal.spark.planning import FrameWeight, Piece, Taken, cut, take
+from wal.spark.planning import Piece, Taken, cut, take
 from wal.spark.row_reader import arrow_schema, check_schema, event_weights, read_partition
-from wal.spark.sources import opened, source_of
+from wal.storage.base import FrameWeight, LogSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +135,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waiting(
         self, logs: FrameLogs, begin: StreamOffset
-    ) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogMoment]]:
+    ) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogSnapshot]]:
         """Returns the pchannels with unread events for this query: its position there, the end (durable, or the target), and the log."""
         names = list(logs.pchannels())
         self._check_there(names, begin)
@@ -159,7 +161,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._empty[name] = start, end.log_position
         return waiting
 
-    def _begin_at(self, start: PChannelOffset, moment: LogMoment) -> LogPosition:
+    def _begin_at(self, start: PChannelOffset, moment: LogSnapshot) -> LogPosition:
         """Returns the position at which reading continues. The truncation of a range without rows for this query is no loss."""
         place = start.log_position
         if (seen := self._empty.get(start.pchannel)) is not None and seen[0] == start:
@@ -169,7 +171,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self,
         logs: FrameLogs,
-        waiting: Mapping[str, tuple[PChannelOffset, PChannelOffset, LogMoment]],
+        waiting: Mapping[str, tuple[PChannelOffset, PChannelOffset, LogSnapshot]],
         incarnations: Mapping[str, int],
         rows_max: int | None,
         bytes_max: int | None,
@@ -267,11 +269,11 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             follows=True,
         )
 
-    def _incarnations(self, known: ReadableVChannels) -> dict[str, int]:
+    def _incarnations(self, known: VChannelView) -> dict[str, int]:
         named = self._options.channels.names or ()
         return {name: incarnation for name in named if (incarnation := known.current(name)) is not None}
 
-    def _check_incarnations(self, known: ReadableVChannels, begin: StreamOffset) -> None:
+    def _check_incarnations(self, known: VChannelView, begin: StreamOffset) -> None:
         """Checks that each vchannel that the query names and has read still has the incarnation that it read."""
         named = self._options.channels.names or ()  # others belong to options of an earlier run
         for name, incarnation in begin.incarnations.items():
@@ -289,7 +291,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: this is another log"
             )
 
-    def _checked(self, logs: FrameLogs, offset: PChannelOffset, moment: LogMoment) -> PChannelOffset:
+    def _checked(self, logs: FrameLogs, offset: PChannelOffset, moment: LogSnapshot) -> PChannelOffset:
         """Returns the offset in the incarnation that the log has now.
 
         Raises ClosedError if another log is there now, LogWentBackError if an older copy of this one is.

@@ -9,11 +9,6 @@ hold the same frames; one conformance suite (tests/backends/conformance.py) chec
 * Frames are read as they were appended, in the order of the calls, at strictly ascending positions; the position of a frame never changes.
   No frame is skipped silently: damage raises CorruptionError, a truncated position TruncatedError.
 * A failed write or sync is final for the handle: every later append fails with the same StorageError.
-
-ReadOnlyPChannelLog: a backend's interface for a process that reads one pchannel's log and does not write it.
-
-Another process writes the log, or none does. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
-and rewritten.
 """
 
 from __future__ import annotations
@@ -21,13 +16,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import msgspec
 
 from wal.errors import NoSpaceError, WALError, WouldBlockError
 from wal.frame import EncodedFrame, FrameView, RunName
-from wal.message import Lineage, LogPosition
+from wal.message import Lineage, LogPosition, Origin
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -35,12 +30,11 @@ __all__ = [
     "AppendDone",
     "Extent",
     "FramePage",
+    "FrameWeight",
     "LogBackend",
     "LogSnapshot",
     "LogState",
     "PChannelLog",
-    "ReadOnlyPChannelLog",
-    "ReadOnlyStoredLog",
     "ReadableLog",
     "StoredFrame",
 ]
@@ -76,6 +70,21 @@ class FramePage(msgspec.Struct, frozen=True, gc=False):
     next_position: int
     last_event: tuple[int, int] | None
     promised_tick: int
+
+
+class FrameWeight(msgspec.Struct, frozen=True, gc=False):
+    """The cost of a read of one frame, or of adjacent frames: at most this many rows, about this many bytes.
+
+    It begins at `position`, and everything in it is below (`next_position`, 0). Its events have ticks from `first_tick` to `promised_tick`,
+    and later events have larger ones.
+    """
+
+    position: int
+    next_position: int
+    first_tick: int
+    promised_tick: int
+    rows: int
+    size: int
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
@@ -343,80 +352,25 @@ class LogBackend(abc.ABC):
 
 
 class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """A log at one moment: everything at or below `promised_tick` is below `durable_end`.
+    """A log at one moment: everything at or below `promised_tick` is below `durable_end`, and nothing above that tick may be shown.
 
-    `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None before any
-    event. `closed` says that no writer has the log open; a killed writer leaves it False.
+    `origin` identifies the log: its pchannel, incarnation and form of ids; the position is arbitrary. `lineage`: the restores it has gone
+    through. `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None
+    before any event; `last_truncated` the newest event below `earliest`, None if it is not known. `closed` says that no writer has the log
+    open; a killed writer leaves it False.
     """
 
+    origin: Origin
+    lineage: Lineage
     term: int
     durable_end: int
-    earliest: tuple[int, int]
+    earliest: LogPosition
     promised_tick: int
     closed: bool
-    newest: tuple[int, int] | None
+    newest: LogPosition | None
+    last_truncated: LogPosition | None = None
 
     @property
     def failure(self) -> BaseException | None:
         """None: another writer may open the log at any time, so no reader can know that nothing will follow."""
         return None
-
-
-class ReadOnlyPChannelLog(Protocol):
-    """One pchannel's log, open for reading. Its calls block and are thread-safe; it needs no event loop.
-
-    An implementation guarantees that frames below the end of any snapshot are read whole and in order, or that a call raises:
-    TruncatedError for truncated frames, also if truncated during the read, CorruptionError for damage, StorageError when the log cannot be
-    reached, and ClosedError after `close`, or when the log was recreated.
-    """
-
-    pchannel: str
-    incarnation: int
-    """The incarnation of the log that is read. A recreated log has another one."""
-    lineage: Lineage
-    """The restores that the log has gone through."""
-    refresh_waits: bool
-    """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
-
-    @property
-    def earliest(self) -> tuple[int, int]:
-        """The (position, index) of the first event that is not truncated, as far as known without blocking."""
-
-    @property
-    def last_truncated(self) -> tuple[int, int] | None:
-        """The newest event below `earliest`, None if there is none or it is not known; known after `reach`. Never blocks."""
-
-    def refresh(self) -> LogSnapshot:
-        """Returns the log as it is now. Its `newest` may be older than its end."""
-
-    def reach(self) -> LogSnapshot:
-        """Returns the log as it is now, with the newest event for certain."""
-
-    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
-
-    def bytes_between(self, start: int, end: int) -> int:
-        """Returns the approximate number of bytes of log in [start, end). Never blocks."""
-
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        """Returns what `ReadableLog.bytes_for` does. It may block."""
-
-    def close(self) -> None:
-        """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""
-
-
-class ReadOnlyStoredLog(ReadOnlyPChannelLog, Protocol):
-    """A log that is read where it is stored, with what its writer stores for recovery. Its calls block and are thread-safe."""
-
-    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
-        """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
-
-        That is after `start` if the log does not hold everything from there on any more. Of several incarnations of a name only the
-        newest is certain to be there.
-        """
-
-    def checkpoint_position(self) -> int | None:
-        """Returns the position of the newest state that is stored for recovery, or None if there is none."""
-
-    def checkpoint_state(self, position: int) -> bytes | None:
-        """Returns the state stored for this position, None if a newer one has replaced it meanwhile. CorruptionError if it is damaged."""

@@ -18,10 +18,10 @@ from wal.spark.foreach.batch import Batch
 from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
 from wal.spark.foreach.query_cursor import QueryCursor
+from wal.spark.frame_source import source_of
 from wal.spark.local_session import require_pyspark
 from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
-from wal.spark.sources import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

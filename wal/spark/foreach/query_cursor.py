@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
+from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.store import SavedCursors
-from wal.spark.frame_source import FrameLogs, FrameSource
-from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
+from wal.spark.frame_source import FrameLogs, LogSource, opened
+from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice
-from wal.spark.sources import opened
 
 __all__ = ["QueryCursor"]
 
@@ -34,7 +34,7 @@ class QueryCursor:
     Raises InvalidArgumentError for an invalid cursor name.
     """
 
-    def __init__(self, source: FrameSource, name: str, choice: ChannelChoice) -> None:
+    def __init__(self, source: LogSource, name: str, choice: ChannelChoice) -> None:
         self._source = source
         self._name = check_cursor(name)
         self._choice = choice

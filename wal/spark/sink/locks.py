@@ -19,10 +19,10 @@ from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
 from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
+from wal.spark.frame_source import opened, source_of
 from wal.spark.location import SparkLocation
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
 from wal.spark.sink.options import SinkOptions
-from wal.spark.sources import opened, source_of
 
 __all__ = ["PublishingLock", "check_free", "check_journal", "check_topics"]
 
@@ -86,13 +86,10 @@ def check_topics(location: SparkLocation) -> None:
     """Raises LockedError when a writer of this log on Pulsar is connected. A metadata file needs no check: only one process can open it."""
     if location.is_kv_file:
         return
-    from wal.spark.pulsar_frames import PulsarFrames  # most logs are journals
-
     try:
         logs = opened(source_of(location))
     except FormatError:
         return  # no log yet
-    assert isinstance(logs, PulsarFrames)
     until = time.monotonic() + _GONE_S
     while logs.has_writer():
         if time.monotonic() < until:

@@ -22,15 +22,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError
+from wal.errors import (
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    LogWentBackError,
+    StorageError,
+    TruncatedError,
+    WALError,
+)
 from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.frame import RunName
-from wal.message import Lineage, LogPosition
-from wal.storage.base import FramePage, LogSnapshot, ReadOnlyPChannelLog, StoredFrame
+from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot, StoredFrame
 from wal.storage.journal.checkpoint import load_checkpoint, newest_checkpoint
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.storage.journal.directory import check_format, load_lineage
@@ -47,6 +57,8 @@ from wal.storage.journal.segments import (
     scanned_index,
     sealed_index,
 )
+from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
+from wal.storage.search import exceeds, weight_of
 
 __all__ = [
     "ReadOnlyJournal",
@@ -56,6 +68,10 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_GRAIN: Final = 64
+"""The most frames that share one weight when no limit needs each frame; smaller segments have smaller groups."""
+_MATCHED_MAX: Final = 64
+"""The number of segments, the last ones searched, whose matching names are cached."""
 _CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
 
 
@@ -128,7 +144,7 @@ class ReadOnlyJournal:
         self.held.close()
 
 
-class ReadOnlyJournalLog(ReadOnlyPChannelLog):
+class ReadOnlyJournalLog(ReadOnlyStoredLog):
     """One pchannel's log in a journal, opened by `ReadOnlyJournal.open`."""
 
     refresh_waits = False
@@ -158,11 +174,15 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         except BaseException:
             self._control.close()
             raise
+        self._origin = Origin(pchannel, record.incarnation, 0, FORM_JOURNAL)
         self._segments = ReadOnlySegments(disk, directory, lineage=self.lineage)
         self._reader = JournalReader(
             disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
         )
         self._newest: tuple[int, int] | None = None
+        self._gone: tuple[LogPosition, LogPosition | None] = (-1, 0), None
+        """The earliest event at the last `reach`, and the newest one below it."""
+        self._matched: OrderedDict[tuple[int, VChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
         self._closed = False
 
     @property
@@ -176,12 +196,18 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
     def refresh(self) -> LogSnapshot:
         """Returns the current content of the control page. Takes a few microseconds, reads no file and never blocks."""
         newest = self._newest  # read before the record, since it must not be above the record's durable end
-        return _snapshot(self._load(), newest)
+        return self._snapshot(self._load(), newest)
 
     def reach(self) -> LogSnapshot:
         """Returns the current content of the control page, and the newest event. Reads the heads of frames that it has not seen yet."""
         with self._damage_or_loss():
-            return _snapshot(*self._reach())
+            record, newest = self._reach()
+            self._gone = record.earliest, last_truncated(self._segments.segments, record.earliest)
+            return self._snapshot(record, newest)
+
+    def moment(self) -> LogSnapshot:
+        state = self.refresh()
+        return state if state.earliest == self._gone[0] else self.reach()  # the segments tell what was truncated last
 
     def check(self) -> None:
         """Checks that the mapped control page is still the file at its path; blocks for as long as a few `stat` calls take.
@@ -195,6 +221,14 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         except StorageError as error:
             self._lost = error
             raise
+
+    def is_current(self) -> bool:
+        """Returns whether the log at this place is still the one that was opened; blocks for as long as a few `stat` calls take."""
+        try:
+            self._load()
+        except WALError:
+            return False
+        return self._held.holds()
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         with self._damage_or_loss():
@@ -257,8 +291,97 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
     def bytes_between(self, start: int, end: int) -> int:
         return max(0, end - start)
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
+    def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
+        if names is None:
+            return self.bytes_between(start[0], end)
         return sum(index.bytes_for(names, start, end) for index, _, _ in self.indices(start[0], end))
+
+    def position_after(self, tick: int, start: int, end: int) -> LogPosition:
+        for index, first, stop in self.indices(start, end, above=tick):
+            if stop == first or index.promise(first, stop) <= tick:
+                continue
+            for ordinal in range(first, stop):
+                first_tick = index.first_ticks[ordinal]
+                if index.indices[ordinal] and first_tick + index.indices[ordinal] - 1 > tick:
+                    return index.positions[ordinal], max(0, tick + 1 - first_tick)
+        return end, 0
+
+    def newest_tick(self) -> int:
+        newest = self.reach().newest
+        if newest is None or newest < self.earliest:
+            return 0
+        try:
+            for index, first, stop in self.indices(newest[0], newest[0] + 1):
+                if first < stop:
+                    return int(index.first_ticks[first]) + newest[1]
+        except TruncatedError:
+            pass  # truncated meanwhile, like everything before it
+        return 0
+
+    def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str]:
+        if isinstance(choice, frozenset):
+            return choice
+        return frozenset().union(*(self._matching(index, choice) for index, _, _ in self.indices(start, end)))
+
+    def weights(
+        self,
+        start: int,
+        end: int,
+        choice: VChannelChoice | None,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        limited = rows_max is not None or bytes_max is not None
+        weights: list[FrameWeight] = []
+        rows = size = 0
+        for weight in self._weights(start, end, choice, limited=limited):
+            weights.append(weight)
+            rows, size = rows + weight.rows, size + weight.size
+            if exceeds(rows, rows_max) or exceeds(size, bytes_max):
+                break
+        return weights
+
+    def _weights(
+        self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool
+    ) -> Generator[FrameWeight, None, None]:
+        """Yields what `weights` returns: from the index, or, with a limit for some vchannels, from the heads of the frames, which may hold
+        thousands of other vchannels."""
+        if limited and choice is not None:
+            names = self.names(start, end, choice)
+            yield from filter(None, (weight_of(frame, names) for frame in self.heads(start, end, names)))
+            return
+        for index, first, stop in self.indices(start, end):
+            ordinals: Sequence[int] = range(first, stop)
+            if choice is not None:
+                ordinals = index.wanted(self._matching(index, choice), first, stop)
+            grain = 1 if limited else max(1, min(_GRAIN, len(ordinals) // _GRAIN))
+            for at in range(0, len(ordinals), grain):
+                some = ordinals[at : at + grain]
+                if limited and not index.indices[some[0]]:
+                    continue
+                yield FrameWeight(
+                    index.positions[some[0]],
+                    index.positions[some[-1] + 1] if some[-1] + 1 < len(index) else index.end,
+                    index.first_ticks[some[0]],
+                    index.promises[some[-1]],
+                    sum(index.indices[ordinal] for ordinal in some),
+                    sum(index.lengths[ordinal] for ordinal in some),
+                )
+
+    def _matching(self, index: SegmentIndex, choice: VChannelChoice) -> frozenset[str]:
+        """Returns the names in this index that belong to the choice; each name is matched once."""
+        if isinstance(choice, frozenset):
+            return choice
+        key = index.base, choice
+        seen, matching = self._matched.get(key, (0, frozenset[str]()))
+        names = index.names()
+        if seen < len(names):
+            matching |= frozenset(name for name in islice(names, seen, None) if name in choice)
+            self._matched[key] = len(names), matching
+            while len(self._matched) > _MATCHED_MAX:  # a stream goes through segments for years
+                self._matched.popitem(last=False)
+        return matching
 
     def check_map(self, *, missing: bool) -> None:
         """Raises CorruptionError for a map of vchannels that is missing, unless none was ever written, or that is of another log.
@@ -306,6 +429,11 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
             self.check()
             raise
 
+    def _snapshot(self, record: ControlRecord, newest: LogPosition | None) -> LogSnapshot:
+        gone = self._gone[1] if self._gone[0] == record.earliest else None
+        state = record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest, gone
+        return LogSnapshot(self._origin, self.lineage, *state)
+
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
         """Indexes all frames that are durable now; returns the control record and the newest event below its durable position."""
         record = self._load()
@@ -326,10 +454,6 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
                 raise damaged(missing, Path(error.filename or self.directory), 0) from error
             self._newest = newest
             return record, newest
-
-
-def _snapshot(record: ControlRecord, newest: tuple[int, int] | None) -> LogSnapshot:
-    return LogSnapshot(record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest)
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise, takewhile
 from typing import Final, TypeVar
 
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
 from wal.frame import RunName
-from wal.message import Lineage, LogPosition
-from wal.storage.base import FramePage, LogSnapshot
+from wal.message import FORM_PULSAR, Lineage, LogPosition, Origin
+from wal.storage import search
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.pulsar.address import ledger_of, position_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
@@ -29,8 +32,10 @@ from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.reader import PulsarReader
 from wal.storage.pulsar.recovery import end_before
+from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
+from wal.storage.search import PAGE_BYTES, PageRequest, exceeds, weight_of
 
-__all__ = ["LookAtControl", "ReadOnlyTopic"]
+__all__ = ["LookAtControl", "ReadOnlyTopic", "ScannedFrames"]
 
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
@@ -42,11 +47,17 @@ request."""
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.25
 
+_SCANS_MAX: Final = 16
+"""The number of choices whose scanned frames are cached."""
+_KEPT_MAX: Final = 1 << 16
+"""The most frames whose weights are kept."""
+_ENTRY_BYTES: Final = 16 << 10
+
 LookAtControl = Callable[[], tuple[PulsarControlRecord, dict[int, int]]]
 """Returns the current control record, and the position of the mark of each term."""
 
 
-class ReadOnlyTopic:
+class ReadOnlyTopic(ReadOnlyStoredLog):
     """Reads one log; see `ReadOnlyPChannelLog`. `look` asks the metadata; `connection` must be started. Call `reach` before other calls."""
 
     refresh_waits: bool = True
@@ -74,6 +85,10 @@ class ReadOnlyTopic:
         self._fresh_until_s = 0.0
         self._closed = False
         self._newest: tuple[int, int] | None = None
+        self._origin = Origin(pchannel, incarnation, 0, FORM_PULSAR)
+        self._scans: OrderedDict[VChannelChoice | None, ScannedFrames] = OrderedDict()
+        self._newest_tick: tuple[LogPosition, int] | None = None
+        """The newest event when its tick was last asked for, and that tick."""
         self._reader = PulsarReader(
             connection,
             self.topic,
@@ -112,9 +127,6 @@ class ReadOnlyTopic:
             self._check_open()
             return self._look_at_all()
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        return self.bytes_between(start[0], end)  # a topic has no index
-
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the approximate number of bytes of log in [start, end)."""
         return self.ledgers.bytes_between(start, end)
@@ -150,9 +162,72 @@ class ReadOnlyTopic:
         topic = self._connection.address.checkpoints(self.pchannel)
         return self._patiently(lambda: read_state(self._connection, topic, saved))
 
-    def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """Returns all frames in [start, end) by their heads, see `PulsarReader.heads`."""
+    def head_page(self, request: PageRequest) -> FramePage:
+        """Returns all frames of this page, whatever they hold, by their heads; see `PulsarReader.heads`."""
+        start, end, bytes_max = request.start, request.end, request.bytes_max
+        self._check_open()
         return self._reading(start, end, lambda: self._reader.heads(start, end, bytes_max))
+
+    def measure(self, start: int, end: int) -> int:
+        """Messages count the same: a ledger that is being written has no size yet."""
+        return _ENTRY_BYTES * self.ledgers.entries_between(start, end)
+
+    def position_after(self, tick: int, start: int, end: int) -> LogPosition:
+        if end >= self.state.durable_end and tick >= self.newest_tick():
+            return end, 0
+        return super().position_after(tick, start, end)
+
+    def newest_tick(self) -> int:
+        newest = self.state.newest
+        if newest is None or newest < self.state.earliest:
+            return 0
+        known = self._newest_tick
+        if known is None or known[0] != newest:
+            (frame,) = self.head_page(PageRequest(newest[0], newest[0] + 1)).frames
+            known = self._newest_tick = newest, frame.view.header.first_tick + newest[1]
+        return known[1]
+
+    def weights(
+        self,
+        start: int,
+        end: int,
+        choice: VChannelChoice | None,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        if rows_max is None and bytes_max is None:
+            return self._pieces(start, end)
+        scanned = self._scanned(choice, start)
+        while scanned.upto < end and not scanned.exceeds(end, rows_max, bytes_max):
+            page = self.head_page(PageRequest(scanned.upto, end, None, PAGE_BYTES))
+            scanned.add(list(filter(None, (weight_of(frame, choice) for frame in page.frames))), page.next_position)
+        return scanned.within(end, rows_max, bytes_max)
+
+    def _scanned(self, choice: VChannelChoice | None, start: int) -> ScannedFrames:
+        scanned = self._scans.get(choice)
+        if scanned is None or not scanned.go_on(start):
+            scanned = self._scans[choice] = ScannedFrames(start)
+        self._scans.move_to_end(choice)
+        if len(self._scans) > _SCANS_MAX:
+            self._scans.popitem(last=False)
+        return scanned
+
+    def _pieces(self, start: int, end: int) -> list[FrameWeight]:
+        """Returns the weights of pieces of about equal numbers of messages between two positions; rows and ticks are unknown."""
+        ledgers = self.ledgers
+        count = ledgers.entries_between(start, end)
+        if not count:
+            return []
+        grain = -(-count // search.PIECES)
+        first = ledgers.first_at(start)
+        places = [start if first is None else first]
+        places += [place for left in range(count - grain, 0, -grain) if (place := ledgers.back(end, left)) is not None]
+        places.append(end)
+        return [
+            FrameWeight(at, following, 0, 0, 0, ledgers.bytes_between(at, following))
+            for at, following in pairwise(places)
+        ]
 
     def has_writer(self) -> bool:
         """Whether any producer is connected to the topic now."""
@@ -181,7 +256,17 @@ class ReadOnlyTopic:
         newest = max(filter(None, (self._newest, record.newest)), default=None)
         before, self.state = (
             getattr(self, "state", None),
-            LogSnapshot(record.term, end, record.earliest, promised_tick, record.clean, newest),
+            LogSnapshot(
+                self._origin,
+                self.lineage,
+                record.term,
+                end,
+                record.earliest,
+                promised_tick,
+                record.clean,
+                newest,
+                record.last_truncated,
+            ),
         )
         self._pause_s = FOLLOW_MIN_S if self.state != before else min(2 * self._pause_s, FOLLOW_MAX_S)
         self._fresh_until_s = time.monotonic() + self._pause_s
@@ -288,3 +373,51 @@ class ReadOnlyTopic:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
+
+
+class ScannedFrames:
+    """The weights of the frames that were scanned for one choice: a topic has no index.
+
+    Everything in [`start`, `upto`) was scanned; frames without rows of the choice are not kept. So each poll of an idle query continues
+    where the previous one ended, and a frame that one trigger did not take is there for the next.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start: int = start
+        self.upto: int = start
+        self._frames: deque[FrameWeight] = deque()
+
+    def go_on(self, start: int) -> bool:
+        """Forgets the frames below `start`. Returns False when `start` was not scanned, or when too many frames are kept."""
+        if not self.start <= start <= self.upto or len(self._frames) > _KEPT_MAX:
+            return False
+        self.start = start
+        while self._frames and self._frames[0].position < start:
+            self._frames.popleft()
+        return True
+
+    def add(self, frames: list[FrameWeight], upto: int) -> None:
+        """Records that the frames from `upto` to this position were scanned, and that these hold rows."""
+        self._frames += frames
+        self.upto = upto
+
+    def exceeds(self, end: int, rows_max: int | None, bytes_max: int | None) -> bool:
+        """Returns whether the scanned frames below `end` exceed a limit."""
+        return _count(self._frames, end, rows_max, bytes_max)[1]
+
+    def within(self, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
+        """Returns the frames below `end`, up to and including the first that exceeds a limit."""
+        count, _ = _count(self._frames, end, rows_max, bytes_max)
+        return [frame for _, frame in zip(range(count), self._frames, strict=False)]
+
+
+def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:
+    """Returns how many frames below `end` are needed to exceed a limit (all, if they do not), and whether they exceed it."""
+    count = rows = size = 0
+    for frame in takewhile(lambda frame: frame.position < end, frames):
+        count += 1
+        rows += frame.rows
+        size += frame.size
+        if exceeds(rows, rows_max) or exceeds(size, bytes_max):
+            return count, True
+    return count, False

@@ -1,0 +1,180 @@
+"""ReadOnlyPChannelLog: the blocking seam of a log, for a process or a thread that reads one pchannel's log and does not write it.
+
+Another process writes the log, or none does. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
+and rewritten. Every kind of log implements it: a journal on this host, a topic on Pulsar, a log on the network. The bridge and Spark stand
+on it in the caller's thread, the scanners of a read-only log on an event loop with threads.
+
+Searches have a general form here, which needs pages alone; a log with an index, or a server, answers them itself.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Hashable
+from typing import Protocol
+
+from wal.errors import TruncatedError
+from wal.frame import RunName
+from wal.message import Lineage, LogPosition
+from wal.storage import search
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.search import PageRequest, Weighed, run
+
+__all__ = ["ReadOnlyPChannelLog", "ReadOnlyStoredLog", "VChannelChoice"]
+
+
+class VChannelChoice(Hashable, Protocol):
+    """The vchannels that a read selects: a set of names, or a pattern."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+
+class ReadOnlyPChannelLog(abc.ABC):
+    """One pchannel's log, open for reading. Its calls block; it needs no event loop.
+
+    Any number of threads may call, but `names` and `weights`, which keep what they found, are for one thread at a time.
+
+    An implementation guarantees that frames below the end of any snapshot are read whole and in order, or that a call raises:
+    TruncatedError for truncated frames, also if truncated during the read, CorruptionError for damage, StorageError when the log cannot be
+    reached, and ClosedError after `close`, or when the log was recreated.
+    """
+
+    pchannel: str
+    incarnation: int
+    """The incarnation of the log that is read. A recreated log has another one."""
+    lineage: Lineage
+    """The restores that the log has gone through."""
+    refresh_waits: bool
+    """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
+
+    @property
+    @abc.abstractmethod
+    def earliest(self) -> LogPosition:
+        """The (position, index) of the first event that is not truncated, as far as known without blocking."""
+
+    @property
+    @abc.abstractmethod
+    def last_truncated(self) -> LogPosition | None:
+        """The newest event below `earliest`, None if there is none or it is not known; known after `reach`. Never blocks."""
+
+    @abc.abstractmethod
+    def refresh(self) -> LogSnapshot:
+        """Returns the log as it is now. Its `newest` may be older than its end, and a server's answer may be reused for a while."""
+
+    @abc.abstractmethod
+    def reach(self) -> LogSnapshot:
+        """Returns the log as it is now, with the newest event for certain."""
+
+    def moment(self) -> LogSnapshot:
+        """Returns the log as it is now, with its last truncated event if that can be known; `newest` may be older than its end."""
+        return self.reach()
+
+    @abc.abstractmethod
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
+
+    def head_page(self, request: PageRequest) -> FramePage:
+        """Returns at least the frames of this page; their bodies, and the choice of names, may be left out."""
+        return self.page(request.start, request.end, request.names, request.bytes_max)
+
+    @abc.abstractmethod
+    def bytes_between(self, start: int, end: int) -> int:
+        """Returns the approximate number of bytes of log in [start, end). Never blocks."""
+
+    def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
+        """Returns what `ReadableLog.bytes_for` does, None: for all vchannels. It may block."""
+        return self.bytes_between(start[0], end)
+
+    def measure(self, start: int, end: int) -> int:
+        """Returns about how many bytes a search goes through in [start, end). Never blocks."""
+        return self.bytes_between(start, end)
+
+    def position_after(self, tick: int, start: int, end: int) -> LogPosition:
+        """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
+        return run(search.position_after(tick, start, end, self.measure), self.head_page)
+
+    def event_below(self, since: LogPosition, below: LogPosition) -> LogPosition | None:
+        """Returns the newest durable event in [since, below), None if there is none or it may be truncated. Reads few frames."""
+        below = below if below[1] else (min(below[0], self.moment().durable_end), 0)
+        try:
+            return run(search.event_below(since, below, self.earliest, self.measure), self.head_page)
+        except TruncatedError:
+            return None
+
+    def newest_tick(self) -> int:
+        """Returns the tick of the newest durable event, or 0 when there is none that is not truncated."""
+        newest = self.reach().newest
+        if newest is None or newest < self.earliest:
+            return 0
+        try:
+            (frame,) = self.head_page(PageRequest(newest[0], newest[0] + 1)).frames
+        except TruncatedError:
+            return 0  # truncated meanwhile, like everything before it
+        return frame.view.header.first_tick + newest[1]
+
+    def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str] | None:
+        """Returns those of the vchannels with frames in [start, end) that are of this choice, and perhaps others of it; None if that is
+        not known, so that every frame is read."""
+        return choice if isinstance(choice, frozenset) else None
+
+    def weights(
+        self,
+        start: int,
+        end: int,
+        choice: VChannelChoice | None,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        """Returns the weights of the frames in [start, end) that hold rows of this choice, in the order of the log.
+
+        With a limit it ends after the frame that brings the total above `rows_max` rows or `bytes_max` bytes, and names only frames that
+        hold rows. Without one, adjacent frames may share one weight, of which only `position`, `next_position` and `size` are valid.
+        """
+        weights: list[FrameWeight] = []
+        rows = size = 0
+        while start < end and not search.exceeds(rows, rows_max) and not search.exceeds(size, bytes_max):
+            part = self.weigh(
+                start,
+                end,
+                choice,
+                rows_max=None if rows_max is None else rows_max - rows,
+                bytes_max=None if bytes_max is None else bytes_max - size,
+            )
+            weights += part.weights
+            rows += sum(weight.rows for weight in part.weights)
+            size += sum(weight.size for weight in part.weights)
+            start = part.upto
+        return weights
+
+    def weigh(
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None
+    ) -> Weighed:
+        """Returns the first of these weights, and the position up to which they are complete."""
+        if rows_max is None and bytes_max is None:
+            return Weighed(search.weigh_pieces(start, end, self.bytes_between), end)
+        return run(search.weigh(start, end, choice, rows_max=rows_max, bytes_max=bytes_max), self.head_page)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""
+
+
+class ReadOnlyStoredLog(ReadOnlyPChannelLog):
+    """A log that is read where it is stored, with what its writer stores for recovery. Its calls block and are thread-safe."""
+
+    @abc.abstractmethod
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
+
+        That is after `start` if the log does not hold everything from there on any more. Of several incarnations of a name only the
+        newest is certain to be there.
+        """
+
+    @abc.abstractmethod
+    def checkpoint_position(self) -> int | None:
+        """Returns the position of the newest state that is stored for recovery, or None if there is none."""
+
+    @abc.abstractmethod
+    def checkpoint_state(self, position: int) -> bytes | None:
+        """Returns the state stored for this position, None if a newer one has replaced it meanwhile. CorruptionError if it is damaged."""

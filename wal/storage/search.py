@@ -1,0 +1,219 @@
+"""Searches in the frames of one pchannel's log: the position after a tick, the newest event below a position, what frames weigh. Pure.
+
+A search is a generator that yields the pages it needs and takes each in return, so that the same search runs on an event loop (`run_async`)
+and in a thread (`run`). It needs of a log no more than pages and the number
+of bytes between two positions. Promised ticks ascend from frame to frame, which makes the search for a tick a binary one.
+
+A log with an index answers some of these questions without reading frames; see `ReadOnlyPChannelLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Generator
+from typing import Final, TypeVar
+
+import msgspec
+
+from wal.frame import RunKind
+from wal.message import LogPosition
+from wal.storage.base import FramePage, FrameWeight, StoredFrame
+
+__all__ = [
+    "BytesBetween",
+    "PageRequest",
+    "Search",
+    "Weighed",
+    "event_below",
+    "exceeds",
+    "position_after",
+    "run",
+    "run_async",
+    "weigh",
+    "weigh_pieces",
+    "weight_of",
+]
+
+PIECES: Final = 64
+"""The most weights of an extent without a limit: enough to share it out among the tasks of a job."""
+PAGES_MAX: Final = 64
+"""The most pages that one search weighs: a server answers within a deadline, with a bounded number of weights."""
+PAGE_BYTES: Final = 1 << 20
+_BACK_BYTES: Final = 1 << 16
+"""How far back a search first goes: the last few frames, of which most hold events, and which most ticks are close to."""
+_NONE: Final = frozenset[str]()
+
+Answer = TypeVar("Answer")
+BytesBetween = Callable[[int, int], int]
+"""Returns the approximate number of bytes of log in [start, end)."""
+
+
+class PageRequest(msgspec.Struct, frozen=True, gc=False):
+    """The page that a search needs: from `start` on, of frames below `end`; `names` and `bytes_max` as in a read."""
+
+    start: int
+    end: int
+    names: frozenset[str] | None = None
+    bytes_max: int = 1
+
+
+Search = Generator[PageRequest, FramePage, Answer]
+
+
+async def run_async(search: Search[Answer], page: Callable[[PageRequest], Awaitable[FramePage]]) -> Answer:
+    """Runs a search on the event loop; raises what `page` raises."""
+    try:
+        request = next(search)
+        while True:
+            request = search.send(await page(request))
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+
+
+def run(search: Search[Answer], page: Callable[[PageRequest], FramePage]) -> Answer:
+    """Runs a search in the caller's thread; raises what `page` raises."""
+    try:
+        request = next(search)
+        while True:
+            request = search.send(page(request))
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+
+
+def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween) -> Search[LogPosition]:
+    """Finds the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
+    low, high, back = start, end, _BACK_BYTES
+    while low < high:  # from the end backwards, ever faster
+        at = _back(bytes_between, low, high, back)
+        frames = (yield PageRequest(at, end)).frames
+        if frames and frames[0].view.header.promised_tick <= tick:
+            low = frames[0].next_position
+            break
+        high, back = at, 4 * back
+    while high - low > 1:
+        middle = _middle(bytes_between, low, high)
+        frames = (yield PageRequest(middle, high)).frames
+        if frames and frames[0].view.header.promised_tick <= tick:
+            low = frames[0].next_position
+        else:
+            high = middle
+    while low < end:
+        page = yield PageRequest(low, end)
+        for frame in page.frames:
+            header = frame.view.header
+            if header.indices and header.first_tick + header.indices - 1 > tick:
+                return frame.position, max(0, tick + 1 - header.first_tick)
+        low = page.next_position
+    return end, 0
+
+
+def event_below(
+    since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween
+) -> Search[LogPosition | None]:
+    """Finds the newest event in [since, below) of a log that begins at `earliest`; None if there is none. TruncatedError as of a read."""
+    if below[1]:
+        event = (below[0], below[1] - 1)
+        return event if event >= since else None
+    start, upper, back = max(since[0], earliest[0]), below[0], _BACK_BYTES
+    while start < upper:
+        lower = at = _back(bytes_between, start, upper, back)
+        newest: LogPosition | None = None
+        while at < upper:
+            page = yield PageRequest(at, upper, _NONE, PAGE_BYTES)
+            newest, at = page.last_event or newest, page.next_position
+        if newest is not None:
+            return newest if newest >= since else None
+        upper, back = lower, 4 * back
+    return None
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """The weights of frames, in the order of the log, and the position up to which the search looked."""
+
+    weights: list[FrameWeight]
+    upto: int
+
+
+def weigh(
+    start: int, end: int, choice: Container[str] | None, *, rows_max: int | None = None, bytes_max: int | None = None
+) -> Search[Weighed]:
+    """Finds the weights of the frames in [start, end) that hold rows of these vchannels, or of all.
+
+    It ends after the first frame that exceeds a limit, or after 64 pages.
+    """
+    weights: list[FrameWeight] = []
+    names = choice if isinstance(choice, frozenset) else None
+    rows = size = 0
+    for _ in range(PAGES_MAX):
+        if start >= end:
+            break
+        page = yield PageRequest(start, end, names, PAGE_BYTES)
+        for frame in page.frames:
+            if (weight := weight_of(frame, choice)) is None:
+                continue
+            weights.append(weight)
+            rows, size = rows + weight.rows, size + weight.size
+            if exceeds(rows, rows_max) or exceeds(size, bytes_max):
+                return Weighed(weights, frame.next_position)
+        start = page.next_position
+    return Weighed(weights, start)
+
+
+def exceeds(amount: int, limit: int | None) -> bool:
+    """Returns whether this amount is above the limit, if there is one."""
+    return limit is not None and amount > limit
+
+
+def weigh_pieces(start: int, end: int, bytes_between: BytesBetween) -> list[FrameWeight]:
+    """Returns the weights of at most 64 pieces of about equal bytes; only their positions and sizes are known. Reads no frame."""
+    total = bytes_between(start, end)
+    if not total:
+        return []
+    grain = -(-total // PIECES)
+    weights: list[FrameWeight] = []
+    while start < end:
+        following = _forward(bytes_between, start, end, grain)
+        weights.append(FrameWeight(start, following, 0, 0, 0, bytes_between(start, following)))
+        start = following
+    return weights
+
+
+def weight_of(frame: StoredFrame, choice: Container[str] | None) -> FrameWeight | None:
+    """Returns the weight of this frame for these vchannels, or for all; None when it has none of their rows."""
+    view = frame.view
+    header = view.header
+    if choice is None:
+        rows, size = header.indices, header.frame_bytes
+    else:
+        runs = [run for run in view.runs.find(choice) if run.kind != RunKind.SYSTEM]
+        rows = sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs)
+        size = sum(run.body_end - run.body_start for run in runs)
+    if not rows:
+        return None
+    return FrameWeight(frame.position, frame.next_position, header.first_tick, header.promised_tick, rows, size)
+
+
+def _forward(bytes_between: BytesBetween, start: int, end: int, size: int) -> int:
+    """Returns the first position above `start` with at least `size` bytes before it, or the end."""
+    low, high = start, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bytes_between(start, middle) >= size else (middle, high)
+    return high
+
+
+def _middle(bytes_between: BytesBetween, start: int, end: int) -> int:
+    """Returns a position between these two with about as many bytes before it as after it, if their number is known."""
+    size = bytes_between(start, end)
+    middle = _forward(bytes_between, start, end, size // 2) if size else end
+    return middle if middle < end else (start + end) // 2
+
+
+def _back(bytes_between: BytesBetween, start: int, end: int, size: int) -> int:
+    """Returns the last position below `end` with at least `size` bytes after it, or the start."""
+    low, high = start, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bytes_between(middle, end) >= size else (low, middle)
+    return low
