@@ -170,7 +170,12 @@ class BlockingRead:
         log = self._log
         self._tail = tail = log.reach()
         return self._progress.begin(
-            self._core.origin(log), selection, tail, tail.earliest, after=after, last_truncated=log.last_truncated
+            self._core.origin(log),
+            selection,
+            tail,
+            tail.earliest,
+            after=after,
+            last_truncated=lambda: log.last_truncated,
         )
 
     def _load_cursor(self) -> Cursor | None:

@@ -75,17 +75,13 @@ class VChannels:
         self.maps: VChannelMapKeeper | None = None
         """Keeps the maps for other processes; None if no other process can read the log."""
         self._saver = saver
-        self._pchannels = pchannels
+        self.pchannels: Mapping[str, object] = pchannels
+        """The pchannels of the log by name, in their order."""
         self._settings = settings
         self._ending: set[str] = set()
         """The names of the channels that calls of `destroy_channels` are ending."""
 
     # -- what there is
-
-    @property
-    def pchannels(self) -> list[str]:
-        """The pchannels of the log, in their order."""
-        return list(self._pchannels)
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]:
@@ -104,7 +100,7 @@ class VChannels:
     def pchannel_of(self, name: str) -> str:
         """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
         info = self.directory.records.get(check_vchannel(name))
-        return place(name, self.pchannels) if info is None else info.pchannel
+        return place(name, list(self.pchannels)) if info is None else info.pchannel
 
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Returns the vchannel of this name, durable, or None if there is none."""
@@ -143,7 +139,7 @@ class VChannels:
         self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         saved.add_done_callback(_ignore_failure)
-        self._start((self.directory.admit(name, place(name, self.pchannels)),), saved)
+        self._start((self.directory.admit(name, place(name, list(self.pchannels))),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
@@ -152,12 +148,12 @@ class VChannels:
             raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
         if pchannel is not None and not isinstance(pchannel, str):
             raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
-        if pchannel is not None and pchannel not in self._pchannels:
+        if pchannel is not None and pchannel not in self.pchannels:
             raise InvalidArgumentError(
-                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}"
             )
         self.check_room(f"vchannel {name!r}", 1)
-        info = self.directory.admit(name, pchannel or place(name, self.pchannels))
+        info = self.directory.admit(name, pchannel or place(name, list(self.pchannels)))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start((info,), saved)
         await asyncio.shield(saved)
@@ -166,7 +162,7 @@ class VChannels:
     async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
         """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
         self.check_room(f"{count} channels", count)
-        infos = tuple(admit_channels(self.directory, owner, count, self.pchannels))
+        infos = tuple(admit_channels(self.directory, owner, count, list(self.pchannels)))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start(infos, saved)
         await asyncio.shield(saved)
@@ -192,7 +188,7 @@ class VChannels:
             if error is None:
                 # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
                 # The names of channels are given away, so readers elsewhere know these when the caller does.
-                pchannels = self.pchannels
+                pchannels = list(self.pchannels)
                 wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
                 self._when_shown(infos[0].name, shown, wanted=wanted)
             else:

@@ -34,11 +34,11 @@ from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.store import CursorStore
+from wal.read.lease import OWN, Lease
 from wal.read.options import Selection
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.storage.metadata import CURSOR_ROOT
-from wal.write.lease import OWN, Lease
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 

@@ -20,13 +20,13 @@ from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoi
 from wal.errors import ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import RunName
 from wal.kv import KVBase
+from wal.read.lease import OWN, Lease
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.storage.base import LogBackend, PChannelLog
 from wal.timestamp import TimestampOracle
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.in_flight import InFlight
-from wal.write.lease import OWN, Lease
 from wal.write.pchannel import PChannel
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
 from wal.write.txn_table import TxnLimits

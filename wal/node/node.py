@@ -21,12 +21,12 @@ from wal.node.routes import KnownVChannels, Routes
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import CursorStore
+from wal.read.lease import OWN, Lease
 from wal.retention.policy import RetentionBounds
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.timestamp import TimestampOracle
 from wal.write.in_flight import InFlight
-from wal.write.lease import OWN, Lease
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 from wal.write.txn_table import TxnLimits

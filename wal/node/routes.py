@@ -36,8 +36,22 @@ from wal.write.vchannel import VChannel
 __all__ = ["KnownVChannels", "Routes", "closed_log", "refusal", "tell"]
 
 
+class KnownRecords(Protocol):
+    """The table of the vchannels that a node knows: by name in `records`; all of them have an incarnation below `next_incarnation`."""
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]: ...
+
+    @property
+    def next_incarnation(self) -> int: ...
+
+
 class KnownVChannels(Protocol):
     """The vchannels as a node knows them, and the coordinator's half behind it."""
+
+    @property
+    def directory(self) -> KnownRecords:
+        """The table itself."""
 
     on_dropped: Callable[[str], object]
     """Called with the name of each vchannel that was durably dropped."""
@@ -47,7 +61,7 @@ class KnownVChannels(Protocol):
         """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
 
     @property
-    def pchannels(self) -> list[str]:
+    def pchannels(self) -> Iterable[str]:
         """The pchannels of the log, here or elsewhere, in their order."""
 
     @property
@@ -151,13 +165,14 @@ class Routes:
 
     def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
         """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
-        records = self.known.records
-        channel = common_place(names, records, self.known.pchannels, create_vchannels=self._settings.create_vchannels)
+        directory = self.known.directory
+        records, pchannels = directory.records, list(self.known.pchannels)
+        channel = common_place(names, records, pchannels, create_vchannels=self._settings.create_vchannels)
         pchannel = self.here(channel, names[0])
         if self._unknown.note(names, records):
             self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records))
         bound = {name: records[name].incarnation if name in records else None for name in names}
-        return pchannel, Selection(bound, floor=self.known.next_incarnation)
+        return pchannel, Selection(bound, floor=directory.next_incarnation)
 
     def end_warnings(self) -> None:
         """Warns now of names that were read and do not exist: the log closes."""

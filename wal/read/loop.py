@@ -159,7 +159,12 @@ class ReadLoop:
         self.pchannel = pchannel
         log = pchannel.log
         return self.progress.begin(
-            pchannel.origin(), selection, pchannel.tail, log.earliest, after=after, last_truncated=log.last_truncated
+            pchannel.origin(),
+            selection,
+            pchannel.tail,
+            log.earliest,
+            after=after,
+            last_truncated=lambda: log.last_truncated,
         )
 
     # -- continuing

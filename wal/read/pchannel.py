@@ -29,6 +29,7 @@ import msgspec
 from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
+from wal.read.lease import OWN, Lease, lost_lease
 from wal.read.options import Reached, ReadPosition
 from wal.read.recent import RecentFrames
 from wal.read.truncated import (
@@ -110,8 +111,20 @@ class ReadablePChannel(abc.ABC):
 
     log: ReadableLog
 
-    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: LogPosition | None) -> None:
-        """`promised_tick` and `newest` are those known together with `log.durable_end`."""
+    def __init__(
+        self,
+        log: ReadableLog,
+        *,
+        form: int,
+        promised_tick: int,
+        newest: LogPosition | None,
+        lease: Lease = OWN,
+    ) -> None:
+        """`promised_tick` and `newest` are those known together with `log.durable_end`.
+
+        What another process wrote may be read by whoever can, and a server asks before it sends: then the lease is `OWN`.
+        """
+        self.lease: Lease = lease
         self.channel: str = log.pchannel
         self.log = log
         log.lineage.note(log.pchannel)
@@ -142,9 +155,14 @@ class ReadablePChannel(abc.ABC):
         """
         return self.log.lineage.current(message_id) if message_id.pchannel == self.channel else message_id
 
-    @abc.abstractmethod
     def check_lease(self) -> None:
-        """Raises the reason why this process may not deliver what it has read, if there is one. Readers ask right before they deliver."""
+        """Raises SessionLostError unless this process may answer for the pchannel. Call it right before an answer leaves."""
+        if not self.lease.alive:
+            raise self.lose()
+
+    def lose(self) -> WALError:
+        """Takes note that the lease is lost; returns the error for whoever would get an answer."""
+        return lost_lease(self.channel)
 
     @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
@@ -297,9 +315,6 @@ class ShownPChannel(ReadablePChannel):
     @abc.abstractmethod
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now."""
-
-    def check_lease(self) -> None:
-        """Does nothing: what another process wrote may be read by whoever can, and a server asks before it sends."""
 
     async def first_event(self) -> MessageID | None:
         """Returns the id of the earliest event that is not truncated, or None.

@@ -23,7 +23,7 @@ there (`move`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import length_hint
 from typing import Final, Protocol
@@ -142,13 +142,13 @@ class Progress:
         earliest: LogPosition,
         *,
         after: MessageID | None = None,
-        last_truncated: LogPosition | None = None,
+        last_truncated: Callable[[], LogPosition | None] = lambda: None,
     ) -> MessageID | None:
         """Fixes where the read begins; returns the id to begin at if that has been truncated.
 
         `log` names the log (an origin in it, at any position), `earliest` its first event that is not truncated. `after` is the event
-        to start after if the policy names a body of it, and `last_truncated` the newest event below `earliest`, if that is known. Raises
-        InvalidArgumentError for an id of another log, or above the durable end.
+        to start after if the policy names a body of it, and `last_truncated` returns the newest event below `earliest`, if that is known.
+        Raises InvalidArgumentError for an id of another log, or above the durable end.
         """
         self._log, self.selection = log, selection
         if self._cursor_at is not None:
@@ -475,7 +475,7 @@ def read_start(
     earliest: LogPosition,
     *,
     after: MessageID | None,
-    last_truncated: LogPosition | None,
+    last_truncated: Callable[[], LogPosition | None],
 ) -> ReadStart | MessageID:
     """Returns where a read with these `options` begins, or the id to begin at if that has been truncated.
 
@@ -490,7 +490,7 @@ def read_start(
         event = _checked(policy.message_id, options, log, tail)
         inclusive = isinstance(policy, StartFrom)
         # Starting after the last truncated event loses nothing: everything after it still exists.
-        if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated)):
+        if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated())):
             return policy.message_id
         at = max(event[0], earliest[0])
         if inclusive:

@@ -222,11 +222,10 @@ class PulsarMetadata:
 
         return look
 
-    def vchannels(self, *, age_s: float = 0.0) -> LoadedVChannels:
-        """Returns the vchannels as they were at most `age_s` seconds ago; the answer may be older where there are tens of thousands."""
+    def vchannels(self) -> LoadedVChannels:
+        """Returns the vchannels as they are now; the answer may be older where there are tens of thousands."""
         now = time.monotonic()
-        kept_s = max(age_s, _COSTS * self._cost_s) if self._cost_s > _CHEAP_S else age_s
-        if now >= self._known_since + kept_s:
+        if self._cost_s <= _CHEAP_S or now >= self._known_since + _COSTS * self._cost_s:
             self._known = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
             self._known_since = time.monotonic()
             self._cost_s = self._known_since - now

@@ -6,14 +6,13 @@ stay unique and increasing across crashes. The allocators serve many small reque
 
 from wal.timestamp.allocators import AllocatorStatistics, IdAllocator, TimestampAllocator
 from wal.timestamp.clock import MonotonicClock, SystemClock, Timer, WallClock
-from wal.timestamp.oracle import OracleStatistics, TimestampOracle
+from wal.timestamp.oracle import HybridClock, OracleStatistics, TimestampOracle
 from wal.timestamp.timestamp import (
     COUNT_MAX,
     LOGICAL_BITS,
     LOGICAL_MAX,
     MILLISECONDS_MAX,
     TICK_MAX,
-    HybridClock,
     compose,
     from_datetime,
     parse,

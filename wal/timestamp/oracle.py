@@ -7,7 +7,7 @@ never returns a tick unless it knows that the saved limit covers it.
 The saved limit bounds how far ticks run ahead of the wall clock: it is the wall clock plus `save_window_s` or, when ticks already run
 ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
 has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it lowers the
-limit again. While ticks are ahead they use up the logic, and the wall clock catches up.
+limit again. While ticks are ahead they use up the logic, and the wall clock catches up. `HybridClock`, pure, returns the increasing ticks.
 
 SavedLimit: the one key of the KV that bounds an oracle's ticks.
 
@@ -41,7 +41,6 @@ from wal.timestamp.timestamp import (
     LOGICAL_MAX,
     MILLISECONDS_MAX,
     TICK_MAX,
-    HybridClock,
     check_int,
 )
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AHEAD_STEP_MS",
+    "HybridClock",
     "OracleStatistics",
     "SavedLimit",
     "TimestampOracle",
@@ -399,3 +399,46 @@ class TimestampOracle:
             await self._saved.give_back((self._table.last >> LOGICAL_BITS) + 1)
         except Exception as error:
             self._failure = error
+
+
+class HybridClock:
+    """A hybrid logical clock (seeds, appendix A.6.1): turns wall time and a limit into unique, increasing ticks.
+
+    It owns the largest tick returned or observed. It guarantees that every range is above all earlier ones, within one millisecond and
+    below the limit. It cannot wait and reads no clock; time and limit come from the oracle.
+
+    The physical part follows the wall clock while that is ahead. When it is not (it stepped back, or larger ticks from outside were
+    observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the
+    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks returned meanwhile.
+    """
+
+    __slots__ = ("last",)
+
+    last: int
+    """The largest tick returned or observed; the next one is larger."""
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+
+    def take(self, now_ms: int, count: int, limit: int) -> int | None:
+        """Returns the first tick of a range of `count` (1 … COUNT_MAX), or None when the range would not end below `limit`.
+
+        `now_ms` is the wall time in milliseconds, `limit` a tick. None changes nothing.
+        """
+        if not 0 < count <= COUNT_MAX:
+            raise InvalidArgumentError(f"count={count} is out of bounds: take 1 … {COUNT_MAX} ticks at a time")
+        first = self.last + 1
+        now = now_ms << LOGICAL_BITS
+        if now > first:
+            first = now
+        elif (first & LOGICAL_MAX) + count > COUNT_MAX:
+            first = (first | LOGICAL_MAX) + 1
+        if first + count > limit:
+            return None
+        self.last = first + count - 1
+        return first
+
+    def observe(self, tick: int) -> None:
+        """Makes every later tick larger than `tick`."""
+        if tick > self.last:
+            self.last = tick

@@ -1,4 +1,4 @@
-"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic; HybridClock returns increasing ones. Pure.
+"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic. Pure.
 
 Owns: the form of a tick and its translations; larger ticks are later ones. The form is the seeds' (appendix A.6.1), and the logic
 counts events within a millisecond.
@@ -12,7 +12,7 @@ from typing import Final
 from wal.errors import InvalidArgumentError
 
 __all__ = [
-    "COUNT_MAX", "LOGICAL_BITS", "LOGICAL_MAX", "MILLISECONDS_MAX", "TICK_MAX", "HybridClock", "check_int", "compose", "from_datetime",
+    "COUNT_MAX", "LOGICAL_BITS", "LOGICAL_MAX", "MILLISECONDS_MAX", "TICK_MAX", "check_int", "compose", "from_datetime",
     "parse", "to_datetime",
 ]  # fmt: skip
 
@@ -69,46 +69,3 @@ def check_int(name: str, value: object, smallest: int, largest: int) -> None:
 
 COUNT_MAX: Final = 1 << LOGICAL_BITS
 """The most ticks of one range, because a range never leaves its millisecond."""
-
-
-class HybridClock:
-    """A hybrid logical clock (seeds, appendix A.6.1): turns wall time and a limit into unique, increasing ticks.
-
-    It owns the largest tick returned or observed. It guarantees that every range is above all earlier ones, within one millisecond and
-    below the limit. It cannot wait and reads no clock; time and limit come from the oracle.
-
-    The physical part follows the wall clock while that is ahead. When it is not (it stepped back, or larger ticks from outside were
-    observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the
-    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks returned meanwhile.
-    """
-
-    __slots__ = ("last",)
-
-    last: int
-    """The largest tick returned or observed; the next one is larger."""
-
-    def __init__(self, last: int = 0) -> None:
-        self.last = last
-
-    def take(self, now_ms: int, count: int, limit: int) -> int | None:
-        """Returns the first tick of a range of `count` (1 … COUNT_MAX), or None when the range would not end below `limit`.
-
-        `now_ms` is the wall time in milliseconds, `limit` a tick. None changes nothing.
-        """
-        if not 0 < count <= COUNT_MAX:
-            raise InvalidArgumentError(f"count={count} is out of bounds: take 1 … {COUNT_MAX} ticks at a time")
-        first = self.last + 1
-        now = now_ms << LOGICAL_BITS
-        if now > first:
-            first = now
-        elif (first & LOGICAL_MAX) + count > COUNT_MAX:
-            first = (first | LOGICAL_MAX) + 1
-        if first + count > limit:
-            return None
-        self.last = first + count - 1
-        return first
-
-    def observe(self, tick: int) -> None:
-        """Makes every later tick larger than `tick`."""
-        if tick > self.last:
-            self.last = tick

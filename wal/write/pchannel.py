@@ -11,7 +11,7 @@ decides about the operations on one vchannel, `FramePipeline` turns submissions 
 `fail` is the one place where a pchannel is lost. What was in flight has an unknown outcome, unless the backend answered; what was not
 handed over was certainly not written; readers end with the error, and no tick is promised any more. It comes from:
 
-* **a lease** (`lease.py`): asked in `holds_lease` wherever an answer leaves, so a process that was stopped answers nothing afterwards;
+* **a lease** (`wal/read/lease.py`): asked wherever an answer leaves, so a process that was stopped answers nothing afterwards;
 * **a disk**, or any other storage: a write that failed comes from `FramePipeline._settled`, a log that failed by itself from
   `log.failed`; a full disk is no failure: the backend refuses the frame, and the log goes on when there is room;
 * **another writer**: the backend finds a higher term and answers ChannelFencedError;
@@ -34,13 +34,13 @@ from wal.errors import ConflictError, InvalidRequestSeqError, UnavailableError, 
 from wal.frame import EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
 from wal.read.last_events import LastEvents
+from wal.read.lease import OWN, Lease
 from wal.read.pchannel import PChannelStatistics, ReadablePChannel
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.copy_writes import CopyWrites
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites, is_abandoned, withdrawn
-from wal.write.lease import OWN, Lease, lost_lease
 from wal.write.operations import (
     Answers,
     Atomic,
@@ -90,13 +90,12 @@ class PChannel(ReadablePChannel, Member):
     ) -> None:
         """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane."""
         self.promised: PromisedTick = PromisedTick(log.state.promised_tick)
-        super().__init__(log, form=form, promised_tick=self.promised.tick, newest=log.state.newest)
+        super().__init__(log, form=form, promised_tick=self.promised.tick, newest=log.state.newest, lease=lease)
 
         def origin(position: int) -> Origin:
             return Origin(log.pchannel, log.incarnation, position, form)
 
         self.actor_group = group
-        self.lease: Lease = lease
         self.keepalive: float = whole_ms(keepalive)
         self.in_flight = in_flight
         self.ticks: TickSupply = TickSupply(oracle, request=lambda: request_ticks(self), fenced=self.fail)
@@ -150,15 +149,14 @@ class PChannel(ReadablePChannel, Member):
 
     def holds_lease(self) -> bool:
         """Returns whether this process may still answer for the pchannel; if not, the pchannel has failed, now at the latest."""
-        if self.lease.alive:
-            return True
-        self.fail(lost_lease(self.channel))
-        return False
+        if not self.lease.alive:
+            self.lose()
+        return self.lease.alive
 
-    def check_lease(self) -> None:
-        """Raises SessionLostError unless this process may answer for the pchannel. Call it right before an answer leaves."""
-        if not self.holds_lease():
-            raise lost_lease(self.channel)
+    def lose(self) -> WALError:
+        error = super().lose()
+        self.fail(error)
+        return error
 
     # -- calls of the vchannels in their turn
 

@@ -35,11 +35,11 @@ from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import CopyNames, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import Origin
 from wal.read.last_events import LastEvents
+from wal.read.lease import Lease, lost_lease
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
-from wal.write.lease import Lease, lost_lease
 from wal.write.operations import Append, KeyedAppend
 from wal.write.submissions import KeyedSubmission, OwnSubmission, PlainSubmission, Submission, cut
 from wal.write.ticks import PromisedTick, TickFrames, TickSupply

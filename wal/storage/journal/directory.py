@@ -43,7 +43,7 @@ from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM,
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name
 from wal.storage.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
-from wal.storage.journal.segment import Segment, segment_bases
+from wal.storage.journal.segments import Segment, segment_bases
 
 __all__ = [
     "LINEAGE_NAME",

@@ -48,8 +48,7 @@ from wal.storage.journal.log_tail import ActiveSegment, IndexKeeper, LogTail
 from wal.storage.journal.preparer import Preparer
 from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.recovery import RecoveredLog
-from wal.storage.journal.segment import Segment
-from wal.storage.journal.segments import SegmentSet, last_truncated, write_index
+from wal.storage.journal.segments import Segment, SegmentSet, last_truncated, write_index
 from wal.storage.journal.writer import JournalWriter, WritePath, loop_bytes_max, loop_write
 
 __all__ = [
@@ -177,8 +176,8 @@ class JournalLog(PChannelLog):
         self._check_open()
         durable = self._tail.durable_end
         end = durable if end is None else min(end, durable)
-        self._reader.check(start, durable)
         if start >= end:
+            self._reader.check(start, durable)
             return FramePage([], start, None, 0)
         return await self._in_thread(lambda: self._reader.page(start, end, names, bytes_max))
 

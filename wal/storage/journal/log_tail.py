@@ -42,8 +42,7 @@ from wal.storage.journal.layout import (
     slot_bytes,
 )
 from wal.storage.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
-from wal.storage.journal.segment import Segment
-from wal.storage.journal.segments import remove_stale_index
+from wal.storage.journal.segments import Segment, remove_stale_index
 
 __all__ = [
     "ActiveSegment",

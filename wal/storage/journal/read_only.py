@@ -48,14 +48,16 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import segment_name
 from wal.storage.journal.reader import JournalReader
-from wal.storage.journal.segment import Segment, damaged, segment_bases
 from wal.storage.journal.segments import (
     IndexCache,
+    Segment,
+    damaged,
     last_truncated,
     load_index,
     open_shared,
     scanned_index,
     sealed_index,
+    segment_bases,
 )
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
 from wal.storage.search import exceeds, weight_of

@@ -22,8 +22,7 @@ from wal.storage.base import FramePage, StoredFrame
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
-from wal.storage.journal.segment import Segment, Window, damaged
-from wal.storage.journal.segments import open_shared
+from wal.storage.journal.segments import Segment, Window, damaged, open_shared
 
 __all__ = ["JournalReader"]
 

@@ -35,8 +35,7 @@ from wal.storage.journal.index import SegmentIndex, index_name
 from wal.storage.journal.layout import SECTOR_BYTES, Envelope, segment_name, slot_bytes
 from wal.storage.journal.log_tail import ActiveSegment
 from wal.storage.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
-from wal.storage.journal.segment import ScanEnd, Segment, damaged, segment_bases
-from wal.storage.journal.segments import load_index
+from wal.storage.journal.segments import ScanEnd, Segment, damaged, load_index, segment_bases
 
 __all__ = ["RecoveredLog", "recover_log"]
 
