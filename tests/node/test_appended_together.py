@@ -14,7 +14,7 @@ from wal.frame import EncodedFrame
 from wal.message import AppendResult, MessageID, Origin
 from wal.node.appends import BULK_RECORDS, LocalAppends
 from wal.rpc.connection import Connection
-from wal.rpc.results import range_of, results_of
+from wal.rpc.converters import range_of, results_of
 from wal.write.operations import Together
 
 COUNT = 2 * BULK_RECORDS + 100

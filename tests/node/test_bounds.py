@@ -23,10 +23,10 @@ from wal.message import Message
 from wal.node.bounds import Budget
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.converters import position_to_proto
 from wal.rpc.frame_pages import READ_PAGES
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME, DROP_VCHANNEL, LIST_VCHANNELS
-from wal.rpc.positions import position_to_proto
 from wal.settings import ServerBounds
 
 MIB = 1 << 20

@@ -30,10 +30,10 @@ from wal.rpc.api.frames_pb2 import (
 )
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, Position, TailState, VChannelState
 from wal.rpc.connection import Connection
+from wal.rpc.converters import identity_from_proto, position_from_proto, position_to_proto
 from wal.rpc.frame_pages import page_from_proto
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
-from wal.rpc.positions import identity_from_proto, position_from_proto, position_to_proto
 
 BEGINNING = Position()
 

@@ -25,17 +25,17 @@ from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.frame_pages import page_from_proto
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
-from wal.rpc.positions import (
+from wal.rpc.converters import (
     event_from_proto,
     event_to_proto,
     identity_from_proto,
     lineage_from_proto,
     position_from_proto,
     position_to_proto,
+    tail_from_proto,
 )
-from wal.rpc.reports import tail_from_proto
+from wal.rpc.frame_pages import page_from_proto
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
 from wal.storage import search
 from wal.storage.base import FramePage, StoredFrame
 from wal.write.pchannel import PChannel

@@ -17,8 +17,7 @@ from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
-from wal.node.consume import MessageFeed
-from wal.node.frame_feed import FrameFeed
+from wal.node.consume import FrameFeed, MessageFeed
 from wal.node.hosted import Hosted
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner

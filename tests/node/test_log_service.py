@@ -12,9 +12,11 @@ from tests.node.servers import Serving, connected, serving
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnknownOutcomeError
 from wal.message import MessageType, ResourceKey
 from wal.network import Method
-from wal.rpc import broadcasts, reports
+from wal.rpc import broadcasts
+from wal.rpc import converters as reports
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.connection import Connection
+from wal.rpc.converters import identity_from_proto
 from wal.rpc.methods import (
     ABORT_BROADCAST,
     ACK_BROADCAST,
@@ -26,7 +28,6 @@ from wal.rpc.methods import (
     GET_BROADCAST_STATISTICS,
     LIST_BROADCASTS,
 )
-from wal.rpc.positions import identity_from_proto
 
 WAIT_S = 30.0
 KEY = ResourceKey("collection", "7")

@@ -20,10 +20,11 @@ from wal.errors import (
 from wal.message import AppendResult, Message, MessageID
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.rpc import reports
+from wal.rpc import converters as reports
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
+from wal.rpc.converters import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
 from wal.rpc.methods import (
     COUNT_BYTES,
     DELETE_CURSORS,
@@ -41,7 +42,6 @@ from wal.rpc.methods import (
     TRUNCATE,
     WEIGH_FRAMES,
 )
-from wal.rpc.positions import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
 from wal.write.idempotency.keys import ProducerKey
 from wal.write.pchannel import PChannel
 

@@ -30,8 +30,7 @@ from wal.rpc.methods import (
     LIST_VCHANNELS,
     LOCATE_VCHANNELS,
 )
-from wal.rpc.serving import ENTRIES_MAX
-from wal.rpc.slices import SLICE
+from wal.rpc.serving import ENTRIES_MAX, SLICE
 from wal.write.vchannel import VChannel
 
 MANY = 4 * SLICE

@@ -14,8 +14,8 @@ from tests.node.servers import Serving
 from tests.node.test_consume_frames import BEGINNING, Feed
 from tests.node.test_consume_messages import TIME_TICK, put, reader
 from wal.message import Message
-from wal.node import frame_feed as tick_rounds
-from wal.node.frame_feed import STREAMS_A_TURN, TickRounds
+from wal.node import consume as tick_rounds
+from wal.node.consume import STREAMS_A_TURN, TickRounds
 from wal.read.pchannel import Tail
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.frames_pb2 import AwaitTickRequest

@@ -20,11 +20,12 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.network import Method
-from wal.rpc import slices
+from wal.rpc import serving as slices
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
 from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.connection import Connection
+from wal.rpc.converters import owner_from_proto, vchannel_from_proto
 from wal.rpc.methods import (
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
@@ -35,7 +36,6 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
     WATCH_VCHANNELS,
 )
-from wal.rpc.positions import owner_from_proto, vchannel_from_proto
 
 WAIT_S = 30.0
 UNKNOWN, EXISTS, DROPPED = VChannelState.UNKNOWN, VChannelState.EXISTS, VChannelState.DROPPED

@@ -14,8 +14,8 @@ from tests.node.servers import Serving, connected, serving
 from tests.rpc.server import until
 from wal import Message, open_wal
 from wal.client import producer
+from wal.client.calls import Supervision
 from wal.client.nodes import Nodes
-from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -29,9 +29,8 @@ from wal.node.hosted import Hosted
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE
-from wal.rpc.serving import add_handlers, listen, server_options
+from wal.rpc.serving import Draining, add_handlers, listen, server_options
 from wal.settings import ServerBounds
 
 

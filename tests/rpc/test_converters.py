@@ -41,8 +41,10 @@ from wal.read.options import (
     TimeTickGTE,
 )
 from wal.read.pchannel import PChannelStatistics
-from wal.rpc import broadcasts, positions, reports, selection
-from wal.rpc import positions as cursor_state
+from wal.rpc import broadcasts, selection
+from wal.rpc import converters as cursor_state
+from wal.rpc import converters as positions
+from wal.rpc import converters as reports
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot

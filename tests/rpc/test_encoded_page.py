@@ -12,8 +12,8 @@ from tests.rpc.test_frame_pages import NAMES, frames, parts, positions
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameView
 from wal.rpc.api import frames_pb2
+from wal.rpc.converters import position_from_proto, position_to_proto
 from wal.rpc.frame_pages import EncodedPage, frame_pieces, frame_to_proto, page_to_proto, wanted_extents
-from wal.rpc.positions import position_from_proto, position_to_proto
 from wal.storage.base import FramePage, StoredFrame
 
 LAST = 2**128 - 1

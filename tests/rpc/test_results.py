@@ -13,7 +13,7 @@ from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WouldBl
 from wal.message import FORM_PULSAR, AppendResult, MessageID, TxnContext
 from wal.rpc.api import append_pb2, result_pb2, streaming_pb2
 from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
-from wal.rpc.results import Numbered, ranges_of, result_from_proto, result_to_proto, results_of
+from wal.rpc.converters import Numbered, ranges_of, result_from_proto, result_to_proto, results_of
 
 ids = st.builds(
     MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)

@@ -29,8 +29,8 @@ from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
 from wal.rpc.connection import Connection
+from wal.rpc.converters import producers_from_proto
 from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
-from wal.rpc.reports import producers_from_proto
 from wal.settings import Settings
 from wal.ticks import check_tick
 from wal.write.bulk import Piece, bulk_results

@@ -43,6 +43,17 @@ from wal.read.cursors.store import SavedCursors
 from wal.read.read_only import ReadOnlySource
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.converters import (
+    cursor_from_proto,
+    cursor_to_proto,
+    event_from_proto,
+    event_to_proto,
+    info_from_proto,
+    key_to_proto,
+    position_from_proto,
+    position_to_proto,
+    vchannel_from_proto,
+)
 from wal.rpc.methods import (
     COUNT_BYTES,
     FIND_EVENT_BELOW,
@@ -53,17 +64,6 @@ from wal.rpc.methods import (
     LOAD_CURSOR,
     SAVE_CURSOR,
     WEIGH_FRAMES,
-)
-from wal.rpc.positions import (
-    cursor_from_proto,
-    cursor_to_proto,
-    event_from_proto,
-    event_to_proto,
-    info_from_proto,
-    key_to_proto,
-    position_from_proto,
-    position_to_proto,
-    vchannel_from_proto,
 )
 from wal.settings import Settings
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot

@@ -20,7 +20,7 @@ from broadcaster.message import (
     check_reason,
     copy_named,
 )
-from wal.client.seen import SeenTick
+from wal.client.calls import SeenTick
 from wal.errors import InvalidArgumentError, NotLocalError
 from wal.message import ImmutableMessage, ResourceKey
 from wal.rpc.api import cluster_pb2

@@ -18,14 +18,14 @@ from typing import Final
 
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import UNKNOWN_S, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
-from wal.client.calls import Pauses, SharedCalls
+from wal.client.calls import Pauses, SharedCalls, Supervision
 from wal.client.remote_pchannel import RemotePChannel
-from wal.client.supervision import Supervision
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
 from wal.read.options import Selection
 from wal.rpc.api import cluster_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
+from wal.rpc.converters import owner_from_proto, owner_to_proto, vchannel_from_proto
 from wal.rpc.methods import (
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
@@ -36,7 +36,6 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
     WATCH_VCHANNELS,
 )
-from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_from_proto
 
 __all__ = [
     "RemoteDirectory",

@@ -22,13 +22,12 @@ from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import KnownProducers, RemoteAppends
 from wal.client.broadcasts import RemoteBroadcasts
+from wal.client.calls import SeenTick, Supervision
 from wal.client.directory import RemoteDirectory, ShownVChannels
 from wal.client.nodes import Nodes
 from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
-from wal.client.seen import SeenTick
-from wal.client.supervision import Supervision
 from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError
 from wal.location import ServerLocation
@@ -40,6 +39,18 @@ from wal.read.options import Selection
 from wal.read.pchannel import PChannelStatistics, ReadablePChannel
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
+from wal.rpc.converters import (
+    LOG_SETTINGS,
+    cursor_from_proto,
+    cursor_to_proto,
+    id_or_none,
+    identity_from_proto,
+    info_from_proto,
+    key_to_proto,
+    lineage_from_proto,
+    retention_from_proto,
+    settings_from_proto,
+)
 from wal.rpc.methods import (
     ALLOCATE_TIME_TICKS,
     DELETE_CURSORS,
@@ -52,16 +63,6 @@ from wal.rpc.methods import (
     SAVE_CURSOR,
     TRUNCATE,
 )
-from wal.rpc.positions import (
-    cursor_from_proto,
-    cursor_to_proto,
-    id_or_none,
-    identity_from_proto,
-    info_from_proto,
-    key_to_proto,
-    lineage_from_proto,
-)
-from wal.rpc.reports import LOG_SETTINGS, retention_from_proto, settings_from_proto
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot

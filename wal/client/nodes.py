@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from wal.client.calls import Pauses
-from wal.client.supervision import Supervision
+from wal.client.calls import Pauses, Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,

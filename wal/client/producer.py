@@ -22,11 +22,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from wal.client.calls import Pauses
+from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
 from wal.client.outbox import Hold, Outbox, Sending, Withdrawals
 from wal.client.remote_pchannel import RemotePChannel
-from wal.client.seen import OpenTxns, SeenTick, Written
-from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,

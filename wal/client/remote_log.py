@@ -39,10 +39,9 @@ from wal.read.options import ReadPosition
 from wal.read.pchannel import ShownLog
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
+from wal.rpc.converters import identity_from_proto, lineage_from_proto, position_to_proto, tail_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage
 from wal.rpc.methods import GET_MOMENT
-from wal.rpc.positions import identity_from_proto, lineage_from_proto, position_to_proto
-from wal.rpc.reports import tail_from_proto
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
 

@@ -15,9 +15,8 @@ from typing import Final
 
 import msgspec
 
-from wal.client.calls import Pauses
+from wal.client.calls import Pauses, Supervision
 from wal.client.remote_log import LATER, RemoteReadableLog
-from wal.client.supervision import Supervision
 from wal.errors import LogWentBackError, WALError
 from wal.message import LogPosition
 from wal.read.options import ReadPosition

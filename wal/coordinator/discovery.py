@@ -11,9 +11,8 @@ from wal.network import Method
 from wal.node.hosted import Hosted
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
-from wal.rpc.serving import Handler
+from wal.rpc.serving import Draining, Handler
 
 __all__ = ["Discovery"]
 

@@ -32,7 +32,14 @@ from wal.rpc.api.pchannel_pb2 import LogIdentity, VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
 from wal.rpc.auth import Right, check_right
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
-from wal.rpc.draining import Draining
+from wal.rpc.converters import (
+    broadcaster_to_proto,
+    identity_to_proto,
+    owner_from_proto,
+    owner_to_proto,
+    settings_to_proto,
+    vchannel_to_proto,
+)
 from wal.rpc.methods import (
     ABORT_BROADCAST,
     ACK_BROADCAST,
@@ -52,10 +59,7 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
     WATCH_VCHANNELS,
 )
-from wal.rpc.positions import identity_to_proto, owner_from_proto, owner_to_proto, vchannel_to_proto
-from wal.rpc.reports import broadcaster_to_proto, settings_to_proto
-from wal.rpc.serving import Handler
-from wal.rpc.slices import NAMES_MAX, SLICE, checked_names, encoded, sliced
+from wal.rpc.serving import NAMES_MAX, SLICE, Draining, Handler, checked_names, encoded, sliced
 from wal.storage.metadata import IDS_KEY
 from wal.timestamp import IdAllocator, TimestampOracle
 from wal.write.checks import spans_pchannels

@@ -41,9 +41,8 @@ from wal.rpc.api.component_pb2 import (
     Stopping,
 )
 from wal.rpc.auth import TokenCheck
-from wal.rpc.draining import Draining
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
-from wal.rpc.serving import MESSAGE_BYTES_MAX, Handler, add_handlers, listen, server_options
+from wal.rpc.serving import MESSAGE_BYTES_MAX, Draining, Handler, add_handlers, listen, server_options
 from wal.settings import ServerBounds
 
 __all__ = [

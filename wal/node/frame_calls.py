@@ -18,17 +18,10 @@ from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import EventPosition, Position
-from wal.rpc.draining import Draining
+from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
 from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
-from wal.rpc.positions import (
-    event_from_proto,
-    event_to_proto,
-    position_from_proto,
-    position_to_proto,
-)
-from wal.rpc.serving import Handler
-from wal.rpc.slices import checked_names
+from wal.rpc.serving import Draining, Handler, checked_names
 from wal.storage import search
 from wal.storage.base import FrameWeight, ReadableLog
 from wal.write.pchannel import PChannel

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from wal.errors import ChannelNotExistError, UnmatchedChannelTermError
 from wal.rpc.api.pchannel_pb2 import LogIdentity, PChannelInfo, TailState
-from wal.rpc.positions import identity_to_proto
-from wal.rpc.reports import tail_to_proto
+from wal.rpc.converters import identity_to_proto, tail_to_proto
 from wal.storage.base import LogSnapshot
 from wal.write.pchannel import PChannel
 

@@ -22,7 +22,17 @@ from wal.node.hosted import Hosted
 from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.draining import Draining
+from wal.rpc.converters import (
+    cursor_from_proto,
+    cursor_to_proto,
+    id_from_bytes,
+    id_to_bytes,
+    info_to_proto,
+    key_from_proto,
+    producers_to_proto,
+    retention_to_proto,
+    statistics_to_proto,
+)
 from wal.rpc.methods import (
     DELETE_CURSORS,
     FORGET_PRODUCER,
@@ -36,17 +46,7 @@ from wal.rpc.methods import (
     SAVE_CURSOR,
     TRUNCATE,
 )
-from wal.rpc.positions import (
-    cursor_from_proto,
-    cursor_to_proto,
-    id_from_bytes,
-    id_to_bytes,
-    info_to_proto,
-    key_from_proto,
-)
-from wal.rpc.reports import producers_to_proto, retention_to_proto, statistics_to_proto
-from wal.rpc.serving import Handler
-from wal.rpc.slices import checked_names
+from wal.rpc.serving import Draining, Handler, checked_names
 from wal.write.pchannel import PChannel
 
 __all__ = [

@@ -46,12 +46,10 @@ from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import Outcome, appends_of, count_of, key_of, outcomes_to_proto, plain_of
 from wal.rpc.codes import error_to_proto
-from wal.rpc.draining import Draining
+from wal.rpc.converters import range_of, result_to_proto
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
-from wal.rpc.results import range_of, result_to_proto
-from wal.rpc.serving import Handler
-from wal.rpc.slices import sliced
+from wal.rpc.serving import Draining, Handler, sliced
 from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 from wal.settings import ServerBounds
 from wal.write.idempotency.keys import Key

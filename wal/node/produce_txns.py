@@ -31,8 +31,8 @@ from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import count_of, key_of, messages_of
-from wal.rpc.positions import id_or_none, position_from_proto, position_to_proto
-from wal.rpc.slices import sliced
+from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
+from wal.rpc.serving import sliced
 from wal.rpc.txn_messages import TxnMessage
 from wal.write.checks import check_body
 from wal.write.idempotency.keys import Key

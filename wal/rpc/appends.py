@@ -28,8 +28,7 @@ from wal.message import (
 )
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.codes import error_from_proto, error_to_proto
-from wal.rpc.positions import id_to_bytes
-from wal.rpc.results import Numbered, ranges_of, results_of
+from wal.rpc.converters import Numbered, id_to_bytes, ranges_of, results_of
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
 
 __all__ = [

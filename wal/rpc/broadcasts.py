@@ -9,7 +9,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, MessageType, ResourceKey
 from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto
 from wal.rpc.api import cluster_pb2 as proto
-from wal.rpc.results import ranges_of, results_of
+from wal.rpc.converters import ranges_of, results_of
 
 __all__ = [
     "broadcast_from_proto",

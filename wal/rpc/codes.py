@@ -54,8 +54,7 @@ from wal.errors import (
 from wal.message import AppendResult, MessageID, ResourceKey
 from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto
 from wal.rpc.api import error_pb2 as proto
-from wal.rpc.positions import id_from_bytes, id_or_none, id_to_bytes
-from wal.rpc.results import ranges_of, results_of
+from wal.rpc.converters import id_from_bytes, id_or_none, id_to_bytes, ranges_of, results_of
 
 __all__ = ["STATUSES", "abort", "error_from_proto", "error_in", "error_to_proto", "status_of"]
 

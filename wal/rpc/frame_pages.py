@@ -21,8 +21,8 @@ from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import BodySource, FrameView, RunKind
 from wal.network import Method
 from wal.rpc.api import frames_pb2 as proto
+from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 from wal.rpc.methods import READ_FRAMES
-from wal.rpc.positions import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 from wal.storage.base import FramePage, StoredFrame
 
 __all__ = [

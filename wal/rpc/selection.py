@@ -25,7 +25,7 @@ from wal.read.options import (
     TimeTickGTE,
 )
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.positions import id_from_bytes
+from wal.rpc.converters import id_from_bytes
 
 __all__ = ["filters_from_proto", "filters_to_proto", "policy_from_proto", "policy_to_proto"]
 

@@ -18,7 +18,7 @@ from wal.rpc import methods as m
 from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
 from wal.rpc.appends import columns_of, request_of
-from wal.rpc.positions import event_to_proto, position_to_proto
+from wal.rpc.converters import event_to_proto, position_to_proto
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
 NAMES: Final = ("fuzz-a", "fuzz-b", "fuzz-c")

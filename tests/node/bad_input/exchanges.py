@@ -21,8 +21,8 @@ from wal.network import Method
 from wal.rpc.api import append_pb2, cluster_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.codes import error_from_proto, error_in
+from wal.rpc.converters import result_from_proto, results_of
 from wal.rpc.methods import WATCH_VCHANNELS
-from wal.rpc.results import result_from_proto, results_of
 
 DEADLINE_S: Final = 30.0
 """The bound of each exchange: far more than one takes on a busy machine."""

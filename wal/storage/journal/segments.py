@@ -1,14 +1,12 @@
-"""SegmentSet: the segments of one log, in order, and the index of each.
+"""Segments: the files of one log, in order, each read frame by frame, and their indexes; everything that is returned is checked.
 
-Owns: the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index of the
-active segment, and a bounded cache of the indices of sealed ones, which are loaded from `.idx`, or computed from the segment when that
-file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
+A `Segment` decodes a FrameView at (file, offset), for readers and for recovery: envelope, head, body. It never writes and never decides
+what damage means; its CorruptionErrors name file and offset.
+
+A `SegmentSet` owns the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index
+of the active segment, and a bounded cache of the indexes of sealed ones, which are loaded from `.idx`, or computed from the segment when
+that file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
 `IndexCache`, `sealed_index` and `open_shared` as well.
-
-Segment: one file of the log, read frame by frame; everything that it returns is checked.
-
-Owns: decoding a FrameView at (file, offset), for readers and for recovery: envelope, head, body. It never writes and never decides what
-damage means; its CorruptionErrors name file and offset.
 """
 
 from __future__ import annotations

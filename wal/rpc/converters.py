@@ -1,0 +1,538 @@
+"""Converters: the types of this library as messages of the protocol, and back. Pure.
+
+Positions, ids, the identity of a log, vchannels and their owners; cursors; the results of appends; and what a log reports of itself:
+settings, statistics, retention, producers, the tail. A message from the network that is not as the protocol says is an
+InvalidArgumentError.
+
+Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them. The protocol's own
+form has one message for each result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.any_pb2 import Any as AnyProto
+
+from broadcaster.message import BroadcasterStatistics
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.engine import PChannelRetention, RetentionHolder
+from wal.errors import InvalidArgumentError
+from wal.message import AppendResult, ForgottenResult, Lineage, LogPosition, MessageID, Origin, Restore, TxnContext
+from wal.message.wire_fields import txn_from_proto, txn_to_proto
+from wal.message.wire_pb2 import MessageID as MessageIDProto
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.options import ReadPosition
+from wal.read.pchannel import PChannelStatistics
+from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
+from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
+from wal.settings import Settings
+from wal.storage.base import LogSnapshot
+from wal.write.idempotency.keys import ProducerInfo
+from wal.write.operations import Together
+
+__all__ = [
+    "LOG_SETTINGS",
+    "Numbered",
+    "broadcaster_from_proto",
+    "broadcaster_to_proto",
+    "cursor_from_proto",
+    "cursor_to_proto",
+    "event_from_proto",
+    "event_to_proto",
+    "id_from_bytes",
+    "id_or_none",
+    "id_to_bytes",
+    "identity_from_proto",
+    "identity_to_proto",
+    "info_from_proto",
+    "info_to_proto",
+    "key_from_proto",
+    "key_to_proto",
+    "lineage_from_proto",
+    "owner_from_proto",
+    "owner_to_proto",
+    "position_from_proto",
+    "position_to_proto",
+    "producers_from_proto",
+    "producers_to_proto",
+    "range_of",
+    "ranges_of",
+    "result_from_proto",
+    "result_to_proto",
+    "results_of",
+    "retention_from_proto",
+    "retention_to_proto",
+    "settings_from_proto",
+    "settings_to_proto",
+    "statistics_from_proto",
+    "statistics_to_proto",
+    "tail_from_proto",
+    "tail_to_proto",
+    "vchannel_from_proto",
+    "vchannel_to_proto",
+]
+
+_LOW = (1 << 64) - 1
+
+
+def position_to_proto(position: int) -> pchannel_pb2.Position:
+    """Returns a frame's position as protobuf. Raises InvalidArgumentError past 128 bits, which no log reaches, but a request can."""
+    if position > _LOW:
+        if position >> 128:
+            raise InvalidArgumentError(
+                f"position {position} is past the last one, 2**128 - 1: send one that the log gave"
+            )
+        return pchannel_pb2.Position(low=position & _LOW, high=position >> 64)
+    return pchannel_pb2.Position(low=position)
+
+
+def position_from_proto(position: pchannel_pb2.Position) -> int:
+    """Returns the position; 0 for an absent one."""
+    return position.high << 64 | position.low
+
+
+def event_to_proto(event: LogPosition | None) -> pchannel_pb2.EventPosition | None:
+    """Returns the message of an event's position, None for None: a field that is set to None is absent."""
+    return None if event is None else pchannel_pb2.EventPosition(frame=position_to_proto(event[0]), index=event[1])
+
+
+def event_from_proto(event: pchannel_pb2.EventPosition) -> LogPosition:
+    """Returns the (position, index) of an event. The caller asks first whether the field is present."""
+    return (position_from_proto(event.frame), event.index)
+
+
+def identity_to_proto(log: Origin, *, term: int = 0, lineage: Lineage | None = None) -> pchannel_pb2.LogIdentity:
+    """Returns the message that identifies a log; `term` is the one in which it is written."""
+    restores = [
+        pchannel_pb2.LogRestore(
+            parent=restore.parent, fork=position_to_proto(restore.fork), newest=event_to_proto(restore.newest)
+        )
+        for restore in (() if lineage is None else lineage.restores)
+    ]
+    return pchannel_pb2.LogIdentity(
+        pchannel=pchannel_pb2.PChannelInfo(name=log.pchannel, term=term),
+        incarnation=log.incarnation,
+        form=log.form,
+        restores=restores,
+    )
+
+
+def lineage_from_proto(log: pchannel_pb2.LogIdentity) -> Lineage:
+    """Returns the lineage of a log."""
+    return Lineage(
+        log.incarnation,
+        tuple(
+            Restore(
+                restore.parent,
+                position_from_proto(restore.fork),
+                event_from_proto(restore.newest) if restore.HasField("newest") else None,
+            )
+            for restore in log.restores
+        ),
+    )
+
+
+def identity_from_proto(log: pchannel_pb2.LogIdentity, position: int = 0) -> Origin:
+    """Returns the origin of the frame at this position of a log."""
+    return Origin(log.pchannel.name, log.incarnation, position, log.form)
+
+
+def id_from_bytes(what: str, data: bytes) -> MessageID:
+    """Returns the message id of these bytes. Raises InvalidArgumentError, with the name of the field, for any others."""
+    try:
+        return MessageID.from_bytes(data)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{what}: {error}") from error
+
+
+def id_to_bytes(message_id: MessageID | None) -> bytes:
+    """Returns the bytes of a message id, none for None."""
+    return b"" if message_id is None else bytes(message_id)
+
+
+def id_or_none(what: str, data: bytes) -> MessageID | None:
+    """Returns the message id of these bytes, None for none; raises as `id_from_bytes` does."""
+    return id_from_bytes(what, data) if data else None
+
+
+def vchannel_to_proto(info: VChannelInfo) -> pchannel_pb2.VChannelState:
+    """Returns the message of a vchannel that exists."""
+    return pchannel_pb2.VChannelState(
+        name=info.name,
+        pchannel=info.pchannel,
+        incarnation=info.incarnation,
+        state=pchannel_pb2.VChannelState.EXISTS,
+        owner=None if info.owner is None else owner_to_proto(info.owner),
+    )
+
+
+def vchannel_from_proto(state: pchannel_pb2.VChannelState) -> VChannelInfo:
+    """Returns the vchannel, whatever its state."""
+    owner = owner_from_proto(state.owner) if state.HasField("owner") else None
+    return VChannelInfo(state.name, state.pchannel, state.incarnation, owner)
+
+
+def owner_to_proto(owner: OwnerDescription) -> pchannel_pb2.OwnerDescription:
+    """Returns the message of the owner of channels."""
+    return pchannel_pb2.OwnerDescription(
+        role=owner.role, address=owner.address, description_text=owner.description_text
+    )
+
+
+def owner_from_proto(owner: pchannel_pb2.OwnerDescription) -> OwnerDescription:
+    """Returns the owner of channels. Raises InvalidArgumentError for one without a role, or with a text that is too long."""
+    return OwnerDescription(owner.role, owner.address, owner.description_text)
+
+
+def key_to_proto(key: CursorKey) -> pchannel_calls_pb2.CursorKey:
+    """Returns the message of the key of a cursor."""
+    return pchannel_calls_pb2.CursorKey(name=key.name, vchannels=key.vchannels)
+
+
+def key_from_proto(key: pchannel_calls_pb2.CursorKey) -> CursorKey:
+    """Returns the key of a cursor. Raises InvalidArgumentError without a name or vchannels."""
+    if not key.name or not key.vchannels:
+        raise InvalidArgumentError("a cursor needs a name and at least one vchannel: set both")
+    return CursorKey.of(key.name, key.vchannels)
+
+
+def cursor_to_proto(cursor: Cursor) -> pchannel_calls_pb2.Cursor:
+    """Returns the message of a cursor."""
+    return pchannel_calls_pb2.Cursor(
+        key=key_to_proto(cursor.key),
+        incarnations=[
+            pchannel_calls_pb2.CursorIncarnation(incarnation=incarnation) for incarnation in cursor.incarnations
+        ],
+        log=identity_to_proto(Origin(cursor.pchannel, cursor.incarnation, 0, cursor.form)),
+        start=event_to_proto(cursor.start),
+        event=event_to_proto(cursor.event),
+        time_tick=cursor.time_tick,
+        saved_at=cursor.saved_at,
+        stale=cursor.stale,
+    )
+
+
+def cursor_from_proto(cursor: pchannel_calls_pb2.Cursor) -> Cursor:
+    """Returns the cursor of a message. Raises InvalidArgumentError if it has not one incarnation for each of its vchannels."""
+    key, log = key_from_proto(cursor.key), identity_from_proto(cursor.log)
+    if len(cursor.incarnations) != len(key.vchannels):
+        raise InvalidArgumentError(
+            f"{key} has {len(cursor.incarnations)} incarnations: one for each of its {len(key.vchannels)} vchannels is needed"
+        )
+    return Cursor(
+        key,
+        tuple([one.incarnation if one.HasField("incarnation") else None for one in cursor.incarnations]),
+        log.pchannel,
+        log.incarnation,
+        event_from_proto(cursor.start),
+        event_from_proto(cursor.event) if cursor.HasField("event") else None,
+        cursor.time_tick,
+        cursor.saved_at,
+        log.form,
+        cursor.stale,
+    )
+
+
+def info_to_proto(info: CursorInfo) -> pchannel_calls_pb2.CursorState:
+    """Returns the message of a cursor as `log.cursors()` shows it."""
+    at = info.position
+    return pchannel_calls_pb2.CursorState(
+        key=pchannel_calls_pb2.CursorKey(name=info.name, vchannels=info.vchannels),
+        event=None if at is None else MessageIDProto(id=bytes(at.message_id)),
+        time_tick=0 if at is None else at.time_tick,
+        lag_bytes=info.lag_bytes,
+        stale=info.stale,
+        held_bytes=info.held_bytes,
+    )
+
+
+def info_from_proto(state: pchannel_calls_pb2.CursorState) -> CursorInfo:
+    """Returns the cursor as `log.cursors()` shows it."""
+    position = (
+        ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
+    )
+    return CursorInfo(
+        state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale, state.held_bytes
+    )
+
+
+Numbered = tuple[int, AppendResult | ForgottenResult]
+"""The number of a request, and its result."""
+
+
+def ranges_of(results: Iterable[Numbered]) -> list[result_pb2.AppendedRange]:
+    """Returns the messages of these results, in their order."""
+    ranges: list[result_pb2.AppendedRange] = []
+    next_request = next_index = next_tick = -1
+    frame: MessageID | None = None
+    duplicate = False
+    for request_id, result in results:
+        message_id, tick = result.message_id, result.time_tick
+        if message_id is None or tick is None:
+            ranges.append(result_pb2.AppendedRange(first_request_id=request_id, count=1, duplicate=result.duplicate))
+            frame = None
+            continue
+        alone = result.txn_context is not None or result.extra is not None or result.last_confirmed != message_id
+        if (
+            frame is not None
+            and not alone
+            and request_id == next_request
+            and message_id.index == next_index
+            and tick == next_tick
+            and message_id.position == frame.position
+            and result.duplicate is duplicate
+            and message_id.same_log(frame)
+        ):
+            ranges[-1].count += 1
+        else:
+            ranges.append(
+                _range(request_id, message_id, tick, result)
+                if alone
+                else _plain(request_id, message_id, tick, result.duplicate)
+            )
+            frame, duplicate = None if alone else message_id, result.duplicate
+        next_request, next_index, next_tick = request_id + 1, message_id.index + 1, tick + 1
+    return ranges
+
+
+def range_of(first_request_id: int, together: Together) -> result_pb2.AppendedRange:
+    """Returns the message of the results of consecutive requests."""
+    first = together.origin.message_id(together.first_index)
+    return result_pb2.AppendedRange(
+        first_request_id=first_request_id,
+        count=together.count,
+        first_id=bytes(first),
+        first_time_tick=together.first_tick,
+    )
+
+
+def results_of(appended: result_pb2.AppendedRange) -> Iterator[Numbered]:
+    """Yields the results of a range. Raises InvalidArgumentError for a range that contradicts itself."""
+    number, count, duplicate = appended.first_request_id, appended.count, appended.duplicate
+    if not appended.first_id:
+        for request_id in range(number, number + count):
+            yield request_id, AppendResult(None, None, None, None, None, duplicate)
+        return
+    first = id_from_bytes("first_id", appended.first_id)
+    tick = appended.first_time_tick
+    alone = bool(appended.last_confirmed) or appended.HasField("txn_context") or appended.HasField("extra")
+    if alone:
+        if count != 1:
+            raise InvalidArgumentError(
+                f"a range of {count} results has fields of one result: a server sends such a result alone"
+            )
+        confirmed = id_from_bytes("last_confirmed", appended.last_confirmed) if appended.last_confirmed else first
+        context: TxnContext | None = txn_from_proto(appended.txn_context) if appended.HasField("txn_context") else None
+        extra: AnyProto | None = appended.extra if appended.HasField("extra") else None
+        yield number, AppendResult(first, tick, confirmed, context, extra, duplicate)
+        return
+    pchannel, incarnation, position, index, form = (
+        first.pchannel,
+        first.incarnation,
+        first.position,
+        first.index,
+        first.form,
+    )
+    for step in range(count):
+        message_id = MessageID(pchannel, incarnation, position, index + step, form)
+        yield number + step, AppendResult(message_id, tick + step, message_id, None, None, duplicate)
+
+
+def result_to_proto(result: AppendResult | ForgottenResult) -> ProduceMessageResponseResult:
+    """Returns the message of one result, in the form of the contract."""
+    message_id, confirmed = result.message_id, result.last_confirmed
+    return ProduceMessageResponseResult(
+        id=None if message_id is None else MessageIDProto(id=bytes(message_id)),
+        time_tick=result.time_tick or 0,
+        txn_context=None if result.txn_context is None else txn_to_proto(result.txn_context),
+        extra=_extra(result.extra),
+        last_confirmed=None if confirmed is None else MessageIDProto(id=bytes(confirmed)),
+        duplicate=result.duplicate,
+    )
+
+
+def result_from_proto(result: ProduceMessageResponseResult) -> AppendResult | ForgottenResult:
+    """Returns one result of a message in the form of the contract. A server of the contract sends no more than the id."""
+    if not result.HasField("id"):
+        return AppendResult(None, None, None, None, None, result.duplicate)
+    message_id = id_from_bytes("id", result.id.id)
+    return AppendResult(
+        message_id,
+        result.time_tick,
+        id_from_bytes("last_confirmed", result.last_confirmed.id) if result.HasField("last_confirmed") else message_id,
+        txn_from_proto(result.txn_context) if result.HasField("txn_context") else None,
+        result.extra if result.HasField("extra") else None,
+        result.duplicate,
+    )
+
+
+def _extra(extra: object) -> AnyProto | None:
+    if extra is None or isinstance(extra, AnyProto):
+        return extra
+    raise InvalidArgumentError(f"the extra {extra!r} of a result has no wire form: it must be a google.protobuf.Any")
+
+
+def _plain(request_id: int, message_id: MessageID, tick: int, duplicate: bool) -> result_pb2.AppendedRange:
+    return result_pb2.AppendedRange(
+        first_request_id=request_id, count=1, first_id=bytes(message_id), first_time_tick=tick, duplicate=duplicate
+    )
+
+
+def _range(
+    request_id: int, message_id: MessageID, tick: int, result: AppendResult | ForgottenResult
+) -> result_pb2.AppendedRange:
+    """Returns the range of one result that shares none."""
+    alone = _plain(request_id, message_id, tick, result.duplicate)
+    if result.last_confirmed is not None and result.last_confirmed != message_id:
+        alone.last_confirmed = bytes(result.last_confirmed)
+    if result.txn_context is not None:
+        alone.txn_context.CopyFrom(txn_to_proto(result.txn_context))
+    if (extra := _extra(result.extra)) is not None:
+        alone.extra.CopyFrom(extra)
+    return alone
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+LOG_SETTINGS: Final = tuple(
+    name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__
+)
+"""The names of the settings that belong to a log and not to a process: a client takes them from its server."""
+_NO_COUNT: Final = 1 << 32
+"""The window's count for clients that do not know a window without one: large, so that they send plain keys."""
+
+
+def settings_to_proto(settings: Settings) -> cluster_pb2.LogSettings:
+    """Returns the settings that concern a log, not the process that opened it, as protobuf."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in LOG_SETTINGS}
+    if settings.idempotency_window_count is None:
+        values |= {"idempotency_window_count": _NO_COUNT, "idempotency_window_by_age": True}
+    return cluster_pb2.LogSettings(**values)
+
+
+def settings_from_proto(given: cluster_pb2.LogSettings) -> Settings:
+    """Returns the settings of a log; those that concern a process have their defaults."""
+    values: dict[str, Any] = {
+        field.name: getattr(given, field.name) if not field.has_presence or given.HasField(field.name) else None
+        for field in cluster_pb2.LogSettings.DESCRIPTOR.fields
+        if field.name in LOG_SETTINGS
+    }
+    if given.idempotency_window_by_age:
+        values["idempotency_window_count"] = None
+    return Settings(**values)
+
+
+def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
+    """Returns the message of the end of a log at one moment."""
+    return pchannel_pb2.TailState(
+        durable_end=position_to_proto(snapshot.durable_end),
+        promised_tick=snapshot.promised_tick,
+        newest=event_to_proto(snapshot.newest),
+        earliest=event_to_proto(snapshot.earliest),
+        last_truncated=event_to_proto(snapshot.last_truncated),
+    )
+
+
+def tail_from_proto(
+    tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int, closed: bool = False
+) -> LogSnapshot:
+    """Returns the end of this log at one moment."""
+    return LogSnapshot(
+        origin,
+        lineage,
+        term,
+        position_from_proto(tail.durable_end),
+        event_from_proto(tail.earliest),
+        tail.promised_tick,
+        closed,
+        event_from_proto(tail.newest) if tail.HasField("newest") else None,
+        event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None,
+    )
+
+
+def statistics_to_proto(statistics: PChannelStatistics) -> pchannel_calls_pb2.Statistics:
+    """Returns the message of a pchannel's counts."""
+    values: dict[str, Any] = msgspec.structs.asdict(statistics)
+    return pchannel_calls_pb2.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
+
+
+def statistics_from_proto(statistics: pchannel_calls_pb2.Statistics) -> PChannelStatistics:
+    """Returns the counts of a pchannel."""
+    values: dict[str, Any] = {name: getattr(statistics, name) for name in PChannelStatistics.__struct_fields__}
+    return PChannelStatistics(**{**values, "durable_end": position_from_proto(statistics.durable_end)})
+
+
+def broadcaster_to_proto(statistics: BroadcasterStatistics) -> cluster_pb2.BroadcastStatistics:
+    """Returns the message of a broadcaster's counts."""
+    values: dict[str, Any] = msgspec.structs.asdict(statistics)
+    return cluster_pb2.BroadcastStatistics(**values)
+
+
+def broadcaster_from_proto(statistics: cluster_pb2.BroadcastStatistics) -> BroadcasterStatistics:
+    """Returns the counts of a broadcaster."""
+    return BroadcasterStatistics(
+        **{name: getattr(statistics, name) for name in BroadcasterStatistics.__struct_fields__}
+    )
+
+
+def producers_to_proto(producers: Iterable[ProducerInfo]) -> pchannel_calls_pb2.Producers:
+    """Returns the message of remembered producers."""
+    return pchannel_calls_pb2.Producers(
+        producers=[
+            pchannel_calls_pb2.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence)
+            for one in producers
+        ]
+    )
+
+
+def producers_from_proto(producers: pchannel_calls_pb2.Producers) -> list[ProducerInfo]:
+    """Returns remembered producers."""
+    return [ProducerInfo(one.name, tuple(one.vchannels), one.last_sequence) for one in producers.producers]
+
+
+def retention_to_proto(retention: PChannelRetention) -> pchannel_calls_pb2.Retention:
+    """Returns the message of what is held of a pchannel's log, and by whom."""
+    oldest = retention.oldest_time
+    return pchannel_calls_pb2.Retention(
+        pchannel=retention.pchannel,
+        earliest=b"" if retention.earliest is None else bytes(retention.earliest),
+        oldest_time_us=None if oldest is None else (oldest - _EPOCH) // timedelta(microseconds=1),
+        bytes=retention.bytes,
+        bytes_max=retention.bytes_max,
+        age_max_s=retention.age_max_s,
+        holders=[
+            pchannel_calls_pb2.RetentionHolder(
+                kind=holder.kind,
+                name=holder.name,
+                vchannels=holder.vchannels,
+                position=position_to_proto(holder.position),
+                bytes=holder.bytes,
+            )
+            for holder in retention.holders
+        ],
+        clock_drift_s=retention.clock_drift_s,
+    )
+
+
+def retention_from_proto(retention: pchannel_calls_pb2.Retention) -> PChannelRetention:
+    """Returns what is held of a pchannel's log, and by whom."""
+    return PChannelRetention(
+        retention.pchannel,
+        id_from_bytes("earliest", retention.earliest) if retention.earliest else None,
+        _EPOCH + timedelta(microseconds=retention.oldest_time_us) if retention.HasField("oldest_time_us") else None,
+        retention.bytes,
+        retention.bytes_max if retention.HasField("bytes_max") else None,
+        retention.age_max_s if retention.HasField("age_max_s") else None,
+        tuple(
+            RetentionHolder(
+                holder.kind, holder.name, tuple(holder.vchannels), position_from_proto(holder.position), holder.bytes
+            )
+            for holder in retention.holders
+        ),
+        retention.clock_drift_s if retention.HasField("clock_drift_s") else None,
+    )
