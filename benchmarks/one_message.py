@@ -1,4 +1,4 @@
-"""A client of one stream that sends a gRPC message for each append: the contract's form of Produce, or the same bytes to an echo.
+"""A client of one stream that sends a gRPC message for each append: Milvus' form of Produce, or the same bytes to an echo.
 
 Both have the same machinery: one task writes what waits, one after the other, and one task reads answers, which come in order.
 """

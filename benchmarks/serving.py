@@ -4,7 +4,7 @@ A server is a process of its own, and so is each client; they talk over loopback
 begin together, and are added up. Processor time is that of all processes, server included. The embedded log and JetStream have the same
 writers: each message is awaited until it is synced to disk, JetStream with `sync_interval: always`.
 
-`one message` is a client of the contract's form of Produce, a request for each message; `echo` sends the same bytes through a bare
+`one message` is a client of Milvus' form of Produce, a request for each message; `echo` sends the same bytes through a bare
 bidirectional stream of grpc.aio, which sends them back: what lies between the two is the log.
 """
 

@@ -54,7 +54,7 @@ REASON_BYTES_MAX: Final = 4_096
 
 
 class BroadcastState(enum.IntEnum):
-    """The state of a broadcast. The numbers 1 to 3 are the seeds'."""
+    """The state of a broadcast. The numbers 1 to 3 are Milvus'."""
 
     PENDING = 1
     """Copies are missing, and are being written."""

@@ -1,6 +1,6 @@
 """The errors of the product, and what a caller can do about each.
 
-The errors form one shallow tree. Every error has a numeric `code` (the seeds' `StreamingCode`, which a wire can carry), and `retryable`
+The errors form one shallow tree. Every error has a numeric `code` (Milvus' `StreamingCode`, which a wire can carry), and `retryable`
 says whether the same call may succeed later; a class exists only if a caller would act differently. A log that the caller closed
 (`ClosedError`) and one that broke (`StorageError`, `UnknownOutcomeError`) raise different classes. An error with `outcome_unknown` does
 not say whether the call took effect.
@@ -80,7 +80,7 @@ __all__ = [
 
 
 class StreamingCode(enum.IntEnum):
-    """Numbers 0-10 and 999 are the seeds' `STREAMING_CODE_…` (streaming.proto, its spelling kept); 11 and up are ours."""
+    """Numbers 0-10 and 999 are Milvus' `STREAMING_CODE_…` (streaming.proto, its spelling kept); 11 and up are ours."""
 
     OK = 0
     CHANNEL_EXIST = 1

@@ -48,7 +48,7 @@ else:
 
 
 KEEPALIVE_MIN: Final = 0.001
-"""The shortest keepalive in seconds, as in the seeds' system."""
+"""The shortest keepalive in seconds, as in Milvus."""
 
 
 BODIES_A_TURN: Final = 256

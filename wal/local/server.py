@@ -85,7 +85,7 @@ def all_handlers(
 
 COORDINATOR: Final = "streamingcoord"
 NODE: Final = "streamingnode"
-"""The roles as the contract's system names them."""
+"""The roles as Milvus names them."""
 
 
 class States:

@@ -1,6 +1,6 @@
 """Codec: messages as they travel on a wire, and back.
 
-Owns the wire form, which is that of the seeds' system: the payload and the user's properties unchanged, and the system's fields in
+Owns the wire form, which is that of Milvus: the payload and the user's properties unchanged, and the system's fields in
 properties with the reserved keys of `Reserved`:
 
     _v   "2"                  version; a message without it was not written by this codec
@@ -267,7 +267,7 @@ def _check_txn(txn: ImmutableTxnMessage) -> None:
 
 
 _VERSION: Final = "2"
-"""Version 2 of the seeds' system, in which the payload does not depend on the serialization of MsgStream."""
+"""Version 2 of Milvus, in which the payload does not depend on the serialization of MsgStream."""
 _TYPES: Final = frozenset(int(message_type) for message_type in MessageType)
 _NO_BODIES: Final = frozenset(
     (

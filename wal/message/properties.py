@@ -1,6 +1,6 @@
 """Properties of a message: the reserved keys, and how a record stores the user's properties.
 
-Owns: the reserved keys of the wire form (`_…`, with the meaning they have in the seeds' system), the check of the user's keys, and the
+Owns: the reserved keys of the wire form (`_…`, with the meaning they have in Milvus), the check of the user's keys, and the
 stored form: a MessagePack map of str to str (a public format that any language can decode; empty properties take no bytes).
 """
 

@@ -1,6 +1,6 @@
 """Message types and what each of them means to the log.
 
-Owns: the numbers (those of the seeds' system, so that a message keeps its type on any wire) and one table of attributes. Code that
+Owns: the numbers (those of Milvus, so that a message keeps its type on any wire) and one table of attributes. Code that
 refuses or accepts a type reads its row here; no other module has a list of types.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["MessageType", "TypeProperties", "type_properties"]
 
 
 class MessageType(enum.IntEnum):
-    """The type of a message. The numbers 0 to 38 and 700 to 999 are those of the seeds' system, except 910, which is ours."""
+    """The type of a message. The numbers 0 to 38 and 700 to 999 are those of Milvus, except 910, which is ours."""
 
     UNKNOWN = 0
     TIME_TICK = 1

@@ -1,6 +1,6 @@
 """The classes of stream messages: rows, deleted keys, ticks, changes of collections and partitions, and OpaqueMsg for all other types.
 
-The seeds name the types and give no fields; these are the fewest that rows and their collections need.
+Milvus names the types and gives no fields; these are the fewest that rows and their collections need.
 
 A constructor checks every value. The values that protobuf has parsed have the right types and widths, so of a received message only its
 type and the lengths of its rows are checked, and the fields are converted when they are first read (`ts_msg.py`).

@@ -1,4 +1,4 @@
-"""The types of stream messages, with the numbers that the seeds give them."""
+"""The types of stream messages, with the numbers that Milvus gives them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ client wait; other streams do not notice. What was accepted stays accepted when 
 
 ProduceAnswers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
 
-The outcomes of one turn of the loop are sent as one message, except for requests in the contract's form, which get a message each.
+The outcomes of one turn of the loop are sent as one message, except for requests in Milvus' form, which get a message each.
 
 Places: which vchannels a stream that writes one pchannel may name.
 
@@ -76,7 +76,7 @@ class ProduceAnswers:
         self.together: list[tuple[int, Together]] = []
         """Results of messages that were appended together, with the number of the first."""
         self.single: list[tuple[int, Outcome]] = []
-        """Outcomes of requests in the contract's form, which are answered in that form."""
+        """Outcomes of requests in Milvus' form, which are answered in that form."""
         self.begun: list[append_pb2.BegunTxn] = []
         self.done: list[int] = []
         """The requests that succeeded and have no result."""
@@ -381,7 +381,7 @@ class ProduceStream:
         return first > request.first_request_id
 
     async def _append_one(self, request: proto.ProduceMessageRequest) -> None:
-        """Appends a message in the contract's form, which has no key and no barrier."""
+        """Appends a message in Milvus' form, which has no key and no barrier."""
         self._unanswered += 1
         try:
             if is_of_txn(request.message):
@@ -400,7 +400,7 @@ class ProduceStream:
             future.add_done_callback(partial(self._settled, request.request_id, True))
 
     async def _of_txn(self, wire: Wire) -> asyncio.Future[Result]:
-        """Executes a message of a transaction in the contract's form."""
+        """Executes a message of a transaction in Milvus' form."""
         given = txn_message_from_wire(wire)
         if (refusal := self._begin(0)) is not None:
             raise refusal

@@ -3,7 +3,7 @@
 The node keeps the lease and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an earlier
 term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
 
-MessageTxns: the transactions in the contract's form, which a client sends message by message on a Produce stream.
+MessageTxns: the transactions in Milvus' form, which a client sends message by message on a Produce stream.
 
 The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
 nothing is in the log yet, so there is no id and no tick.

@@ -43,7 +43,7 @@ _log: Final = logging.getLogger("wal.rocksmq")
 
 
 class IDAllocator(Protocol):
-    """The seeds' allocator: `count` consecutive ids, positive, above all earlier ones; `wal.timestamp.IdAllocator` is one."""
+    """Milvus' allocator: `count` consecutive ids, positive, above all earlier ones; `wal.timestamp.IdAllocator` is one."""
 
     def alloc(self, count: int) -> Awaitable[range]: ...
 

@@ -210,7 +210,7 @@ def pages_to_drop(channel: Channel, settings: RocksMQSettings, *, now_us: int) -
     """Returns how many of the channel's oldest pages are to be dropped now: pages that are too old, or exceed the bytes.
 
     Messages that a group has not consumed stay unless the settings say otherwise. A channel without groups keeps everything (it is
-    unconsumed), as in the system of the seeds, unless `retention_unconsumed`. The open page always stays.
+    unconsumed), as in Milvus, unless `retention_unconsumed`. The open page always stays.
     """
     if settings.retention_bytes is None and settings.retention_s is None:
         return 0

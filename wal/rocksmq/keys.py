@@ -1,4 +1,4 @@
-"""The keys in RocksDB: the seeds' names, with numbers of fixed width, and none a prefix of another channel's; and TurnWrites.
+"""The keys in RocksDB: Milvus' names, with numbers of fixed width, and none a prefix of another channel's; and TurnWrites.
 
     data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
     meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
@@ -32,7 +32,7 @@ META: Final = b"meta/"
 ID_BYTES: Final = 8
 ID_MAX: Final = (1 << 63) - 1
 NOTHING: Final = -1
-"""The seeds' current_id of a group that has consumed nothing."""
+"""Milvus' current_id of a group that has consumed nothing."""
 NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a channel's or group's name, as for the WAL's vchannels."""
 

@@ -21,7 +21,7 @@ class RocksMQSettings(msgspec.Struct, frozen=True, kw_only=True):
     their write; above it `produce` raises WouldBlockError. `calls_max`: calls that wait; above it the caller waits.
     `consume_bytes_max`: about how much one `consume` returns at most (at least one message).
 
-    `page_bytes`: the unit of retention, 64 MiB as in the system of the seeds. `retention_bytes` and `retention_s` (None: no limit): above
+    `page_bytes`: the unit of retention, 64 MiB as in Milvus. `retention_bytes` and `retention_s` (None: no limit): above
     this many bytes in a channel, or this long after a page was filled, its oldest pages are dropped, but never messages that a group of the
     channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`. `retention_interval_s`: how often that
     is checked.

@@ -63,7 +63,7 @@ DETAILS: Final = "grpc-status-details-bin"
 DETAILS_BYTES_MAX: Final = 4096
 """The most bytes of a StreamingError in a status: gRPC's libraries take 8 KiB of metadata by default, and base64 adds a third."""
 TYPE_URL: Final = "type.googleapis.com/milvus.proto.streaming.StreamingError"
-"""The name of the message in the details: the contract's, so that its clients find it."""
+"""The name of the message in the details: Milvus', so that its clients find it."""
 
 _Status = grpc.StatusCode
 STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
@@ -100,7 +100,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     BulkAppendError: _Status.UNKNOWN,
     WALError: _Status.UNKNOWN,
 }
-"""The classes of errors that travel, with the statuses that end a call with them; each class has its code. The statuses of the contract's
+"""The classes of errors that travel, with the statuses that end a call with them; each class has its code. The statuses of Milvus'
 codes are those of its own servers. A BulkAppendError has the code and the status of its cause, and a class that is not here those of the
 first of its bases that is. A plain WALError arrives as an UnknownError."""
 

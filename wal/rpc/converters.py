@@ -343,7 +343,7 @@ def results_of(appended: result_pb2.AppendedRange) -> Iterator[Numbered]:
 
 
 def result_to_proto(result: AppendResult | ForgottenResult) -> ProduceMessageResponseResult:
-    """Returns the message of one result, in the form of the contract."""
+    """Returns the message of one result, in the form of Milvus' protocol."""
     message_id, confirmed = result.message_id, result.last_confirmed
     return ProduceMessageResponseResult(
         id=None if message_id is None else MessageIDProto(id=bytes(message_id)),
@@ -356,7 +356,7 @@ def result_to_proto(result: AppendResult | ForgottenResult) -> ProduceMessageRes
 
 
 def result_from_proto(result: ProduceMessageResponseResult) -> AppendResult | ForgottenResult:
-    """Returns one result of a message in the form of the contract. A server of the contract sends no more than the id."""
+    """Returns one result of a message in the form of Milvus' protocol. A server of Milvus' protocol sends no more than the id."""
     if not result.HasField("id"):
         return AppendResult(None, None, None, None, None, result.duplicate)
     message_id = id_from_bytes("id", result.id.id)

@@ -1,4 +1,4 @@
-"""The metadata of a call: what a stream of the contract is created with, a client's token, the log that it opened, and its session.
+"""The metadata of a call: what a stream of Milvus' protocol is created with, a client's token, the log that it opened, and its session.
 
 A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
 token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`).

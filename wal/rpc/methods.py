@@ -1,6 +1,6 @@
 """The services of the protocol: each method by its path and the types of its messages.
 
-The services of the contract keep its names, those of ours are named after our package.
+The services of Milvus' protocol keep its names, those of ours are named after our package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "SAVE_CURSOR", "TRUNCATE", "WATCH_VCHANNELS", "WEIGH_FRAMES",
 ]  # fmt: skip
 
-# -- the contract
+# -- Milvus' protocol
 _COORDINATOR_STATE: Final = "/milvus.proto.streaming.StreamingCoordStateService/"
 _NODE_STATE: Final = "/milvus.proto.streaming.StreamingNodeStateService/"
 _ASSIGNMENT: Final = "/milvus.proto.streaming.StreamingCoordAssignmentService/"

@@ -1,6 +1,6 @@
 """Deliver policies and filters, as messages, and back. Pure.
 
-The contract puts the vchannel among the filters; here it is the argument of a read. Without one a consumer gets the whole pchannel.
+Milvus puts the vchannel among the filters; here it is the argument of a read. Without one a consumer gets the whole pchannel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transactions in the contract's form, in which a client sends each of them message by message. Pure.
+"""Transactions in Milvus' form, in which a client sends each of them message by message. Pure.
 
 The type of a message says what it does; the reserved property `_tx` says to which transaction it belongs:
 
@@ -37,7 +37,7 @@ class TxnMessage(msgspec.Struct, frozen=True):
 
 
 def is_of_txn(wire: Wire) -> bool:
-    """Returns whether a message in the contract's form belongs to a transaction."""
+    """Returns whether a message in Milvus' form belongs to a transaction."""
     properties = wire.properties
     return Reserved.TXN_CONTEXT in properties or properties.get(Reserved.TYPE) in _TYPES
 

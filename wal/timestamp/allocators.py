@@ -301,11 +301,11 @@ class TimestampAllocator(RangeAllocator):
 FIRST_ID: Final = 1
 """The first number; 0 is left to mean none."""
 ID_MAX: Final = (1 << 63) - 1
-"""The last number: the seeds' ids are int64."""
+"""The last number: Milvus' ids are int64."""
 ID_BATCH: Final = 200_000
-"""Numbers of one save, as in the system of the seeds: a save every 200,000 numbers costs nothing noticeable."""
+"""Numbers of one save, as in Milvus: a save every 200,000 numbers costs nothing noticeable."""
 
-_COUNT_MAX: Final = (1 << 32) - 1  # the seeds' counts are uint32
+_COUNT_MAX: Final = (1 << 32) - 1  # Milvus' counts are uint32
 _SWAPS_MAX: Final = 1000
 """How many other allocators may win the swap before one gives up."""
 

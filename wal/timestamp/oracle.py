@@ -166,7 +166,7 @@ class TimestampOracle:
         observe_ahead_max_s: float = 60.0,
     ) -> None:
         if not update_interval_s > 0:
-            raise InvalidArgumentError(f"update_interval_s={update_interval_s} must be above 0: the seeds' is 0.05")
+            raise InvalidArgumentError(f"update_interval_s={update_interval_s} must be above 0: Milvus' is 0.05")
         if not save_window_s >= update_interval_s * _RENEWAL:
             raise InvalidArgumentError(
                 f"save_window_s={save_window_s} is below {_RENEWAL} times update_interval_s={update_interval_s}: the limit could "
@@ -402,7 +402,7 @@ class TimestampOracle:
 
 
 class HybridClock:
-    """A hybrid logical clock (seeds, appendix A.6.1): turns wall time and a limit into unique, increasing ticks.
+    """A hybrid logical clock (the form of Milvus' timestamps): turns wall time and a limit into unique, increasing ticks.
 
     It owns the largest tick returned or observed. It guarantees that every range is above all earlier ones, within one millisecond and
     below the limit. It cannot wait and reads no clock; time and limit come from the oracle.

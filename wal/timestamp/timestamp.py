@@ -1,6 +1,6 @@
 """Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic. Pure.
 
-Owns: the form of a tick and its translations; larger ticks are later ones. The form is the seeds' (appendix A.6.1), and the logic
+Owns: the form of a tick and its translations; larger ticks are later ones. The form is that of Milvus' timestamps, and the logic
 counts events within a millisecond.
 """
 

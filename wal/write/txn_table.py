@@ -62,7 +62,7 @@ class TxnLimits(msgspec.Struct, frozen=True):
 class TxnOwner(msgspec.Struct, frozen=True):
     """A client over the network, known by its session, and how many transactions and bytes of bodies it may have open on a pchannel.
 
-    The clients of the contract name no session: they are one owner.
+    Milvus' clients name no session: they are one owner.
     """
 
     session: bytes

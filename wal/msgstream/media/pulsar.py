@@ -303,7 +303,7 @@ class PulsarMedium(AsyncOnly):
 
 
 class PulsarMsgStream(MsgStream):
-    """The seeds' stream over Pulsar: a MsgStream over a PulsarMedium of its own."""
+    """Milvus' stream over Pulsar: a MsgStream over a PulsarMedium of its own."""
 
     create_pulsar_producers = MsgStream.as_producer
     create_pulsar_consumers = MsgStream.as_consumer
@@ -321,7 +321,7 @@ class PulsarMsgStream(MsgStream):
 
 
 class PulsarTtMsgStream(TtMsgStream):
-    """The seeds' time-ticked stream over Pulsar: a TtMsgStream over a PulsarMedium of its own."""
+    """Milvus' time-ticked stream over Pulsar: a TtMsgStream over a PulsarMedium of its own."""
 
     create_pulsar_producers = TtMsgStream.as_producer
     create_pulsar_consumers = TtMsgStream.as_consumer

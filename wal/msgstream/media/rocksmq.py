@@ -401,7 +401,7 @@ async def _created(mq: RocksMQ, channel: str) -> None:
 
 
 class RmqMsgStream(MsgStream):
-    """The seeds' stream over RocksMQ: a MsgStream over a RocksMQMedium of its own."""
+    """Milvus' stream over RocksMQ: a MsgStream over a RocksMQMedium of its own."""
 
     def __init__(
         self,
@@ -418,7 +418,7 @@ class RmqMsgStream(MsgStream):
 
 
 class RmqTtMsgStream(TtMsgStream):
-    """The seeds' time-ticked stream over RocksMQ: a TtMsgStream over a RocksMQMedium of its own."""
+    """Milvus' time-ticked stream over RocksMQ: a TtMsgStream over a RocksMQMedium of its own."""
 
     def __init__(
         self,

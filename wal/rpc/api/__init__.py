@@ -1,12 +1,12 @@
 """The messages of the protocol: .proto files, and the code that `make protos` generates from them.
 
-* streaming  the contract of milvus.proto.streaming, with additions of ours
+* streaming  Milvus' protocol, milvus.proto.streaming, with additions of ours
 * append     appends and transactions on a Produce stream, and their outcomes
 * result     the results of appends
 * frames     frames, as a remote pchannel receives them
 * pchannel   pchannels, positions, the end of a log, vchannels
 * error      errors, and the status of a call
 * component  the state of a component
-* cluster    LogService and PChannelService: the calls that the contract does not have, and the messages of LogService
+* cluster    LogService and PChannelService: the calls that Milvus' protocol does not have, and the messages of LogService
 * pchannel_calls  the messages of PChannelService
 """
