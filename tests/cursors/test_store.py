@@ -197,7 +197,11 @@ def test_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) -> N
     content = path.read_bytes()
     for spoilt in (b"", content[:30], content[:-1] + b"\0", bytes(len(content))):
         path.write_bytes(spoilt)
-        for use in (lambda: files.load(cursor("bad").key), lambda: save(files, cursor("bad"))):
+        uses: tuple[Callable[[], object], ...] = (
+            lambda: files.load(cursor("bad").key),
+            lambda: save(files, cursor("bad")),
+        )
+        for use in uses:
             with pytest.raises(CorruptionError, match=r"bad-.*\.cursor.*delete_cursor") as caught:
                 use()
             assert caught.value.path == str(path)

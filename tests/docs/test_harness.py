@@ -22,7 +22,8 @@ def as_if_in(package: Any, source: str) -> Callable[..., object]:
     """Returns a function `call` compiled as if it were in a file of this package."""
     namespace: dict[str, Any] = {}
     exec(compile(source, str(Path(package.__path__[0]) / "pretend.py"), "exec"), namespace)
-    return namespace["call"]
+    call: Callable[..., object] = namespace["call"]
+    return call
 
 
 @pytest.mark.parametrize("package", [wal, actors])

@@ -95,6 +95,12 @@ class MadeUpSource(ReadOnlySource):
         }
         return VChannelView(records, dict(self.maps))
 
+    def has_writer(self) -> bool | None:
+        return None
+
+    def is_current(self) -> bool:
+        return True
+
     def close(self) -> None:
         self.closed = True
 

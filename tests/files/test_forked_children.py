@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ def by_os_fork() -> int:
 
 
 def by_multiprocessing() -> int:
-    multiprocessing.current_process()._config.pop("daemon", None)  # a daemon may not have a child
+    current: Any = multiprocessing.current_process()
+    current._config.pop("daemon", None)  # a daemon may not have a child
     process = multiprocessing.get_context("fork").Process(target=signal.pause)
     process.start()
     assert process.pid is not None

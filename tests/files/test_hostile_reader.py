@@ -14,7 +14,7 @@ import pytest
 
 from tests.accesser.probes import payloads
 from tests.backends.frames import INCARNATION, FrameMaker, append
-from tests.contract.other import Line
+from tests.contract.other import Line, Other
 from tests.files.other_user import OtherUser, place, root_only
 from wal import Message, StartFrom, bridge, open_wal
 from wal.errors import ChannelFencedError, LockedError
@@ -67,7 +67,7 @@ def _everything(directory: str) -> Iterator[str]:
             yield os.path.join(root, name)
 
 
-async def names_held(reader: OtherUser, *wanted: str) -> list[str]:
+async def names_held(reader: Other, *wanted: str) -> list[str]:
     """Waits until the reader holds locks on these names."""
     async with asyncio.timeout(ENOUGH_S):
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,8 @@ async def heard_by_a_reader(directory: Path, expected: list[bytes]) -> None:
 async def save_and_delete(line: Line, directory: str) -> None:
     async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="mine") as scanner:
         await anext(scanner)
-        for call in (scanner.save, lambda: log.delete_cursor("billing")):
+        calls: tuple[Callable[[], Awaitable[object]], ...] = (scanner.save, lambda: log.delete_cursor("billing"))
+        for call in calls:
             try:
                 await call()
             except StorageError as error:
@@ -235,10 +237,11 @@ async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) 
 
 
 async def try_to_read(line: Line, directory: str) -> None:
-    for call in (
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: open_wal(directory, read_only=True).__aenter__(),
         lambda: open_wal(directory).__aenter__(),
-    ):
+    )
+    for call in calls:
         try:
             await call()
         except StorageError as error:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
-from wal.frame import FrameDraft, Record, encode_frame
+from wal.frame import FrameDraft, Record, RunName, encode_frame
 from wal.frame.draft import Run
 from wal.frame.ext import encode_key, encode_txn
 from wal.frame.layout import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, KEYED, RunKind
@@ -31,7 +31,9 @@ def state(draft: FrameDraft) -> tuple[object, ...]:
         ([(A, Record(b"x")), (B, Record(b"x"))], [A], "name it in `names`"),
     ],
 )
-def test_transaction_over_other_names_is_refused_whole(bodies, names, text: str) -> None:
+def test_transaction_over_other_names_is_refused_whole(
+    bodies: list[tuple[RunName, Record]], names: list[RunName], text: str
+) -> None:
     draft = FrameDraft()
     draft.append(A, [Record(b"before")])
     before = state(draft)
@@ -41,7 +43,7 @@ def test_transaction_over_other_names_is_refused_whole(bodies, names, text: str)
 
 
 @pytest.mark.parametrize("names", [[], [A, A], [A, B, A]])
-def test_broadcast_names_each_vchannel_once(names) -> None:
+def test_broadcast_names_each_vchannel_once(names: list[RunName]) -> None:
     draft = FrameDraft()
     before = state(draft)
     with pytest.raises(InvalidArgumentError, match=r"a broadcast over .* each of them once"):
@@ -71,7 +73,9 @@ def test_callers_list_is_not_kept() -> None:
         max_size=6,
     )
 )
-def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations) -> None:
+def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(
+    operations: list[tuple[RunName, bool, list[bytes], bool]],
+) -> None:
     draft, rows = FrameDraft(), FrameDraft()
     for name, is_txn, payloads, keyed in operations:
         records = [Record(payload, 1 + len(payload), 0, payload[:2]) for payload in payloads]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ def view_of(data: bytes, *, lazy: bool) -> FrameView:
     return FrameView.decode(data, lambda start, end: data[head + start : head + end], lazy=lazy)
 
 
-def read(view: FrameView, names: set[str] | frozenset[str]) -> list[object]:
+def read(view: FrameView, names: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
     """Returns everything that a reader can ask for of these vchannels."""
     return [(run, view.columns(run), bytes(view.body(run)), view.runs.columns()) for run in view.runs.find(names)]
 
@@ -105,7 +106,7 @@ def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(
             assert whole is None
             continue
         assert whole is None or found == whole
-        for run, columns, *_ in found:  # type: ignore[misc]
+        for run, columns, *_ in found:
             assert run.name in names
             assert sum(map(len, columns.payloads + (columns.properties or []) + (columns.exts or []))) == (
                 run.body_end - run.body_start

@@ -1,6 +1,7 @@
 """Encode and decode are inverse for any mix of calls, and the frame keeps the laws of blocks and indices."""
 
 from itertools import pairwise
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +81,7 @@ def test_no_field_straddles_a_block_and_blocks_are_large_enough(plan: list[Call]
     for rows in model.runs.values():
         for field in (1, 4, 5):
             for row in rows:
-                field_ends.add(max(field_ends) + len(row[field]))
+                field_ends.add(max(field_ends) + len(cast("bytes", row[field])))
     assert block_ends <= field_ends
 
 

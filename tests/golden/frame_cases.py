@@ -147,7 +147,7 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
 def encode_case(name: str) -> EncodedFrame:
     """Returns the frame of this case as the encoder writes it now."""
     draft, header = CASES[name]()
-    return encode_frame(draft, incarnation=0xC0FFEE, term=4, **header)  # type: ignore[arg-type]
+    return encode_frame(draft, incarnation=0xC0FFEE, term=4, **header)
 
 
 def path_of(name: str) -> Path:

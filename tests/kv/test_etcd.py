@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -155,6 +156,7 @@ async def test_calls_under_way_are_bounded(etcd_address: str) -> None:
 async def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         await EtcdKV.open(["127.0.0.1:1"], **wrong)  # type: ignore[arg-type]
+    endpoints: Any
     for endpoints in ([], "127.0.0.1:1"):
         with pytest.raises(InvalidArgumentError, match="endpoints"):
             await EtcdKV.open(endpoints)

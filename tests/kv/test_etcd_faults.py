@@ -93,7 +93,7 @@ class Writer:
 
 
 async def collect(watch: Watch, last: str = "last") -> list[WatchEvent]:
-    events = []
+    events: list[WatchEvent] = []
     async with asyncio.timeout(WAIT_S):
         async for event in watch:
             if event.key == last:

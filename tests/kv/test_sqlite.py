@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
@@ -137,7 +138,7 @@ async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: P
 async def test_without_room_nothing_is_written_and_the_kv_goes_on(path: Path) -> None:
     async with await SqliteKV.open(path, bytes_max=200_000) as kv:
         await kv.multi_save({"a": "1", "b": "1"})
-        answers = await asyncio.gather(
+        answers: Any = await asyncio.gather(
             kv.multi_save({"a": "2", "big": "x" * 500_000, "b": "2"}),
             kv.save("c", "1"),
             kv.compare_and_swap("b", "1", "3"),
@@ -253,7 +254,7 @@ async def test_no_folder_is_a_storage_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"bytes_max": 0}, {"waiting_max": 0}, {"root_path": "/"}])
-async def test_bad_bounds(path: Path, bounds: dict[str, int]) -> None:
+async def test_bad_bounds(path: Path, bounds: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         await SqliteKV.open(path, **bounds)
     assert files(path.parent) == []
@@ -280,7 +281,8 @@ async def test_read_sees_what_was_written_before_it(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         for number in range(20):
             save, load = kv.save("a", str(number)), kv.load("a")
-            assert await asyncio.gather(save, load) == [None, str(number)]
+            answers: Any = await asyncio.gather(save, load)
+            assert answers == [None, str(number)]
 
 
 async def test_inbox_is_bounded(path: Path) -> None:

@@ -31,7 +31,7 @@ from wal.message.codec import (
     to_wire,
 )
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 properties = st.dictionaries(text.filter(lambda key: not key.startswith("_")), text, max_size=4)
 u64 = st.integers(0, 2**64 - 1)
 origins = st.builds(Origin, text.filter(bool), u64, u64) | st.builds(

@@ -1,5 +1,7 @@
 """Transactions on the wire: begin, bodies and commit, accepted as a whole or refused."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ CONTEXT = TxnContext(7, 1.5)
 
 
 @st.composite
-def transactions(draw) -> ImmutableTxnMessage:
+def transactions(draw: st.DrawFn) -> ImmutableTxnMessage:
     names = draw(st.lists(st.sampled_from(["a", "b", "ü"]), min_size=1, unique=True))
     context, tick = draw(contexts), draw(st.integers(0, 2**64 - 1))
     first = draw(st.integers(0, 9))
@@ -123,7 +125,7 @@ def parts_of(*, bodies: int = 2, first: int = 3) -> list[WirePart]:
     return txn_to_wire(transaction(bodies=bodies, first=first))
 
 
-BROKEN = {
+BROKEN: dict[str, Callable[..., list[WirePart]]] = {
     "nothing": lambda begin, one, two, commit: [],
     "no commit": lambda begin, one, two, commit: [begin, one, two],
     "no begin": lambda begin, one, two, commit: [one, two, commit],

@@ -29,7 +29,8 @@ def test_plain_message() -> None:
     assert message.properties is not message.properties
     assert message.append_time == datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
     assert message.estimate_size() == 4 + 8 + 1
-    assert message.txn_context is message.broadcast is None
+    assert message.txn_context is None
+    assert message.broadcast is None
     assert message.bodies() == (message,)
     assert repr(message) == (
         f"ImmutableMessage(message_id=p_0:abc:8192:3, time_tick={TICK}, vchannel='orders', "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageType
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 properties = st.dictionaries(text.filter(lambda key: not key.startswith("_")), text, max_size=5)
 
 
@@ -81,7 +81,7 @@ def test_text_that_has_no_utf_8_is_refused(vchannel: str, given_properties: dict
 
 def test_arguments_past_the_payload_are_keywords() -> None:
     with pytest.raises(TypeError):
-        Message("v", b"", MessageType.DELETE)  # type: ignore[misc]
+        Message("v", b"", MessageType.DELETE)  # type: ignore[call-arg]
 
 
 def test_message_is_immutable() -> None:

@@ -2,6 +2,8 @@
 
 import operator
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +12,16 @@ from hypothesis import strategies as st
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, MessageID
 
-names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 small = st.integers(0, 3)
 
 
-def ids(pchannel=names, incarnation=u64, index=u32):
+def ids(
+    pchannel: st.SearchStrategy[str] = names,
+    incarnation: st.SearchStrategy[int] = u64,
+    index: st.SearchStrategy[int] = u32,
+) -> st.SearchStrategy[MessageID]:
     return st.one_of(
         st.builds(MessageID, pchannel, incarnation, u64 | small, index),
         st.builds(MessageID, pchannel, incarnation, st.integers(0, 2**128 - 1) | small, index, st.just(FORM_PULSAR)),
@@ -23,7 +29,7 @@ def ids(pchannel=names, incarnation=u64, index=u32):
 
 
 @st.composite
-def of_one_log(draw):
+def of_one_log(draw: st.DrawFn) -> tuple[MessageID, MessageID]:
     form = draw(st.sampled_from([FORM_JOURNAL, FORM_PULSAR]))
     position = st.integers(0, 2 ** (64 if form == FORM_JOURNAL else 128) - 1) | small
     make = st.builds(MessageID, st.just(draw(names)), st.just(draw(u64)), position, u32 | small, st.just(form))
@@ -60,7 +66,7 @@ def test_bytes_are_those_of_the_public_contract() -> None:
     [MessageID("q", 1, 5, 0), MessageID("p", 2, 5, 0), MessageID("p", 1, 5, 0, FORM_PULSAR)],
     ids=["pchannel", "incarnation", "form"],
 )
-def test_ids_of_different_logs_have_no_order(compare, other: MessageID) -> None:
+def test_ids_of_different_logs_have_no_order(compare: Callable[[Any, Any], bool], other: MessageID) -> None:
     message_id = MessageID("p", 1, 5, 0)
     with pytest.raises(InvalidArgumentError, match="compare time ticks") as caught:
         compare(message_id, other)
@@ -124,7 +130,7 @@ def test_bytes_are_an_id_or_refused(data: bytes) -> None:
 
 
 @given(ids(), st.data())
-def test_cut_or_lengthened_bytes_are_refused(message_id: MessageID, data) -> None:
+def test_cut_or_lengthened_bytes_are_refused(message_id: MessageID, data: st.DataObject) -> None:
     stored = bytes(message_id)
     with pytest.raises(InvalidArgumentError, match="expected what bytes"):
         MessageID.from_bytes(stored[: data.draw(st.integers(0, len(stored) - 1))])

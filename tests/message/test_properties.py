@@ -14,7 +14,7 @@ from wal.message import (
     properties_size,
 )
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 headers = st.builds(
     BroadcastHeader,
     st.integers(0, 2**64 - 1),
@@ -128,7 +128,7 @@ def test_resource_key_names_domain_and_key(domain: str, key: str) -> None:
 
 def test_shared_is_a_keyword_and_a_bool() -> None:
     with pytest.raises(TypeError):
-        ResourceKey("d", "k", True)  # type: ignore[misc]
+        ResourceKey("d", "k", True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="takes a bool"):
         ResourceKey("d", "k", shared=1)  # type: ignore[arg-type]
 

@@ -36,7 +36,7 @@ CLASSES: Final[dict[MsgType, type[TsMsg]]] = {
 i64 = st.integers(-(2**63), 2**63 - 1)
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = text.filter(bool)
 bases = st.fixed_dictionaries(
     {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -40,7 +41,15 @@ def keyed(draw: st.DrawFn) -> TsMsg:
 
 def rows(message: TsMsg) -> list[tuple[int, Row]]:
     """Returns the rows of a message, each with its key. The row of an undivided message is the message."""
-    base = (message.msg_type, message.id, message.timestamp, message.source_id, message.target_id, message.trace_ctx)
+    base: Row = (
+        message.msg_type,
+        message.id,
+        message.timestamp,
+        message.source_id,
+        message.target_id,
+        message.trace_ctx,
+    )
+    columns: Iterable[Row]
     if isinstance(message, InsertMsg):
         base += (message.collection_id, message.partition_id)
         columns = zip(message.timestamps, message.row_ids, message.row_data, strict=True)
@@ -48,7 +57,7 @@ def rows(message: TsMsg) -> list[tuple[int, Row]]:
         base += (message.collection_id, message.partition_id)
         columns = zip(message.timestamps, message.primary_keys, strict=True)
     else:
-        columns = iter([(message.marshal_body(),)])  # type: ignore[assignment]
+        columns = iter([(message.marshal_body(),)])
     return [(key, (*base, *row)) for key, row in zip(message.hash_keys, columns, strict=True)]
 
 
@@ -135,7 +144,10 @@ def test_producer_that_does_not_exist_is_refused(index: Any) -> None:
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: {index: MsgPack(messages)})
 
 
-@pytest.mark.parametrize("result", [None, [], {0: [TimeTickMsg(1)]}, {0: None}, {0: MsgPack(["text"], 0, 0)}])
+NO_MESSAGES: Any = ["text"]
+
+
+@pytest.mark.parametrize("result", [None, [], {0: [TimeTickMsg(1)]}, {0: None}, {0: MsgPack(NO_MESSAGES, 0, 0)}])
 def test_repack_function_returns_packs(result: Any) -> None:
     with pytest.raises(TypeError, match="MsgPack"):
         distribute([TimeTickMsg(1)], 2, lambda messages, buckets: result)

@@ -46,7 +46,7 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
     assert taken == [COUNT]
     results = [found[number] for number in range(1, COUNT + 2)]
     assert all(isinstance(result, AppendResult) for result in results)
-    ids = [result.message_id for result in results if isinstance(result, AppendResult)]
+    ids: list[Any] = [result.message_id for result in results if isinstance(result, AppendResult)]
     assert ids == sorted(set(ids))
     assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(COUNT)), b"last"]
 

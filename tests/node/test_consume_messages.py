@@ -89,7 +89,7 @@ async def test_four_policies(served: Serving, foreign: Foreign) -> None:
 async def test_what_is_delivered_is_what_was_appended(served: Serving, foreign: Foreign) -> None:
     (result,) = await put(served, Message("orders", b"x", message_type=MessageType.DELETE, properties={"who": "me"}))
     found = await (await reader(foreign, "orders")).next()
-    assert found.id.id == bytes(result.message_id)  # type: ignore[arg-type]
+    assert found.id.id == bytes(result.message_id)
     message = immutable_from_wire(result.message_id, Wire.FromString(found.message.SerializeToString()))
     assert (message.payload, message.properties, message.message_type) == (b"x", {"who": "me"}, MessageType.DELETE)
     assert (message.time_tick, message.vchannel) == (result.time_tick, "orders")

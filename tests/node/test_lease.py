@@ -179,6 +179,8 @@ async def test_message_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch)
         policy = streaming_pb2.DeliverPolicy(all=Empty())
         created = streaming_pb2.CreateConsumerRequest(pchannel=P0, deliver_policy=policy)
         stream = await connection.stream(CONSUME, "consuming", headers=[consumer_header(created)])
-        assert (await stream.read()).HasField("create")
+        answer = await stream.read()
+        assert answer is not None
+        assert answer.HasField("create")
         with pytest.raises(SessionLostError):
             await stream.read()

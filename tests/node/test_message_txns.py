@@ -56,7 +56,7 @@ class Producer:
         await call.read()
         return cls(foreign, call)
 
-    async def send(self, vchannel: str, payload: bytes = b"", **properties: str) -> Any:
+    async def send(self, vchannel: str, payload: bytes = b"", /, **properties: str) -> Any:
         """Returns the result of a message. Raises Refused."""
         self.number += 1
         await self.call.write(self.foreign.request(self.number, self.foreign.message(vchannel, payload, **properties)))
@@ -70,7 +70,7 @@ class Producer:
         """Returns the property `_tx` of the transaction."""
         return context_in(await self.send(vchannel, _t="900", _h=begin_header(keepalive_ms)))
 
-    async def refusal(self, vchannel: str, payload: bytes = b"", **properties: str) -> tuple[int, str]:
+    async def refusal(self, vchannel: str, payload: bytes = b"", /, **properties: str) -> tuple[int, str]:
         """Returns the code and the text with which a message is refused."""
         with pytest.raises(Refused) as refused:
             await self.send(vchannel, payload, **properties)
@@ -79,7 +79,8 @@ class Producer:
 
 def context_in(result: Any) -> str:
     """Returns the transaction in a result, as the client sends it back."""
-    (context,) = [field.data for field in UnknownFieldSet(result) if field.field_number == TXN_CONTEXT]
+    fields: Any = UnknownFieldSet(result)
+    (context,) = [field.data for field in fields if field.field_number == TXN_CONTEXT]
     return base64.b64encode(context).decode()
 
 
@@ -261,7 +262,7 @@ async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(
     await producer.send("a", b"1", _tx=txn)
     await producer.send("a", _t="901", _tx=txn)
     await served.log.appends.append_txn(("a",), [Message("a", b"1")], 0, None)
-    shapes = []
+    shapes: list[tuple[bytes, list[str], str]] = []
     kind = foreign.kind
     whole = foreign.consume(
         await foreign.assigned(),

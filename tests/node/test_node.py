@@ -92,7 +92,7 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
             ({"tokens": [token]}, "no TLS"),
         ):
             with pytest.raises(InvalidArgumentError, match=f"there is {missing}"):
-                Access(listen=listen, advertise="log.example:8810", **given)  # type: ignore[arg-type]
+                Access(listen=listen, advertise="log.example:8810", **given)
         Access(listen=listen, tls=tls, tokens=[token], advertise="log.example:8810")
         Access(listen=listen, insecure=True, advertise="log.example:8810")
 

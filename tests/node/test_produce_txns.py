@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -75,7 +75,7 @@ class Client:
         if isinstance(outcome, BaseException):
             raise outcome
         assert isinstance(outcome, AppendResult)
-        return outcome
+        return cast("AppendResult", outcome)
 
 
 @pytest.fixture

@@ -52,6 +52,8 @@ class Turns:
             self.calls[self.turn] += 1
             return method(*values, **named)
 
+        handle: asyncio.Handle
+
         def following() -> None:
             nonlocal handle
             self.turn += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any, Unpack
 
 import pytest
 
@@ -15,6 +16,7 @@ from wal.local.access import Access
 from wal.network import TlsFiles
 from wal.rpc.auth import Token
 from wal.secret import Secret
+from wal.settings import SettingsOverrides
 
 HANG_S = 60.0
 WAITS_S = 3600.0
@@ -26,14 +28,14 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.client.log.TIMEOUT_S", WAITS_S)
 
 
-async def appended(location: str, **settings: str) -> None:
+async def appended(location: str, **settings: Unpack[SettingsOverrides]) -> None:
     async with open_wal(location, **settings) as log:
         await log.raw_append(Message("orders", b"x"))
         async with log.read("orders", follow=False) as scanner:
             assert [message.payload async for message in scanner] == [b"x"]
 
 
-async def refusal(location: str, **settings: str) -> WALError:
+async def refusal(location: str, **settings: Unpack[SettingsOverrides]) -> WALError:
     """Returns the error of an opening, which does not wait."""
     async with asyncio.timeout(HANG_S):
         with pytest.raises(WALError) as raised:
@@ -134,7 +136,7 @@ async def test_tokens_are_read_again_on_sighup(data_dir: Path, tmp_path: Path) -
         assert await server.stop() == 0
 
 
-async def ends_with_the_reason(log: WALAccesser, following: asyncio.Future[object]) -> None:
+async def ends_with_the_reason(log: WALAccesser, following: asyncio.Future[Any]) -> None:
     words = "the token of this call is not the server's"
     async with asyncio.timeout(HANG_S):
         with pytest.raises(AuthenticationError, match=words):

@@ -9,6 +9,7 @@ import types
 import weakref
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ async def test_client_goes_on_within_a_second_after_its_server_is_back(data_dir:
             await first.kill()
             writing = log.append_nowait(Message("orders", b"second"), idempotency_key="second")
             following = asyncio.ensure_future(anext(scanner))
-            await asyncio.wait([writing, following], timeout=down_s)  # the time that it is away is the point
+            waiting: list[asyncio.Future[Any]] = [writing, following]
+            await asyncio.wait(waiting, timeout=down_s)  # the time that it is away is the point
             second = await Child.start(data_dir, listen=first.address)
             back = time.monotonic()
             try:

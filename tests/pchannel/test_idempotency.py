@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import strategies as st
@@ -87,7 +87,9 @@ class Machine(RuleBasedStateMachine):
                 return None
             return dict(list(sequences.items())[-RESULTS_KEPT:]).get(key.sequence, FORGOTTEN)
         for at in reversed(self.window()):
-            event_names, event_key, kept = self.events[at]
+            event = self.events[at]
+            assert isinstance(event, tuple)
+            event_names, event_key, kept = event
             if (event_names, event_key) == (names, key):
                 return kept if self.now_ms - (kept.tick >> 18) <= WINDOW_S * 1000 else None
         return None
@@ -661,16 +663,16 @@ def table_of_keys(count: int, *, every_ms: int = 1000, **bounds: float | None) -
 
 
 @pytest.mark.parametrize("bounds", [{"window_count": None, "window_bytes": 4000}, {"window_count": 8}])
-def test_reach_outlives_an_opening(bounds: dict[str, float | None]) -> None:
+def test_reach_outlives_an_opening(bounds: dict[str, Any]) -> None:
     """Also with a larger bound than that at which keys were forgotten."""
     table, now_ms = table_of_keys(200, window_s=86_400.0, **bounds), START_MS + 199_000
     reach_s = table.reach_s(now_ms)
     assert reach_s == len(table)
     for later in (bounds, {"window_count": 1000}):
-        again = new_table(window_s=86_400.0, **later)  # type: ignore[arg-type]
+        again = new_table(window_s=86_400.0, **later)
         again.restore(b"".join(table.snapshot()))
         assert (again.reach_s(now_ms), again.cut) == (reach_s, table.cut)
-        third = new_table(window_s=86_400.0, **later)  # type: ignore[arg-type]
+        third = new_table(window_s=86_400.0, **later)
         third.restore(b"".join(again.snapshot()))
         assert third.reach_s(now_ms) == reach_s
 

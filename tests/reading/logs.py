@@ -51,8 +51,9 @@ class ModelLog:
                 newest = (number * STRIDE, indices - 1)
         return ModelTail(self.durable * STRIDE, promised_tick, newest)
 
-    def page(self, start: int, names: frozenset[str], random: Random) -> FramePage:
+    def page(self, start: int, names: frozenset[str] | None, random: Random) -> FramePage:
         """Returns the wanted frames among a random number of durable frames from `start` on."""
+        assert names is not None, "a read of the model names its vchannels"
         first = -(-start // STRIDE)
         end = random.randint(first + 1, max(self.durable, first + 1))
         looked_at = self.frames[first:end]

@@ -52,6 +52,7 @@ def test_shared_delivery_equals_delivery_built_for_one_reader(
                 got = shared.assemble(frame, origin, one, event_filter)
                 own = assemble(frame, origin, other, event_filter)
                 assert [seen(message) for message in got] == [seen(message) for message in own]
+                assert one.names is not None
                 assert [one.incarnation(name) for name in one.names] == [other.incarnation(name) for name in one.names]
         assert shared.size <= bytes_max
 

@@ -106,7 +106,8 @@ def is_inside(test: Callable[..., Any]) -> bool:
 
 def _used(test: Callable[..., Any]) -> list[object]:
     """Returns what a test uses of its module, by the names in its code, also in what it uses; its arguments may be fixtures."""
-    module, seen, left = vars(sys.modules[test.__module__]), set[str](), [test]
+    module, seen = vars(sys.modules[test.__module__]), set[str]()
+    left: list[Any] = [test]
     used: list[object] = []
     while left:
         code = getattr(left.pop(), "__code__", None)
@@ -212,12 +213,12 @@ class ServedLocation:
         """Opens the log of this location as a client; any other location as `wal.open_wal` does."""
         if location != self.location:
             return _open_wal(location, settings=settings, create=create, **options)
-        own = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
+        own: dict[str, Any] = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
         served = (settings or Settings()).replace(**options)
         chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
         return _Opening(self, served, create, {**own, **chosen})
 
-    async def open_virtual(self, location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
+    async def open_virtual(self, location: str, clock: VirtualClock, **overrides: Any) -> WALAccesser:
         """Opens the log of this location as a client of a server that has this clock; any other location as `open_virtual` does."""
         if location != self.location:
             return await _open_virtual(location, clock, **overrides)
@@ -231,7 +232,7 @@ class ServedLocation:
     def elsewhere(self, location: str) -> str:
         return self._address_now() if location == self.location else location
 
-    def blocking(self, location: Any, **options: Any) -> bridge.BlockingLog:
+    def blocking(self, location: Any, **options: Any) -> bridge.BlockingOpening:
         return _blocking(self._address_now() if location == self.location else location, **options)
 
     async def address(self, settings: Settings, *, create: bool) -> str:
@@ -306,12 +307,14 @@ async def _answer_all(line: Line) -> None:
     server = NearServer()
     while True:
         word, *arguments = await line.hear()
+        answer: str | None
         try:
             if word == "open":
                 location, settings, create = arguments
                 answer = await server.open(location, settings, create=create)
             else:
-                answer = await server.close()
+                await server.close()
+                answer = None
         except WALError as error:
             line.tell(("error", error_to_proto(error).SerializeToString()))
         except Exception:

@@ -173,7 +173,7 @@ def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, 
         "orders",
         deliver_policy=StartAfter(ids[2]),
         follow=False,
-        settings=settings,  # type: ignore[arg-type]
+        settings=settings,
     )
     with pytest.raises(TruncatedError) as error:
         next(gone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from wal.client.directory import RemoteDirectory
 from wal.client.log import RemoteLog
 
 OWNER = OwnerDescription("ingest")
-Drop = Callable[[WALAccesser, str], Awaitable[None]]
+Drop = Callable[[WALAccesser, str], Coroutine[Any, Any, None]]
 
 
 async def drop(log: WALAccesser, name: str) -> None:

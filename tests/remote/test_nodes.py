@@ -139,12 +139,12 @@ async def test_server_that_does_not_have_a_pchannel_is_reported_once_for_each_te
     async with followed(coordinator) as nodes:
         for error in (ClosedError("it is stopping"), UnavailableError("it is gone"), InvalidArgumentError("no")):
             nodes.report("p", error)  # none of them says that the assignment is wrong
-        for error in (ChannelNotExistError("not here"), ChannelFencedError("fenced")):
-            nodes.report("p", error)
+        for wrong in (ChannelNotExistError("not here"), ChannelFencedError("fenced")):
+            nodes.report("p", wrong)
         await until(lambda: len(coordinator.reports) == 1)
         nodes.report("q", UnmatchedChannelTermError("another term"))
         await until(lambda: len(coordinator.reports) == 2)
-        assert [(one.pchannel.name, one.pchannel.term, one.err.code) for one in coordinator.reports] == [
+        assert [(one.pchannel.name, one.pchannel.term, int(one.err.code)) for one in coordinator.reports] == [
             ("p", 1, ChannelNotExistError.code),
             ("q", 1, UnmatchedChannelTermError.code),
         ]

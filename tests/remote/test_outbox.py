@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from wal.client.outbox import AHEAD_MIN, Hold, Outbox, Sending
+from wal.errors import UnavailableError
 from wal.message import Message
 from wal.rpc.api import streaming_pb2 as proto
 
@@ -92,7 +93,7 @@ class Outboxes(RuleBasedStateMachine):
         """A server refuses everything from some request on."""
         at = data.draw(st.integers(0, len(self.sent) - 1))
         for number, sending in self.sent[at:]:
-            self.outbox.refused(number, OSError())
+            self.outbox.refused(number, UnavailableError("refused"))
             self.refused.append((number, sending))
         del self.sent[at:]
 
@@ -157,7 +158,7 @@ def test_refused_and_repeated_requests_keep_their_order() -> None:
     outbox.take()
     newer = message()
     outbox.add(newer)
-    outbox.refused(3, OSError())
+    outbox.refused(3, UnavailableError("refused"))
     assert outbox.take() is None
     assert outbox.restart() == [plain]
     assert outbox.take() == (1, [keyed, refused, newer])

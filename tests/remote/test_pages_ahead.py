@@ -59,7 +59,8 @@ async def numbers(scanner: Any) -> list[int]:
 
 
 def pages_ahead(log: WALAccesser) -> set[Any]:
-    (pchannel,) = log._lifecycle.engine.pchannels.values()  # type: ignore[attr-defined]
+    engine: Any = log._lifecycle.engine
+    (pchannel,) = engine.pchannels.values()
     assert isinstance(pchannel.log, RemoteReadableLog)
     return pchannel.log._tasks
 

@@ -194,7 +194,7 @@ async def assert_ended(log: WALAccesser, cause: type[BaseException]) -> None:
     for call in calls:
         with pytest.raises(UnknownError, match="please report it") as caught:
             async with asyncio.timeout(60):
-                await call()  # type: ignore[no-untyped-call]
+                await call()
         assert isinstance(caught.value.__cause__, cause)
     with pytest.raises(UnknownError, match="please report it"):
         log.append_nowait(Message("orders", b"x"))

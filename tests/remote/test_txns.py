@@ -184,7 +184,7 @@ async def test_bounds_are_kept_before_anything_is_sent() -> None:
 async def committing_to_a_stopped_server(server: Child, txn: Any) -> asyncio.Task[Any]:
     """Commits while the server stands still, and kills it when the commit is on its way."""
     server.process.send_signal(signal.SIGSTOP)
-    commit = asyncio.ensure_future(txn.commit())
+    commit: asyncio.Task[Any] = asyncio.ensure_future(txn.commit())
     await until(lambda: txn._served._producer.outbox.sent)
     await server.kill()
     return commit
@@ -222,7 +222,8 @@ async def test_unanswered_commit_with_a_key_is_sent_again(server: Child, data_di
 async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, lost = Producer._take, []
+    take = Producer._take
+    lost: list[Any] = []
 
     def lose(producer: Producer, outcomes: Any) -> None:
         if outcomes.appended and not lost:
@@ -249,7 +250,8 @@ async def test_open_transaction_outlives_its_server(
         again = await Child.start(str(data_dir), listen=server.address)
         try:
             await txn.append(b"2")
-            await until(lambda: txn._served._renewal is None)  # the new server has refused it
+            inside: Any = txn
+            await until(lambda: inside._served._renewal is None)  # the new server has refused it
             await log.append_txn("orders", [b"between"])
             await txn.append(b"3")
             await txn.commit()

@@ -20,7 +20,7 @@ from wal.errors import ClosedError, LogWentBackError
 from wal.local.access import Access
 from wal.local.restored import mark_restored
 from wal.location import parse_location
-from wal.message import AppendResult, LogPosition, MessageID
+from wal.message import AppendResult, MessageID
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import ReadLoop
 from wal.read.pchannel import ReadablePChannel
@@ -209,7 +209,7 @@ async def test_event_after_the_look(restored: Restored, monkeypatch: pytest.Monk
         (pchannel,) = (one for one in engine(log).pchannels.values() if one.log.seen is not None)
         moment = pchannel.log.moment
 
-        async def moment_before_an_event() -> tuple[LogSnapshot, LogPosition | None]:
+        async def moment_before_an_event() -> LogSnapshot:
             answer = await moment()
             await restored.append(log, 1)
             return answer

@@ -95,7 +95,7 @@ VIEW = LogView({"p0": LogRange(77, (10, 0), 1000), "p1": LogRange(77, (0, 0), 0)
 
 
 def test_live_cursors_pin_their_own_log_and_damaged_ones_all() -> None:
-    cursors = [
+    cursors: list[Cursor | DamagedCursor] = [
         cursor("live", (20, 1), life=2),
         cursor("dropped", (20, 1), life=1),
         cursor("stale", (20, 1), life=2, stale="too far behind"),

@@ -41,7 +41,7 @@ CLASSES = sorted(
 ID = MessageID("p-1", 7, 4096, 3)
 RESULT = AppendResult(ID, 99, ID)
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 ids = st.builds(MessageID, st.just("p-1"), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 keys = st.builds(ResourceKey, texts.filter(bool), texts.filter(bool), shared=st.booleans())
 results = st.lists(
@@ -107,7 +107,7 @@ def test_every_class_has_a_row_of_its_own(kind: type[WALError]) -> None:
 def test_every_class_arrives_as_itself(kind: type[WALError], data: st.DataObject) -> None:
     error = data.draw(made(kind))
     message = error_pb2.StreamingError.FromString(error_to_proto(error).SerializeToString())
-    assert message.code == error.code
+    assert int(message.code) == error.code
     arrived = error_from_proto(message)
     assert alike(arrived, error)
     assert arrived.retryable == error.retryable
@@ -174,6 +174,7 @@ def test_status_is_bounded_whatever_the_error_says() -> None:
         assert len(text.encode()) <= DETAILS_BYTES_MAX
         arrived = error_in(as_raised(error))
         assert isinstance(arrived, type(error).__mro__[1] if isinstance(error, BulkAppendError) else type(error))
+        assert arrived is not None
         assert arrived.outcome_unknown == error.outcome_unknown
 
 

@@ -14,7 +14,7 @@ from wal.rpc.api.append_pb2 import AppendRequest, MessageColumns
 from wal.rpc.appends import Append, appends_of, columns_of, key_of, messages_of, request_of
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = st.sampled_from(["orders", "payments", "ö"])
 properties = st.dictionaries(texts.filter(lambda key: not key.startswith("_")), texts, max_size=3)
 messages = st.builds(Message, names, st.binary(max_size=40)) | st.builds(

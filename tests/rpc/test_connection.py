@@ -60,7 +60,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
 
     class Damaged(Server):
         def handlers(self) -> dict[Any, Any]:
-            each = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, PRODUCE: produce}
+            each: dict[Any, Any] = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, PRODUCE: produce}
             found = {Method(method.path, method.request, EncodedPage): handler for method, handler in each.items()}
             return {NODE_STATES: self.states, **found}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import json_format, message_factory
@@ -42,7 +43,7 @@ def shape(field: FieldDescriptor) -> tuple[object, ...]:
         field.number,
         field.type if kind is None or field.type != FieldDescriptor.TYPE_ENUM else FieldDescriptor.TYPE_INT32,
         field.is_repeated,
-        None if field.message_type is None else kind.name,
+        None if field.message_type is None else field.message_type.name,
         None if oneof is None else oneof.name,
     )
 
@@ -114,7 +115,7 @@ def test_every_method_of_an_engine_has_its_calls() -> None:
 
 
 SCALARS: dict[int, st.SearchStrategy[Any]] = {
-    FieldDescriptor.TYPE_STRING: st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
+    FieldDescriptor.TYPE_STRING: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     FieldDescriptor.TYPE_BYTES: st.binary(max_size=8),
     FieldDescriptor.TYPE_INT32: st.integers(-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_UINT32: st.integers(0, 2**32 - 1),
@@ -126,7 +127,7 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
 }
 
 
-def fill(draw: st.DrawFn, descriptor: Descriptor, depth: int = 0) -> Message:
+def fill(draw: Callable[[st.SearchStrategy[Any]], Any], descriptor: Descriptor, depth: int = 0) -> Message:
     """Returns a message with drawn values in some of its fields."""
     message = message_factory.GetMessageClass(descriptor)()
     for field in descriptor.fields:

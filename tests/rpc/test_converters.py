@@ -50,7 +50,7 @@ from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.idempotency.keys import ProducerInfo
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = texts.filter(bool)
 u32, u63, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1)
 frames = u64 | st.integers(0, 2**128 - 1)

@@ -15,7 +15,7 @@ from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerReque
 from wal.rpc.headers import consumer_header, consumer_in, producer_header, producer_in, token_header, token_in
 from wal.secret import Secret
 
-names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @given(names, st.integers(0, 2**63 - 1), st.binary())

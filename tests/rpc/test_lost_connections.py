@@ -61,7 +61,9 @@ async def test_read_goes_on_at_another_address_and_a_write_does_not(writing: boo
         for server in stacks:
             server.hang.clear()
         creating = connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating")
-        call = asyncio.create_task(creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing"))  # type: ignore[arg-type]
+        call: asyncio.Task[Any] = asyncio.create_task(
+            creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing")
+        )
         if not writing:
             creating.close()
         await until(lambda: any(server.calls for server in stacks))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from google.protobuf.any_pb2 import Any as AnyProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WouldBlockError
+from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WALError, WouldBlockError
 from wal.message import FORM_PULSAR, AppendResult, MessageID, TxnContext
 from wal.rpc.api import append_pb2, result_pb2, streaming_pb2
 from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
@@ -34,7 +35,8 @@ extras = st.builds(lambda data: AnyProto(type_url="type.googleapis.com/x", value
 @st.composite
 def results(draw: st.DrawFn) -> AppendResult:
     if draw(st.integers(0, 7)) == 0:
-        return AppendResult(None, None, None, duplicate=draw(st.booleans()))  # type: ignore[return-value]
+        nothing: Any = None
+        return AppendResult(nothing, nothing, nothing, duplicate=draw(st.booleans()))
     at = draw(ids)
     confirmed = draw(ids) if draw(st.integers(0, 7)) == 0 else at
     context = draw(contexts) if draw(st.integers(0, 7)) == 0 else None
@@ -119,6 +121,7 @@ def test_outcomes_of_any_request_ids(first: int) -> None:
 def test_outcomes_are_results_and_errors_by_request() -> None:
     at = MessageID("p-1", 7, 4096, 0)
     full, broken, blocked = NoSpaceError("full"), StorageError("broken", outcome_unknown=True), WouldBlockError("wait")
+    outcomes: list[tuple[int, AppendResult | WALError]]
     outcomes = [(1, full), (2, full), (3, AppendResult(at, 9, at)), (4, full), (5, broken), (6, blocked)]
     message = append_pb2.Outcomes.FromString(outcomes_to_proto(outcomes).SerializeToString())
     assert [one.count for one in message.failed] == [2, 1, 1, 1]

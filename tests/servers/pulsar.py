@@ -228,7 +228,8 @@ def _remove_keys(database: Path, prefix: bytes) -> None:
     from rocksdict import Options, Rdict
 
     with Rdict(str(database), Options(raw_mode=True)) as opened:
-        for key in list(opened.keys(from_key=prefix)):
+        keys: list[Any] = list(opened.keys(from_key=prefix))
+        for key in keys:
             if not key.startswith(prefix):
                 break
             del opened[key]

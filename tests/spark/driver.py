@@ -19,16 +19,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from wal.spark.local_session import session
 
 __all__ = ["QUICK", "Driver", "queries"]
 
-QUICK = {
+QUICK: dict[str, str | int | bool] = {
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # for few rows compiling takes longer than running
@@ -135,7 +136,7 @@ def _main(data: str, folder: str, rows_max: str) -> None:
                 if query is None:
                     running[number] = writers[number].start()
                 else:
-                    query.awaitTermination(0.1)
+                    query.awaitTermination(0.1)  # type: ignore[arg-type]
             except (PySparkException, Py4JError) as error:
                 # Spark gives a Python process 10 s to start, however busy the host is.
                 if "Python worker failed to connect back" not in str(error):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
@@ -56,7 +56,7 @@ def batch(data: Where, **options: object) -> list[Row]:
     return read_all(reader, partitions)
 
 
-def read_all(reader: Any, partitions: Sequence[WALPartition], columns: StructType | None = None) -> list[Row]:
+def read_all(reader: Any, partitions: Sequence[InputPartition], columns: StructType | None = None) -> list[Row]:
     """Returns the rows of the tasks, in the order of the partitions, and checks that each batch is as Spark requires it."""
     wanted = to_arrow_schema(columns or schema(), timezone="UTC")
     rows: list[Row] = []
@@ -110,7 +110,8 @@ class StreamQuery:
 
     def start(self, *, available_now: bool = False) -> None:
         """Begins the query, or continues it after its process was lost."""
-        self.reader = source(self.data, **self.options).streamReader(schema())
+        reader: Any = source(self.data, **self.options).streamReader(schema())
+        self.reader = reader
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self.limit = self.reader.getDefaultReadLimit()

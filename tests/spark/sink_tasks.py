@@ -68,11 +68,10 @@ class Sink:
     """A streaming query, or (`query_id` None) batch jobs, that writes to one journal.
 
     With the option service.url or address it writes to a log on Pulsar or on the network, and `journal` is its staging directory.
+    `columns` is the schema of the rows, a StructType.
     """
 
-    def __init__(
-        self, journal: Path, *, query_id: str | None = QUERY, columns: StructType | None = None, **options: str
-    ) -> None:
+    def __init__(self, journal: Path, *, query_id: str | None = QUERY, columns: Any = None, **options: str) -> None:
         self.journal = journal
         self.query_id = query_id
         self._columns = columns

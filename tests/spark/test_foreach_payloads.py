@@ -39,7 +39,8 @@ def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> 
     decoded = decoder(pa.array(payloads, pa.binary()), ids, vchannels)
     decoded.validate(full=True)
     assert decoded.type == STRUCT
-    return decoded.to_pylist()
+    found: list[Any] = decoded.to_pylist()
+    return found
 
 
 @pytest.mark.parametrize(

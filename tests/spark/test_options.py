@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_each_option() -> None:
     assert found.channels == ChannelChoice(("a", "b"))
     assert (found.starting, found.starting_tick, found.ending_tick, found.tick_timeout_s) == ("earliest", 17, 18, 0.25)
     assert (found.rows_max, found.bytes_max, found.partitions_max, found.fail_on_data_loss) == (5, 6, 7, False)
-    assert found.types == {MessageType.INSERT, MessageType.DELETE}
+    assert found.types == frozenset({MessageType.INSERT, MessageType.DELETE})
     assert of(vchannels='["a,b", "c"]').channels == ChannelChoice(("a,b", "c"))
     assert of(startingTimestamp="1700000000000").starting_tick == 1700000000000 << 18
     assert of(maxOffsetsPerTrigger="9").rows_max == 9
@@ -111,7 +112,7 @@ def test_places() -> None:
         ({"kv": "etcd://localhost/root"}, r"goes with service\.url"),
     ],
 )
-def test_wrong_option_is_explained(options: dict[str, str], says: str) -> None:
+def test_wrong_option_is_explained(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         of(**options)
 

@@ -36,7 +36,7 @@ def logs(draw: st.DrawFn) -> dict[str, list[FrameWeight]]:
 
 
 def merged(frames: dict[str, list[FrameWeight]]) -> list[tuple[int, str, FrameWeight]]:
-    return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)  # type: ignore[type-var]
+    return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)
 
 
 def naive(

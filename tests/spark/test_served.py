@@ -144,9 +144,9 @@ def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, chec
         for life in range(1, 3):
             while len(seen) < 100 * life - 60:
                 assert query.isActive, query.exception()
-                query.awaitTermination(0.01)
+                query.awaitTermination(0.01)  # type: ignore[arg-type]
             server.kill()
-            query.awaitTermination(0.5)  # Spark asks a server that is gone
+            query.awaitTermination(0.5)  # type: ignore[arg-type]  # Spark asks a server that is gone
             server.start()
             first = 100 * life
             for number in range(first, first + 100):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def flat(found: dict[str, list[list[bytes]]]) -> dict[str, list[bytes]]:
     return {name: [row for event in events for row in event] for name, events in found.items()}
 
 
-def expected(*writes: list[list[tuple[str, bytes]]]) -> dict[str, list[bytes]]:
+def expected(*writes: Sequence[Sequence[tuple[str, bytes]]]) -> dict[str, list[bytes]]:
     """Rows by vchannel: writes in their order, in each the tasks in theirs."""
     found: dict[str, list[bytes]] = {}
     for tasks in writes:

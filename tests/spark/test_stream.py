@@ -174,7 +174,7 @@ def test_every_row_once_in_order_within_the_limits(
     wanted = expected(data_dir, *names.get(next(iter(choice), ""), NAMES))
     rows = flat(batches)
 
-    def key(row: Row) -> object:
+    def key(row: Row) -> tuple[tuple[str, int, int], str]:
         return place_of(row), row["vchannel"]
 
     assert sorted(rows, key=key) == sorted(wanted, key=key)
@@ -416,7 +416,7 @@ def test_every_row_once_beside_writers_and_failures(data_dir: Path, seed: int, s
             writer.kill()
     rows += flat(query.run())
 
-    def key(row: Row) -> object:
+    def key(row: Row) -> tuple[tuple[str, int, int], str]:
         return place_of(row), row["vchannel"]
 
     assert sorted(rows, key=key) == sorted(expected(data_dir, *names), key=key)

@@ -24,7 +24,7 @@ class Payload(NamedTuple):
     pchannel: int
     number: int
     at: int
-    count: int
+    count: int  # type: ignore[assignment]  # instead of the method of a tuple
     outcome: str
 
     @property

@@ -101,15 +101,15 @@ class FailingKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self.inner._scan(prefix)
 
-    async def _commit(self, batch: KVBatch) -> bool:
+    async def _commit(self, batch: KVBatch) -> str | None:
         await self._gate.wait()
         self.commits += 1
         if self.on_commit is Fault.REFUSED:
             raise StorageError("injected: the save failed")
-        done = await self.inner._commit(batch)
+        differs = await self.inner._commit(batch)
         if self.on_commit is Fault.ANSWER_LOST:
             raise StorageError("injected: the answer was lost", outcome_unknown=True)
-        return done
+        return differs
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         return await self.inner._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)

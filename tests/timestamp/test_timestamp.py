@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,7 +68,7 @@ def test_tick_bounds(tick: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 1.0, "1", True])
-def test_wrong_types(wrong: object) -> None:
+def test_wrong_types(wrong: Any) -> None:
     for call in (parse, to_datetime, compose, from_datetime, lambda value: compose(1, value)):
         with pytest.raises(TypeError):
             call(wrong)

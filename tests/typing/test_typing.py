@@ -47,7 +47,12 @@ def test_what_is_right_and_what_is_wrong() -> None:
 def test_pyright_agrees_on_what_is_right(tmp_path: Path) -> None:
     (tmp_path / "right_uses.py").write_text((HERE / "right_uses.py").read_text())
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    command = [Path(sys.executable).with_name("basedpyright"), "--pythonpath", sys.executable, "right_uses.py"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("basedpyright"),
+        "--pythonpath",
+        sys.executable,
+        "right_uses.py",
+    ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -228,6 +229,7 @@ async def test_component_that_ignores_its_cancellation(
     dog.put_heartbeat(Beat("stubborn"))
     await clock.run(1_000.0)
     assert stubborn.done == ["clean"]  # two attempts never overlap
+    assert stubborn.cleaned is not None
     stubborn.cleaned.set()
     await clock.run(0.0)
     dog.put_heartbeat(Beat("stubborn"))
@@ -251,6 +253,7 @@ async def test_block_ends_beside_stubborn_components(clock: VirtualClock, caplog
     assert [component.cancellations for component in stubborn] == [1] * 20
     assert "'stubborn 19' is left while it is cleaned and restarted" in caplog.text
     for component in stubborn:
+        assert component.cleaned is not None
         component.cleaned.set()
     await clock.run(0.0)
     assert clock.timers == 0
@@ -294,7 +297,8 @@ async def test_heartbeat_outside_of_all_years(wall_s: float, caplog: pytest.LogC
         dog.register(Component("a"))
         dog.put_heartbeat(Beat("a", text="alive"))
     (line,) = [json.loads(record.message) for record in caplog.records]
-    assert (float(line["time"]), line["heartbeat"]) == (pytest.approx(wall_s), "alive")
+    expected: tuple[Any, str] = (pytest.approx(wall_s), "alive")
+    assert (float(line["time"]), line["heartbeat"]) == expected
 
 
 async def test_heartbeats_are_lines_of_json_in_order(
@@ -359,7 +363,7 @@ def test_component_is_restarted_once_an_episode(steps: list[Status | float | str
     """Against a model that looks at the whole history at each step."""
     now = 100.0
     state = TargetState("a", Status.HEALTHY, timeout_s=2.0, now=now)
-    history: list[tuple[float, Status | str]] = [(now, Status.HEALTHY)]
+    history: list[tuple[float, Any]] = [(now, Status.HEALTHY)]
 
     def fails() -> bool:
         """Whether a restart is due: none since the last good heartbeat after the restart before, and bad or silent now."""

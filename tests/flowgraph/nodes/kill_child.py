@@ -97,9 +97,9 @@ async def run(directory: Path, name: str, last: int | None) -> None:
                 group.create_task(produce(MsgStream(medium), channel))
         elif last == 0:
             last = now() + SPAN
-            async with MsgStream(medium) as stream:
-                await stream.as_producer(everywhere)
-                await stream.broadcast(MsgPack([TimeTickMsg(timestamp=last)]))
+            async with MsgStream(medium) as sender:
+                await sender.as_producer(everywhere)
+                await sender.broadcast(MsgPack([TimeTickMsg(timestamp=last)]))
         sink.last = last or 0
         async with graph:
             waiting = [group.create_task(one) for one in (sink.finished.wait(), graph.done())]

@@ -231,7 +231,7 @@ class Feed:
             for channel, messages in sent:
                 async with MsgStream(medium) as stream:
                     await stream.as_producer([channel])
-                    await stream.broadcast(MsgPack(messages))  # type: ignore[arg-type]
+                    await stream.broadcast(MsgPack(messages))
 
 
 async def run(

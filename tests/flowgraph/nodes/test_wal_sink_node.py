@@ -26,7 +26,7 @@ async def log(data_dir: Path) -> AsyncIterator[WALAccesser]:
 async def write(node: WalSinkNode, tick: int, *inputs: Sequence[Any] | None) -> None:
     """Has the node write a tick, as a graph does; None is an in-edge without this tick."""
     msgs: list[Msg] = [SkipTickMsg(tick) if given is None else BatchMsg(tick, given) for given in inputs]
-    assert await node.operate(msgs) is None
+    assert await node.operate(msgs) is None  # type: ignore[func-returns-value]
 
 
 async def written(log: WALAccesser, vchannel: str = "copy") -> list[list[bytes]]:

@@ -170,7 +170,8 @@ def _bytes(now: bytes, chance: Random) -> bytes:
 
 def _places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
     """Yields the fields of a message, set or not, and those of the messages in it."""
-    for field in message.DESCRIPTOR.fields:
+    fields: Any = message.DESCRIPTOR.fields
+    for field in fields:
         yield message, field
         if field.type != FieldDescriptor.TYPE_MESSAGE or (
             field.message_type is not None and field.message_type.GetOptions().map_entry
