@@ -34,7 +34,6 @@ from wal.frame.layout import (
     DEFAULT_TYPE,
     FLAG_BODY,
     FLAG_COMMIT,
-    FLAG_COPY,
     FrameHeader,
     RunKind,
 )
@@ -46,7 +45,6 @@ __all__ = [
     "copy_vchannels",
     "cut_blocks",
     "encode_frame",
-    "only_copies",
 ]
 
 
@@ -79,75 +77,6 @@ def cut_blocks(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[i
         block_ends.append(start)
         at = last
     return blocks, block_ends
-
-
-def only_copies(runs: list[Run]) -> Tables | None:
-    """Returns the tables of a frame that holds nothing but broadcasts to the same vchannels, or None for any other frame."""
-    copies = runs[0].copies
-    if copies is None or len({run.copies for run in runs}) > 1:
-        return None
-    records = [run.records[0] for run in runs]
-    count = len(records)
-    incompatible = COLUMN_FLAGS | COLUMN_EXT
-    columns: list[int | bytes] = []
-    form = f"{count}I"
-    if count > 1 and copies.count > 1:
-        incompatible |= COLUMN_INDEX
-        columns += [run.indices[0] for run in runs]
-        form += form
-    columns += [len(record.payload) for record in records]
-    types = [record.message_type for record in records]
-    if types.count(DEFAULT_TYPE) != count:
-        incompatible |= COLUMN_TYPE
-        columns += types
-        form += f"{count}H"
-    columns.append(_FLAGS * count)
-    form += f"{count}s"
-    properties = [record.properties for record in records]
-    if any(properties):
-        incompatible |= COLUMN_PROPERTIES
-        columns += map(len, properties)
-        form += f"{count}I"
-        parts = [part for record in records for part in (record.payload, record.properties, record.ext)]
-    else:
-        parts = [part for record in records for part in (record.payload, record.ext)]
-    columns += [len(record.ext) for record in records]
-    ends = list(accumulate(map(len, parts), initial=0))
-    blocks, block_ends = cut_blocks(parts, ends)
-    number = copies.count
-    packed = b"".join(
-        (
-            copies.kinds * count,
-            copies.name_lens * count,
-            copies.incarnations * count,
-            *[
-                _ONE_RECORD + ordinal.to_bytes(4, "little") * number
-                for ordinal in range(0, count * (1 + number), 1 + number)
-            ],
-            *[
-                start.to_bytes(4, "little") + end.to_bytes(4, "little") * number
-                for start, end in pairwise(ends[:: len(parts) // count])
-            ],
-            pack(
-                f"<{form}{count}I{2 * len(blocks)}I",
-                *columns,
-                *block_ends,
-                *map(google_crc32c.value, blocks),
-            ),
-            copies.joined * count,
-        )
-    )
-    return Tables(
-        packed,
-        blocks,
-        incompatible,
-        count * (1 + number),
-        count,
-        ends[-1],
-        count * len(copies.joined),
-        copies.names,
-        False,
-    )
 
 
 def copy_columns(
@@ -201,7 +130,6 @@ def copy_vchannels(runs: list[Run]) -> tuple[RunName, ...]:
     return tuple(named)
 
 
-_FLAGS: Final = bytes((FLAG_COPY,))
 _ONE_RECORD: Final = (1).to_bytes(4, "little")
 
 
@@ -240,7 +168,7 @@ def encode_frame(
     elif draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
         tables = _one(draft.runs[0]) or _many(draft)
     else:
-        tables = (draft.compatible & BROADCAST and only_copies(draft.runs)) or _many(draft)
+        tables = _many(draft)
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
