@@ -60,8 +60,8 @@ class LockTable:
 
     def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:
         """Acquires all of the keys now and returns None, or acquires none and returns the conflict."""
-        for wanted in keys:
-            if (holder := self._holder_against(wanted)) is not None:
+        for resource_key in keys:
+            if (holder := self._holder_against(resource_key)) is not None:
                 refused = tuple(key for key in keys if self._holder_against(key) is not None)
                 return Conflict(refused, holder)
         overtaken: dict[int, list[ResourceKey]] = {}

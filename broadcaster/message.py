@@ -224,13 +224,13 @@ class BroadcastAppendResult:
         """The result of each vchannel's copy."""
         results = self._append_results
         if results is None:
-            found = {
+            outcomes_by_name = {
                 name: outcome
                 for names, outcomes in self._outcomes
                 for name, outcome in zip(names, outcomes, strict=True)
                 if not isinstance(outcome, Exception)
             }
-            results = self._append_results = {name: found[name] for name in self._vchannels}
+            results = self._append_results = {name: outcomes_by_name[name] for name in self._vchannels}
             self._outcomes = ()
         return results
 
@@ -297,15 +297,15 @@ def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
     The last few tuples are remembered, since most broadcasts go to the same thousand vchannels. The tuple of the last answer is
     recognized by its identity: to hash a thousand names takes longer than the rest of a call.
     """
-    found = _last[0]
-    if found.vchannels is vchannels:
-        return found
+    names = _last[0]
+    if names.vchannels is vchannels:
+        return names
     try:
-        found = _last[0] = _names_of(vchannels)
+        names = _last[0] = _names_of(vchannels)
     except TypeError:
         _check_names(vchannels)  # names the culprit; the cache only says that something is unhashable
         raise
-    return found
+    return names
 
 
 @lru_cache(maxsize=16)
@@ -326,10 +326,10 @@ def _check_names(vchannels: tuple[str, ...]) -> None:
                 raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
 
 
-def _is_sequence(given: object) -> bool:
+def _is_sequence(value: object) -> bool:
     """Returns whether this is a sequence other than a str or bytes."""
     # The class is compared first: an isinstance check of an abstract class costs more than all other checks.
-    return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+    return value.__class__ in (list, tuple) or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
 
 
 _last: Final = [VChannelNames((), 0, 0)]

@@ -71,10 +71,10 @@ class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
 
     def by_pchannel(self) -> dict[str, list[str]]:
         """Returns the vchannels of each pchannel."""
-        found: dict[str, list[str]] = {pchannel: [] for pchannel in self.pchannels}
+        vchannels: dict[str, list[str]] = {pchannel: [] for pchannel in self.pchannels}
         for vchannel, place in zip(self.header.vchannels, self.places, strict=True):
-            found[self.pchannels[place]].append(vchannel)
-        return found
+            vchannels[self.pchannels[place]].append(vchannel)
+        return vchannels
 
 
 class DoneMark(msgspec.Struct, frozen=True, array_like=True):
@@ -252,10 +252,10 @@ def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> RecoveredTasks:
     """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other."""
     recovered = RecoveredTasks()
     listed: dict[int, list[CopiesInLog]] = {}
-    for found in copies:
-        listed.setdefault(found.header.broadcast_id, []).append(found)
+    for log_copies in copies:
+        listed.setdefault(log_copies.header.broadcast_id, []).append(log_copies)
     for broadcast_id, mark in stored.done.items():
-        pchannels = tuple(found.pchannel for found in listed.pop(broadcast_id, ()))
+        pchannels = tuple(log_copies.pchannel for log_copies in listed.pop(broadcast_id, ()))
         recovered.done[broadcast_id] = (mark, pchannels)
     for broadcast_id in sorted(stored.tasks.keys() | listed.keys()):
         if broadcast_id not in stored.done:
@@ -276,25 +276,26 @@ def _recovered_task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesIn
         content = None
     else:
         raise CorruptionError(
-            f"broadcast {broadcast_id} has copies on pchannels {', '.join(found.pchannel for found in listed)}, but no record "
+            f"broadcast {broadcast_id} has copies on pchannels {', '.join(log_copies.pchannel for log_copies in listed)}, but no record "
             "in the KV",
             expected="its task record, or its done mark",
         )
-    for found in listed:
-        if found.header.vchannels != header.vchannels or not set(found.vchannels) <= set(
-            places.get(found.pchannel, ())
+    for log_copies in listed:
+        if log_copies.header.vchannels != header.vchannels or not set(log_copies.vchannels) <= set(
+            places.get(log_copies.pchannel, ())
         ):
             raise CorruptionError(
-                f"broadcast {broadcast_id} in the log of pchannel {found.pchannel} is not the one that its other copies or its record say",
+                f"broadcast {broadcast_id} in the log of pchannel {log_copies.pchannel} is not the one that its other copies or its "
+                "record say",
                 expected=f"copies for {len(header.vchannels)} vchannels, on {', '.join(places)}",
             )
     task = Task(header, places, recovered=True)
-    appended = {vchannel for found in listed for vchannel in found.vchannels}
+    appended = {vchannel for log_copies in listed for vchannel in log_copies.vchannels}
     appended.update(header.vchannels[at] for at in bits(stored.progress.get(broadcast_id, 0)))
     task.restore(
         appended=appended,
         acked=stored.acks.get(broadcast_id, 0),
         reason=stored.aborts.get(broadcast_id),
-        aborted=[vchannel for found in listed for vchannel in found.aborted],
+        aborted=[vchannel for log_copies in listed for vchannel in log_copies.aborted],
     )
     return task, content

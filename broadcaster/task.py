@@ -166,15 +166,15 @@ class Task:
         for pchannel, lane in self._lanes.items():
             if lane.busy or lane.waiting or (lane.full and undecided):
                 continue
-            kind, wanted = StepKind.COPIES, lane.members & ~self.appended
+            kind, mask = StepKind.COPIES, lane.members & ~self.appended
             if self.state is BroadcastState.ABORTING:
-                wanted &= lane.unknown
-                if not wanted:
-                    kind, wanted = StepKind.ABORTS, lane.members & self.appended & ~lane.aborted
-            if wanted:
+                mask &= lane.unknown
+                if not mask:
+                    kind, mask = StepKind.ABORTS, lane.members & self.appended & ~lane.aborted
+            if mask:
                 lane.busy = True
-                lane.frame = wanted
-                steps.append(Step(kind, pchannel, self._names(wanted)))
+                lane.frame = mask
+                steps.append(Step(kind, pchannel, self._names(mask)))
         return steps
 
     def took(self, step: Step, refusals: Mapping[str, WALError]) -> float | None:
@@ -244,9 +244,9 @@ class Task:
         """Sets what recovery knows about the broadcast: once, before anything else."""
         self.appended = self._mask(appended)
         self.acked = acked & self._full
-        told = self._mask(aborted)
+        aborted_mask = self._mask(aborted)
         for lane in self._lanes.values():
-            lane.aborted = told & lane.members
+            lane.aborted = aborted_mask & lane.members
         self._index = {}  # rebuilt when an ack comes: there may be many tasks, each with thousands of names
         if reason is not None:
             self.reason = reason
@@ -341,8 +341,8 @@ def bits(mask: int) -> list[int]:
 
 def mask_of(indices: Iterable[int]) -> int:
     """Returns the bitmap with these bits set."""
-    found = list(indices)
-    stored = bytearray(max(found, default=0) // 8 + 1)
-    for at in found:
+    index_list = list(indices)
+    stored = bytearray(max(index_list, default=0) // 8 + 1)
+    for at in index_list:
         stored[at >> 3] |= 1 << (at & 7)
     return int.from_bytes(stored, "little")

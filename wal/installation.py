@@ -78,9 +78,9 @@ def _find(name: str) -> ModuleSpec | None:
         return None
 
 
-def _same(found: str, expected: str) -> bool:
+def _same(path: str, expected: str) -> bool:
     try:
-        return found == expected or os.path.samefile(found, expected)
+        return path == expected or os.path.samefile(path, expected)
     except OSError:  # there are no files inside an archive
         return False
 

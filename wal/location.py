@@ -150,11 +150,11 @@ def check_admin_url(name: str, url: str) -> None:
     The error does not show them; it calls the URL `name`.
     """
     if not _ADMIN_URL.fullmatch(url):
-        given = (
+        url_text = (
             shown(url) if "://" in url else "***"
         )  # without a scheme it may be a token that got into the wrong setting
         raise InvalidArgumentError(
-            f"{name}={given!r} is not the address of an admin REST: use {_ADMIN_FORM}, without a user; a token belongs into the setting "
+            f"{name}={url_text!r} is not the address of an admin REST: use {_ADMIN_FORM}, without a user; a token belongs into the setting "
             "pulsar_token"
         )
 

@@ -120,9 +120,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if path is not None:
             file = absolute_path(os.fspath(path), "the settings file")
             where = f"settings file {str(file)!r}"
-            found = _from_file(file, where)
-            found.pop(SERVER_TABLE, None)
-            values |= {name: _from_toml(where, name, value) for name, value in found.items()}
+            entries = _from_file(file, where)
+            entries.pop(SERVER_TABLE, None)
+            values |= {name: _from_toml(where, name, value) for name, value in entries.items()}
         for variable, text in os.environ.items():
             if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith((TEST_PREFIX, SERVER_PREFIX)):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
@@ -172,7 +172,7 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def _checked(where: str, name: str, value: Any) -> Any:
         is_time, is_size = name.endswith(("_s", "_s_max")), "bytes" in name
-        given = value
+        raw_value = value
         try:
             if isinstance(value, str):
                 value = _seconds(value) if is_time else _size(value) if is_size else int(value)
@@ -180,10 +180,10 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(value)
         except ValueError:
             accepted = "a time, such as 30s" if is_time else "a size, such as 64MiB" if is_size else "a whole number"
-            raise InvalidArgumentError(f"{where}: {name}={given!r} is not {accepted}") from None
+            raise InvalidArgumentError(f"{where}: {name}={raw_value!r} is not {accepted}") from None
         least, most = (0.001, 1e6) if is_time else (1, 1 << (50 if is_size else 30))
         if not least <= value <= most:
-            raise InvalidArgumentError(f"{where}: {name}={given!r} is out of range: {least} to {most:.0f}")
+            raise InvalidArgumentError(f"{where}: {name}={raw_value!r} is out of range: {least} to {most:.0f}")
         return value
 
 

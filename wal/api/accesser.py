@@ -211,8 +211,8 @@ class WALAccesser:
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
-        found = await (await self._lifecycle.ready()).appends.producers()
-        return sorted(found, key=lambda info: (info.name, info.vchannels))
+        infos = await (await self._lifecycle.ready()).appends.producers()
+        return sorted(infos, key=lambda info: (info.name, info.vchannels))
 
     async def forget_producer(self, name: str) -> None:
         """Forgets a producer on all vchannels, durably. That makes room under `producers_max`, and its sequences may start over.
@@ -312,8 +312,8 @@ class WALAccesser:
         if vchannels is not None:
             if not isinstance(vchannels, str | Sequence):
                 raise TypeError(f"vchannels must be a name or a sequence of names, not {type(vchannels).__name__}")
-            given = (vchannels,) if isinstance(vchannels, str) else vchannels
-            names = CursorKey.of(name, map(check_vchannel, given)).vchannels
+            vchannel_names = (vchannels,) if isinstance(vchannels, str) else vchannels
+            names = CursorKey.of(name, map(check_vchannel, vchannel_names)).vchannels
             if not names:
                 raise InvalidArgumentError(
                     "delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name"

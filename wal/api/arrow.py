@@ -59,9 +59,9 @@ def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.R
     properties are damaged.
     """
     pa = load_pyarrow()
-    wanted = tuple(rows.columns if columns is None else columns)
+    names = tuple(rows.columns if columns is None else columns)
     making = _Making(pa, rows)
-    return pa.RecordBatch.from_arrays([_COLUMNS[name](making) for name in wanted], schema=_schema(wanted))
+    return pa.RecordBatch.from_arrays([_COLUMNS[name](making) for name in names], schema=_schema(names))
 
 
 class _Making:
@@ -205,8 +205,8 @@ def _named(pa: Any, codes: Any, names: Sequence[str]) -> Any:
 
 def _repeated(text: str, count: int) -> Any:
     """Returns a column that repeats one text. Batches share its memory."""
-    found = _columns(text)
-    return found.slice(0, count) if count <= len(found) else load_pyarrow().repeat(found[0], count)
+    column = _columns(text)
+    return column.slice(0, count) if count <= len(column) else load_pyarrow().repeat(column[0], count)
 
 
 @lru_cache(maxsize=16)

@@ -48,8 +48,8 @@ class BlockingScanner:
         self._lock = threading.Lock()
         self._page: list[ImmutableMessage] = []
         self._at = 0
-        self._given = 0  # messages delivered so far
-        self._told = 0  # delivered messages that were reported to the scanner; only its loop touches this
+        self._delivered_count = 0  # messages delivered so far
+        self._reported_count = 0  # delivered messages that were reported to the scanner; only its loop touches this
         self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
         self._waiting = 0
         self._closed = False
@@ -157,7 +157,7 @@ class BlockingScanner:
         """Takes messages of the current page, under the lock."""
         taken = self._page[self._at : self._at + size_max]
         self._at += len(taken)
-        self._given += len(taken)
+        self._delivered_count += len(taken)
         if self._acking is not None and any(message.broadcast is not None for message in taken):
             self._owing = True
         return taken
@@ -186,7 +186,7 @@ class BlockingScanner:
                     if self._ended():
                         return []
                     # Kept until its page is taken over, so that an interrupted caller leaves the page to the next caller.
-                    fetching = self._fetching = self._thread.start(self._fetch, self._given)
+                    fetching = self._fetching = self._thread.start(self._fetch, self._delivered_count)
             try:
                 concurrent.futures.wait((fetching,))
             finally:
@@ -202,16 +202,16 @@ class BlockingScanner:
     def _acknowledge(self) -> None:
         """Acknowledges what was delivered: a caller that asks for more has processed it."""
         with self._lock:
-            given, self._owing = self._given, False
+            delivered_count, self._owing = self._delivered_count, False
         try:
-            self._thread.call(self._settle_acks, given)
+            self._thread.call(self._settle_acks, delivered_count)
         except BaseException:
             self._owing = True
             raise
 
-    async def _settle_acks(self, given: int) -> None:
+    async def _settle_acks(self, delivered_count: int) -> None:
         assert self._acking is not None
-        self._tell(given)
+        self._tell(delivered_count)
         await self._acking.settle()
 
     def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
@@ -230,27 +230,27 @@ class BlockingScanner:
             raise self._scanner.error
         return True
 
-    async def _fetch(self, given: int) -> list[ImmutableMessage]:
-        self._tell(given)
+    async def _fetch(self, delivered_count: int) -> list[ImmutableMessage]:
+        self._tell(delivered_count)
         return await self._scanner.page()
 
-    def _tell(self, given: int) -> None:
+    def _tell(self, delivered_count: int) -> None:
         """Reports to the scanner, in its loop, how many messages were delivered in all."""
-        if given > self._told:
-            self._scanner.hand_over(given - self._told)
-            self._told = given
+        if delivered_count > self._reported_count:
+            self._scanner.hand_over(delivered_count - self._reported_count)
+            self._reported_count = delivered_count
 
     def _settled(self, ask: Callable[[], _T]) -> _T:
         """Reports to the scanner what was delivered, then asks it, in its loop."""
         with self._lock:
-            given = self._given
+            delivered_count = self._delivered_count
         if not self._thread.stopped:
-            return self._thread.call(self._settle, given, ask)
-        self._tell(given)  # the loop has ended, so this thread may touch the scanner
+            return self._thread.call(self._settle, delivered_count, ask)
+        self._tell(delivered_count)  # the loop has ended, so this thread may touch the scanner
         return ask()
 
-    async def _settle(self, given: int, ask: Callable[[], _T]) -> _T:
-        self._tell(given)
+    async def _settle(self, delivered_count: int, ask: Callable[[], _T]) -> _T:
+        self._tell(delivered_count)
         return ask()
 
 

@@ -104,7 +104,7 @@ class RecordBatches(BlockingRead):
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
         self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the current frame, not yet added to the rows
-        self._given: Reached | None = None  # the end of the delivered batches, while some rows are undelivered
+        self._delivered_end: Reached | None = None  # the end of the delivered batches, while some rows are undelivered
 
     @property
     def schema(self) -> pa.Schema:
@@ -138,13 +138,13 @@ class RecordBatches(BlockingRead):
         """Takes frames as rows until they fill a batch, or until there is nothing more to read at the moment."""
         progress, rows = self._progress, self._rows
         if not rows.rows and not self._parts:
-            self._given = progress.reached
+            self._delivered_end = progress.reached
         while True:
             need = Need.FRAME if self._parts else progress.step(self._tail)
             if need is Need.FRAME and not self._parts:
-                found = progress.rows()
-                if found is not None:
-                    self._parts.extend(in_parts(found, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
+                frame_rows = progress.rows()
+                if frame_rows is not None:
+                    self._parts.extend(in_parts(frame_rows, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
                 else:
                     progress.assemble()
             self._parts.extend(progress.coming)
@@ -167,8 +167,8 @@ class RecordBatches(BlockingRead):
         return bool(self._batches)
 
     def _reached(self) -> Reached:
-        if self._given is not None and (self._batches or self._rows.rows or self._parts):
-            return self._given
+        if self._delivered_end is not None and (self._batches or self._rows.rows or self._parts):
+            return self._delivered_end
         return super()._reached()
 
     def _cut(self) -> None:

@@ -98,12 +98,12 @@ def access_from(arguments: argparse.Namespace) -> Access:
     from wal.local.access import Access
     from wal.network import TlsFiles
 
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     bounds: dict[str, tuple[str, Any]] = {}
     if arguments.config is not None:
         where, table = server_table(arguments.config)
         for name, value in table.items():
-            _take(given, bounds, where, name, value)
+            _take(options, bounds, where, name, value)
     for variable, text in os.environ.items():
         if variable.startswith(SERVER_PREFIX):
             where, name = f"environment variable {variable}", variable.removeprefix(SERVER_PREFIX).lower()
@@ -112,20 +112,20 @@ def access_from(arguments: argparse.Namespace) -> Access:
                 if name == "insecure"
                 else text
             )
-            _take(given, bounds, where, name, value)
+            _take(options, bounds, where, name, value)
     for name in SERVER_BOUNDS:
         if (value := getattr(arguments, name)) is not None:
             bounds[name] = _flag(name), value
-    given |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
-    certificate, key, ca = (given.get(name) for name in _FILES)
+    options |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
+    certificate, key, ca = (options.get(name) for name in _FILES)
     if ca is not None and certificate is None:
         raise InvalidArgumentError(
             "tls_ca is for a server with TLS: give tls_certificate and tls_key with it, or leave it out"
         )
     tls = None if certificate is None and key is None else TlsFiles(ca=ca, certificate=certificate, key=key)
-    tokens = _tokens(given.get("token_file"), given.get(_SECRET))
-    insecure = bool(given.get("insecure", False))
-    addresses = {name: given[name] for name in _ADDRESSES if name in given}
+    tokens = _tokens(options.get("token_file"), options.get(_SECRET))
+    insecure = bool(options.get("insecure", False))
+    addresses = {name: options[name] for name in _ADDRESSES if name in options}
     return Access(tls=tls, tokens=tokens, insecure=insecure, bounds=ServerBounds.of(bounds), **addresses)
 
 
@@ -138,9 +138,9 @@ def _tokens(file: str | None, token: str | None) -> tuple[Token, ...]:
             tokens.append(Token(Secret(token)))
         if file is not None:
             where = f"token_file={file!r}"
-            if not (found := tokens_in(Path(file).expanduser().read_text())):
+            if not (file_tokens := tokens_in(Path(file).expanduser().read_text())):
                 raise InvalidArgumentError("it holds no token: write one a line")
-            tokens += found
+            tokens += file_tokens
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidArgumentError(f"{where} cannot be read: {reason}") from None
@@ -149,12 +149,12 @@ def _tokens(file: str | None, token: str | None) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-def _take(given: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:
+def _take(options: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:
     """Takes an option of the server from a file or a variable."""
     if name in SERVER_BOUNDS:
         bounds[name] = where, value
     elif name in _SERVER or name == _SECRET:
-        given[name] = _checked(where, name, value)
+        options[name] = _checked(where, name, value)
     else:
         known = ", ".join(sorted((*_SERVER, _SECRET, *SERVER_BOUNDS)))
         raise InvalidArgumentError(f"{where}: there is no setting {name!r} of the server; accepted are: {known}")

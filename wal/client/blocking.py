@@ -145,8 +145,8 @@ class BlockingRemote:
         for info in records.values():
             by_pchannel[info.pchannel][info.name] = info.incarnation
         maps = {
-            name: VChannelMap(self.log.pchannels[name].log.incarnation, floors.get(name, 0), found)
-            for name, found in by_pchannel.items()
+            name: VChannelMap(self.log.pchannels[name].log.incarnation, floors.get(name, 0), incarnations)
+            for name, incarnations in by_pchannel.items()
         }
         return VChannelView(records, maps)
 
@@ -215,9 +215,9 @@ class BlockingLog(ReadOnlyPChannelLog):
     def __init__(self, remote: BlockingRemote, pchannel: str) -> None:
         self.pchannel: str = pchannel
         self._remote = remote
-        self._found = remote.log.pchannels[pchannel]
-        self.incarnation: int = self._found.log.incarnation
-        self.lineage: Lineage = self._found.log.lineage
+        self._remote_pchannel = remote.log.pchannels[pchannel]
+        self.incarnation: int = self._remote_pchannel.log.incarnation
+        self.lineage: Lineage = self._remote_pchannel.log.lineage
         self._ahead: tuple[_Read, concurrent.futures.Future[FramePage]] | None = None
         self._turn = threading.Lock()
         self._closed = False
@@ -225,28 +225,28 @@ class BlockingLog(ReadOnlyPChannelLog):
     @property
     def form(self) -> int:
         """The form of the log's message ids."""
-        return self._found.log.form
+        return self._remote_pchannel.log.form
 
     @property
     def earliest(self) -> tuple[int, int]:
-        return self._found.log.earliest
+        return self._remote_pchannel.log.earliest
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
-        return self._found.log.last_truncated
+        return self._remote_pchannel.log.last_truncated
 
     def refresh(self) -> LogSnapshot:
         """Returns the log as the server last showed it. Raises the error that ended its readers, for example for a recreated log."""
         self._check_open()
-        if (failure := self._found.tail.failure) is not None:
+        if (failure := self._remote_pchannel.tail.failure) is not None:
             raise failure
-        return self._found.log.shown
+        return self._remote_pchannel.log.shown
 
     def reach(self) -> LogSnapshot:
         """Returns the log as it is now, from the server."""
         self._check_open()
-        self._remote.call(self._found.look, f"looking at pchannel {self.pchannel}", owner=self)
-        return self._found.log.shown
+        self._remote.call(self._remote_pchannel.look, f"looking at pchannel {self.pchannel}", owner=self)
+        return self._remote_pchannel.log.shown
 
     def follow(self) -> None:
         """Lets the server push how far the log reaches from now on. Without it, `refresh` returns what the last `reach` found."""
@@ -255,15 +255,15 @@ class BlockingLog(ReadOnlyPChannelLog):
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """Returns frames in [start, end) as `ReadOnlyPChannelLog.page` does, and begins to fetch the following ones."""
         self._check_open()
-        wanted: _Read = (start, end, names, bytes_max)
+        read: _Read = (start, end, names, bytes_max)
         with self._turn:
             ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == wanted:
+        if ahead is not None and ahead[0] == read:
             future = ahead[1]
         else:
             if ahead is not None:
                 ahead[1].cancel()
-            future = self._fetch(wanted)
+            future = self._fetch(read)
         page = self._remote.result(future)
         if page.next_position < end and bytes_max >= _AHEAD_BYTES_MIN:
             following: _Read = (page.next_position, end, names, bytes_max)
@@ -273,7 +273,7 @@ class BlockingLog(ReadOnlyPChannelLog):
         return page
 
     def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
-        if names is not None or self._found.log.form == FORM_JOURNAL:
+        if names is not None or self._remote_pchannel.log.form == FORM_JOURNAL:
             return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
         request = proto.ExtentRequest(
             pchannel=_named(self.pchannel), start=position_to_proto(start[0]), end=position_to_proto(end)
@@ -332,7 +332,7 @@ class BlockingLog(ReadOnlyPChannelLog):
         return Weighed([_weight(weight, end) for weight in answer.weights], position_from_proto(answer.next_position))
 
     def bytes_between(self, start: int, end: int) -> int:
-        return self._found.log.bytes_between(start, end)
+        return self._remote_pchannel.log.bytes_between(start, end)
 
     def close(self) -> None:
         """Ends the calls under way. Idempotent."""
@@ -343,7 +343,7 @@ class BlockingLog(ReadOnlyPChannelLog):
 
     def _fetch(self, read: _Read) -> concurrent.futures.Future[FramePage]:
         start, end, names, bytes_max = read
-        log = self._found.log
+        log = self._remote_pchannel.log
         return self._remote.start(
             lambda: log.read(start, names=names, bytes_max=bytes_max, end=end),
             f"reading pchannel {self.pchannel}",
@@ -352,11 +352,11 @@ class BlockingLog(ReadOnlyPChannelLog):
 
     def _ask(self, method: Method[Any, _T], request: object, what: str) -> _T:
         self._check_open()
-        connection = self._found.log.connection
+        connection = self._remote_pchannel.log.connection
         return self._remote.call(lambda: connection().read(method, request, what), what, owner=self)
 
     async def _follow(self) -> None:
-        self._found.follow()
+        self._remote_pchannel.follow()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -402,13 +402,13 @@ class BlockingCursors(SavedCursors):
         return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
 
     def saved_keys(self) -> list[CursorKey]:
-        found: set[CursorKey] = set()
+        keys: set[CursorKey] = set()
         for pchannel in self._remote.log.pchannels:
             request = proto.PChannelRequest(pchannel=_named(pchannel))
             answer = self._remote.ask(LIST_CURSORS, request, "listing the cursors", pchannel=pchannel)
             infos = map(info_from_proto, answer.cursors)
-            found.update(CursorKey(info.name, info.vchannels) for info in infos)
-        return sorted(found)
+            keys.update(CursorKey(info.name, info.vchannels) for info in infos)
+        return sorted(keys)
 
     def save(
         self,

@@ -138,7 +138,7 @@ PAUSE_MAX_S: Final = 0.5
 class Pauses:
     """Each pause is twice as long as the one before it, up to `PAUSE_MAX_S`, until an attempt succeeds."""
 
-    __slots__ = ("_next_s", "_told", "waited_s")
+    __slots__ = ("_at_max", "_next_s", "waited_s")
 
     def __init__(self) -> None:
         self.reset()
@@ -148,7 +148,7 @@ class Pauses:
         self._next_s = PAUSE_FIRST_S
         self.waited_s: float = 0.0
         """How long the pauses since the last success took in all; a caller may add what its attempts took."""
-        self._told = False
+        self._at_max = False
 
     def next(self) -> float:
         """Returns the length in seconds of the pause after an attempt that failed."""
@@ -158,8 +158,8 @@ class Pauses:
 
     def to_tell(self) -> bool:
         """Returns True once between two resets, when the attempts have failed for about half a second: then a user should know of it."""
-        told, self._told = self._told, self._next_s == PAUSE_MAX_S
-        return self._told and not told
+        was_at_max, self._at_max = self._at_max, self._next_s == PAUSE_MAX_S
+        return self._at_max and not was_at_max
 
 
 Answer = TypeVar("Answer")

@@ -106,7 +106,7 @@ class RemoteLog:
         self.system: ActorSystem = ActorSystem("wal")
         self.supervision: Supervision = Supervision(self._end)
         self._servers = servers
-        self._given = settings
+        self._client_settings = settings
         self._read_only = read_only
         self._wait_s = wait_s
         self._log_id = 0
@@ -251,15 +251,15 @@ class RemoteLog:
 
     def _checked(self, settings: Settings) -> Settings:
         """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""
-        defaults, given = Settings(), self._given
+        defaults, client_settings = Settings(), self._client_settings
         for field in LOG_SETTINGS:
-            chosen, served = getattr(given, field), getattr(settings, field)
+            chosen, served = getattr(client_settings, field), getattr(settings, field)
             if field not in OWN_SETTINGS and chosen != getattr(defaults, field) and chosen != served:
                 raise InvalidArgumentError(
                     f"{field}={chosen} contradicts the log at {self.place}, which has {field}={served}: the setting belongs to the log, so "
                     "give it to the server, and leave it out here"
                 )
-        return settings.replace(in_flight_bytes_max=given.in_flight_bytes_max)
+        return settings.replace(in_flight_bytes_max=client_settings.in_flight_bytes_max)
 
     # -- servers
 
@@ -273,7 +273,7 @@ class RemoteLog:
 
     async def _connected(self, *addresses: str) -> Connection:
         """Returns a connection to one of these addresses, with this client's certificate and token."""
-        servers, token = self._servers, self._given.token
+        servers, token = self._servers, self._client_settings.token
         tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
         secret = None if token is None else Secret.of(token)
         connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
@@ -431,8 +431,8 @@ class RemoteCursors:
             return [info_from_proto(state) for state in answer.cursors]
 
         pages = await asyncio.gather(*map(listed, self._pchannels))
-        found = {(info.name, info.vchannels): info for page in pages for info in page}
-        return [found[key] for key in sorted(found)]
+        infos = {(info.name, info.vchannels): info for page in pages for info in page}
+        return [infos[key] for key in sorted(infos)]
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""

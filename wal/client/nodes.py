@@ -50,7 +50,7 @@ class Nodes:
         self._places: dict[str, Connection] = {}
         """The connection for each pchannel that is not on the coordinator's server."""
         self._connections: dict[str, Connection] = {}
-        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._first_assignments: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the assignments are known."""
         self._following: asyncio.Task[None] | None = None
         self._stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse] | None = None
@@ -61,7 +61,7 @@ class Nodes:
     async def start(self, timeout_s: float) -> None:
         """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
         self._following = self._supervision.keep(self._follow, "follow assignments")
-        if not await self._supervision.begun(self._told, self._following, timeout_s=timeout_s):
+        if not await self._supervision.begun(self._first_assignments, self._following, timeout_s=timeout_s):
             raise UnavailableError(
                 f"the server at {self._coordinator.where} did not say within {timeout_s} s which server has which pchannel: try again"
             )
@@ -142,8 +142,8 @@ class Nodes:
             places |= dict.fromkeys([info.name for info in assignment.channels], self._connections[node.address])
         self._version, self._places = version, places
         self._terms = {info.name: info.term for assignment in full.assignments for info in assignment.channels}
-        if not self._told.done():
-            self._told.set_result(None)
+        if not self._first_assignments.done():
+            self._first_assignments.set_result(None)
 
 
 async def _write(

@@ -171,12 +171,12 @@ class RemoteReadableLog(ShownLog):
 
     def check(self, log: pchannel_pb2.LogIdentity) -> None:
         """Ends the client, and raises FormatError, if the server has another log of this pchannel now. A server may name none."""
-        found, own = identity_from_proto(log), self.origin
-        if not found.incarnation:
+        identity, own = identity_from_proto(log), self.origin
+        if not identity.incarnation:
             return
-        if found.incarnation != own.incarnation or found.form != own.form:
+        if identity.incarnation != own.incarnation or identity.form != own.form:
             error: WALError = FormatError(
-                f"the server has another log of pchannel {own.pchannel} now (incarnation {found.incarnation:x}, before it was "
+                f"the server has another log of pchannel {own.pchannel} now (incarnation {identity.incarnation:x}, before it was "
                 f"{own.incarnation:x}): nothing was done. Look whether the server was started on the right directory; then open the log "
                 "again"
             )
@@ -248,14 +248,14 @@ class RemoteReadableLog(ShownLog):
 
     def _is_far(self, following: _Following) -> bool:
         """Returns whether the read has more than a page of log before it."""
-        start, _, bytes_max, wanted = following
-        end = self._end(wanted)
+        start, _, bytes_max, read_end = following
+        end = self._end(read_end)
         return end - start > bytes_max if self.form == FORM_JOURNAL else start < end
 
     def _send_ahead(self, following: _Following) -> PagesAhead:
         """Asks for all pages from here to the end of the read, or of the log as far as it is known now."""
-        start, names, bytes_max, wanted = following
-        end, what = self._end(wanted), f"reading pchannel {self.pchannel}"
+        start, names, bytes_max, read_end = following
+        end, what = self._end(read_end), f"reading pchannel {self.pchannel}"
         self._ends.pop(following, None)
         responses = self.connection().responses(READ_PAGES, self._request(start, names, bytes_max, end), what)
         ahead = PagesAhead(responses, end=end, name=what)

@@ -189,8 +189,8 @@ class VChannels:
                 # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
                 # The names of channels are given away, so readers elsewhere know these when the caller does.
                 pchannels = list(self.pchannels)
-                wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
-                self._when_shown(infos[0].name, shown, wanted=wanted)
+                latest = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
+                self._when_shown(infos[0].name, shown, latest=latest)
             else:
                 if isinstance(error, UnknownOutcomeError):
                     self._save(infos, remove=True, done=lambda _: None)
@@ -281,7 +281,7 @@ class VChannels:
     def _tell_readers(self, names: tuple[str, ...], saved: asyncio.Future[None], error: WALError | None) -> None:
         """Settles `saved` when readers in other processes know that these channels have ended, or at once with the error."""
         if error is None and names:
-            self._when_shown(names[0], partial(_settle, saved), wanted=True)
+            self._when_shown(names[0], partial(_settle, saved), latest=True)
         else:
             _settle(saved, error)
 
@@ -319,12 +319,12 @@ class VChannels:
 
     # -- the metadata, and the maps
 
-    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, latest: bool = False) -> None:
         """See `VChannelMapKeeper.when_shown`; calls `then` at once if no other process can read the log."""
         if self.maps is None:
             then(None)
         else:
-            self.maps.when_shown(name, then, wanted=wanted)
+            self.maps.when_shown(name, then, wanted=latest)
 
     def _save(self, infos: tuple[VChannelInfo, ...], *, remove: bool, done: Callable[[WALError | None], None]) -> None:
         """Saves or removes these records, all or none; calls `done` with None or the error."""

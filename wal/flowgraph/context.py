@@ -51,7 +51,7 @@ class Edge:
     """The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes."""
 
     __slots__ = (
-        "_index", "_inputs", "_queue", "_wake_source", "_wake_target", "_wanted", "capacity", "source", "target", "tick",
+        "_index", "_inputs", "_queue", "_source_waits", "_wake_source", "_wake_target", "capacity", "source", "target", "tick",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +75,7 @@ class Edge:
         self._queue: deque[Msg] = inputs.queues[index]
         self._wake_source = wake_source
         self._wake_target = wake_target
-        self._wanted = False
+        self._source_waits = False
 
     def __repr__(self) -> str:
         return repr(self.target)
@@ -89,7 +89,7 @@ class Edge:
         """Returns whether there is a credit; if not, the source is woken when there is one."""
         if len(self._queue) < self.capacity:
             return True
-        self._wanted = True
+        self._source_waits = True
         return False
 
     def put(self, tick: int, msg: Msg) -> None:
@@ -100,8 +100,8 @@ class Edge:
 
     def taken(self) -> None:
         """Says that the target may have taken a message."""
-        if self._wanted and len(self._queue) < self.capacity:
-            self._wanted = False
+        if self._source_waits and len(self._queue) < self.capacity:
+            self._source_waits = False
             self._wake_source()
 
     def end(self) -> None:

@@ -218,26 +218,26 @@ class Committer(Actor):
         self._commit = commit
         self._failed = failed
         self._tick: int | None = None
-        self._told = False
+        self._commit_requested = False
         self._over = False
 
     def look(self) -> None:
         """Has the ticks committed that have passed every sink since the last look."""
-        given = self._context.given
-        if not given or self._over:
+        source_ticks = self._context.given
+        if not source_ticks or self._over:
             return
         ticks = [sink.recorded for sink in self._sinks]
         passed = min((tick for tick in ticks if tick is not None), default=None)
-        if passed is None or None in ticks or given[0] > passed:
+        if passed is None or None in ticks or source_ticks[0] > passed:
             return
-        while given and given[0] <= passed:
-            self._tick = given.popleft()
-        if not self._told:
-            self._told = True
+        while source_ticks and source_ticks[0] <= passed:
+            self._tick = source_ticks.popleft()
+        if not self._commit_requested:
+            self._commit_requested = True
             self.ref.tell(None)
 
     async def receive(self, batch: list[Any]) -> None:
-        self._told = False
+        self._commit_requested = False
         tick = self._tick
         if tick is None or self._over:
             return
@@ -301,12 +301,12 @@ class TimeTickedFlowGraph:
         self._ended = asyncio.Event()
         self._closed = False
         self._error: Exception | None = None
-        self._told = False
+        self._error_reported = False
 
     @property
     def error(self) -> Exception | None:
         """The NodeFailedError of the first failure; None while the graph runs and after an end without one."""
-        self._told = self._error is not None
+        self._error_reported = self._error is not None
         return self._error
 
     def add_node(self, node: Node) -> None:
@@ -383,14 +383,14 @@ class TimeTickedFlowGraph:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-        if kind is None and self._error is not None and not self._told:
-            self._told = True
+        if kind is None and self._error is not None and not self._error_reported:
+            self._error_reported = True
             raise self._error
 
     async def done(self) -> None:
         """Returns when the graph has ended, for whatever reason. Never raises; `error` has the reason. Cancelling it ends nothing."""
         await self._ended.wait()
-        self._told = self._error is not None
+        self._error_reported = self._error is not None
 
     def statistics(self) -> FlowGraphStatistics:
         """Returns what every node and every edge does now; empty before the start."""

@@ -40,21 +40,21 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError for an address that is none, or that must not be served with so little protection."""
-        found = _parsed("listen", self.listen)
+        listen_address = _parsed("listen", self.listen)
         missing = [name for name, value in (("TLS", self.tls), ("token", self.tokens)) if not value]
-        if missing and not self.insecure and not _is_loopback(found["host"]):
+        if missing and not self.insecure and not _is_loopback(listen_address["host"]):
             raise InvalidArgumentError(
                 f"listen={self.listen!r} can be reached from other machines, and there is no {' and no '.join(missing)}: everybody there "
                 "could read and write the log. Give a certificate, its key and a token, listen on 127.0.0.1, or insist with --insecure"
             )
         if self.advertise:
-            told = _parsed("advertise", self.advertise)
-            if int(told["port"]) == 0 or _is_wildcard(told["host"]):
+            advertised_address = _parsed("advertise", self.advertise)
+            if int(advertised_address["port"]) == 0 or _is_wildcard(advertised_address["host"]):
                 raise InvalidArgumentError(
                     f"advertise={self.advertise!r} cannot be connected to: name a host and a port that clients reach, for example "
                     "log.example:8810"
                 )
-        elif _is_wildcard(found["host"]):
+        elif _is_wildcard(listen_address["host"]):
             raise InvalidArgumentError(
                 f"listen={self.listen!r} is every interface, and clients have to be told one address: give it with --advertise, for "
                 "example log.example:8810"
@@ -70,23 +70,23 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _parsed(name: str, address: str) -> re.Match[str]:
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found["port"]) > _PORT_MAX:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > _PORT_MAX:
         raise InvalidArgumentError(
             f"{name}={address!r} is no address: write HOST:PORT, for example {LISTEN}, with a port up to {_PORT_MAX}; "
             "an IPv6 host in brackets"
         )
-    return found
+    return match
 
 
 def _is_loopback(host: str) -> bool:
-    found = _ip(host)
-    return host == "localhost" if found is None else found.is_loopback
+    ip = _ip(host)
+    return host == "localhost" if ip is None else ip.is_loopback
 
 
 def _is_wildcard(host: str) -> bool:
-    found = _ip(host)
-    return found is not None and found.is_unspecified
+    ip = _ip(host)
+    return ip is not None and ip.is_unspecified
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

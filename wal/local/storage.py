@@ -152,7 +152,7 @@ async def _check_metadata_file(location: Location, settings: Settings) -> None:
     """Raises FormatError if opening the metadata would create its file."""
     file = None if location.path is None else location.path / META_FILE
     if settings.kv is not None:
-        file = found if isinstance(found := parse_kv(settings.kv), Path) else None
+        file = kv_location if isinstance(kv_location := parse_kv(settings.kv), Path) else None
     if file is not None and not await asyncio.to_thread(file.exists):
         raise FormatError(
             f"{file}, the metadata of the log at {location}, is not there: name the file that the log was made with (setting kv), or "

@@ -57,11 +57,11 @@ class ChannelService:
         exist."""
         if names is None:
             keys, values = await self._kv.load_with_prefix(_KEYS)
-            found = sorted(zip(keys, values, strict=True), key=lambda one: (len(one[0]), one[0]))
+            entries = sorted(zip(keys, values, strict=True), key=lambda one: (len(one[0]), one[0]))
         else:
             keys = list(map(_key, check_channel_names(names, names_max=OPERATIONS_MAX)))
-            found = list(zip(keys, await self._load(keys), strict=True))
-        return [ChannelDescription(key.removeprefix(_KEYS), _owner(key, value)) for key, value in found]
+            entries = list(zip(keys, await self._load(keys), strict=True))
+        return [ChannelDescription(key.removeprefix(_KEYS), _owner(key, value)) for key, value in entries]
 
     async def _load(self, keys: list[str]) -> list[str]:
         try:

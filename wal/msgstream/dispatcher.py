@@ -66,30 +66,34 @@ class UnmarshalDispatcher:
         """
         if msg_type is None and type(data) is bytes and (shortcut := self._by_prefix.get(data[:PREFIX_BYTES])):
             return shortcut(data)
-        found = read_type(data)
-        if msg_type is not None and msg_type != found:
+        actual_type = read_type(data)
+        if msg_type is not None and msg_type != actual_type:
             raise InvalidArgumentError(
-                f"the message has type {found}, not {msg_type}: leave msg_type out to read any type"
+                f"the message has type {actual_type}, not {msg_type}: leave msg_type out to read any type"
             )
         if self._earlier:
             base, body = split(data)
-            base.msg_type = found = _current(found)
+            base.msg_type = actual_type = _current(actual_type)
             data = joined(base, body)
-        if (known := self._classes.get(found)) is not None:
+        if (known := self._classes.get(actual_type)) is not None:
             if not self._earlier and prefix_has_type(data):
                 self._by_prefix[data[:PREFIX_BYTES]] = known.unmarshal
             return known.unmarshal(data)
-        template = self._templates.get(found)
+        template = self._templates.get(actual_type)
         if template is None:
-            raise InvalidArgumentError(f"messages of type {found} have no template: add one with add_msg_template()")
+            raise InvalidArgumentError(
+                f"messages of type {actual_type} have no template: add one with add_msg_template()"
+            )
         try:
             message = template(data)
         except WALError:
             raise
         except (Exception, CancelledError) as error:  # nothing waits here, so nobody was cancelled
-            raise undecodable(data, f"what the template of type {found} reads: {error!r}") from error
+            raise undecodable(data, f"what the template of type {actual_type} reads: {error!r}") from error
         if not isinstance(message, TsMsg):
-            raise InvalidArgumentError(f"the template of type {found} returned {message!r}: it must return a TsMsg")
+            raise InvalidArgumentError(
+                f"the template of type {actual_type} returned {message!r}: it must return a TsMsg"
+            )
         return message
 
     def add_msg_template(self, msg_type: int, unmarshal_func: UnmarshalFunc) -> None:

@@ -78,10 +78,10 @@ class OldPosition(msgspec.Struct, frozen=True):
             return None
         try:
             sequence, begin_ts, end_ts, msg_id, channel_name = properties.get(OLD_POSITION, "").split(":", 4)
-            found = cls(int(sequence), int(begin_ts), int(end_ts), bytes.fromhex(msg_id), channel_name)
+            position = cls(int(sequence), int(begin_ts), int(end_ts), bytes.fromhex(msg_id), channel_name)
         except ValueError:
             return None  # somebody else's property
-        return found if channel_name == channel else None
+        return position if channel_name == channel else None
 
 
 T = TypeVar("T")
@@ -228,8 +228,8 @@ class _Copy:
         async with self._log.read(self._vchannel, cursor=self._key, follow=False) as scanner:
             async for message in scanner:
                 kept = [OldPosition.kept_by(body, self._name, self._channel) for body in message.bodies()]
-                if found := [one for one in kept if one is not None]:
-                    self.last, self._sequence = found[-1], found[-1].sequence
+                if positions := [one for one in kept if one is not None]:
+                    self.last, self._sequence = positions[-1], positions[-1].sequence
                     self._written(ReadPosition(message.message_id, message.time_tick))
         await self._save()
 

@@ -92,15 +92,15 @@ def delete_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgP
 
 def default_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
     """Sends each message, which must have exactly one hash key, to the bucket of its key."""
-    found: dict[int, list[TsMsg]] = {}
+    bucket_msgs: dict[int, list[TsMsg]] = {}
     for message, row in zip(msgs, buckets, strict=True):
         if len(row) != 1:
             raise InvalidArgumentError(
                 f"a message of type {message.msg_type!r} has {len(row)} hash keys: give hash_keys=[key], or set a repack "
                 "function"
             )
-        found.setdefault(row[0], []).append(message)
-    return {bucket: MsgPack(one) for bucket, one in found.items()}
+        bucket_msgs.setdefault(row[0], []).append(message)
+    return {bucket: MsgPack(one) for bucket, one in bucket_msgs.items()}
 
 
 def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None = None) -> dict[int, list[TsMsg]]:
@@ -110,7 +110,7 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
     fit the message, for an index of `repack` that no producer has, and for a message that it splits into several with one `source_id` and
     `id` for one producer; TypeError if it returns anything but packs.
     """
-    found: dict[int, list[TsMsg]] = {}
+    producer_msgs: dict[int, list[TsMsg]] = {}
     for msg_type, run in groupby(msgs, attrgetter("msg_type")):
         same = list(run)
         buckets = [[key % producers for key in message.hash_keys] for message in same]
@@ -134,18 +134,18 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
                 if not isinstance(message, TsMsg):
                     raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {message!r}")
             if pack.msgs:
-                found.setdefault(index, []).extend(pack.msgs)
+                producer_msgs.setdefault(index, []).extend(pack.msgs)
         if repack is not None:
             _check_ids(same, packs)
-    return found
+    return producer_msgs
 
 
 def _check_ids(msgs: Sequence[TsMsg], packs: Mapping[int, MsgPack]) -> None:
     """Raises InvalidArgumentError if a pack has more messages of one `source_id` and `id` than `msgs`, or than one."""
-    given = Counter((msg.source_id, msg.id) for msg in msgs)
+    msg_counts = Counter((msg.source_id, msg.id) for msg in msgs)
     for index, pack in packs.items():
         for (source_id, number), count in Counter((msg.source_id, msg.id) for msg in pack.msgs).items():
-            if number and count > max(1, given[source_id, number]):
+            if number and count > max(1, msg_counts[source_id, number]):
                 raise InvalidArgumentError(
                     f"the repack function gave producer {index} {count} messages with source_id {source_id} and id {number}, of which a "
                     "time-ticked stream drops all but the first as sent twice: give each part of a message an id of its own, or id 0"
@@ -153,7 +153,7 @@ def _check_ids(msgs: Sequence[TsMsg], packs: Mapping[int, MsgPack]) -> None:
 
 
 def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -> dict[int, MsgPack]:
-    found: dict[int, list[TsMsg]] = {}
+    bucket_msgs: dict[int, list[TsMsg]] = {}
     for message, row in zip(msgs, buckets, strict=True):
         if not isinstance(message, kind):
             raise InvalidArgumentError(f"{message.msg_type!r} is no {kind.__name__}: only those are split by rows")
@@ -162,14 +162,14 @@ def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -
                 f"a {kind.__name__} of {len(message.timestamps)} rows has {len(row)} hash keys: give one for each row"
             )
         if row.count(row[0]) == len(row):
-            found.setdefault(row[0], []).append(message)
+            bucket_msgs.setdefault(row[0], []).append(message)
             continue
         message.read()
         for bucket in dict.fromkeys(row):
             rows = [at for at, chosen in enumerate(row) if chosen == bucket]
             part = {name: [getattr(message, name)[at] for at in rows] for name in ("timestamps", *message.columns)}
-            found.setdefault(bucket, []).append(msgspec.structs.replace(message, **part))
-    return {bucket: MsgPack(one) for bucket, one in found.items()}
+            bucket_msgs.setdefault(bucket, []).append(msgspec.structs.replace(message, **part))
+    return {bucket: MsgPack(one) for bucket, one in bucket_msgs.items()}
 
 
 _BY_TYPE: Final[Mapping[int, RepackFunc]] = {MsgType.INSERT: insert_repack, MsgType.DELETE: delete_repack}

@@ -439,9 +439,9 @@ class LocalAppends:
             counted = sum(bodies.lengths) + BODY_OVERHEAD * len(bodies)
             size += counted
         else:
-            found = bodies_of(messages, names, bytes_max=self.message_bytes_max)
-            bodies, counted, owners = found.records, found.counted, found.vchannels
-            size += found.stored
+            checked_bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+            bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
+            size += checked_bodies.stored
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         check_txn_size(len(bodies), counted, size, self._txn_limits())
         for name, last in expected_last.items():

@@ -90,10 +90,10 @@ class Budget:
         self.used -= size
         if left := self.by_client.pop(client, 0) - size:  # an empty answer takes nothing
             self.by_client[client] = left
-        for granted, (other, wanted) in list(self._waiting.items()):
-            if self.has_room(other, wanted):
+        for granted, (other, waiting_size) in list(self._waiting.items()):
+            if self.has_room(other, waiting_size):
                 del self._waiting[granted]
-                self.force(other, wanted)
+                self.force(other, waiting_size)
                 if not granted.done():
                     granted.set_result(None)
 

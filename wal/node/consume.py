@@ -321,19 +321,19 @@ class FrameFeed:
 
     async def _begin(self) -> None:
         """Checks the selection. Raises InvalidArgumentError for one that cannot be served."""
-        wanted, log, tail = self._selection, self._pchannel.log, self._pchannel.tail
-        if wanted.incarnation not in (0, log.incarnation):
+        selection, log, tail = self._selection, self._pchannel.log, self._pchannel.tail
+        if selection.incarnation not in (0, log.incarnation):
             raise InvalidArgumentError(
-                f"pchannel {self._pchannel.channel!r} has a log of incarnation {log.incarnation:x}, not {wanted.incarnation:x}: the "
+                f"pchannel {self._pchannel.channel!r} has a log of incarnation {log.incarnation:x}, not {selection.incarnation:x}: the "
                 "positions are of another log"
             )
-        if wanted.page_bytes > PAGE_BYTES_MAX:
+        if selection.page_bytes > PAGE_BYTES_MAX:
             raise InvalidArgumentError(
-                f"page_bytes={wanted.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages"
+                f"page_bytes={selection.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages"
             )
-        if wanted.HasField("names"):
-            self._names = await _checked(wanted.names.names)
-        self._at = position_from_proto(wanted.start) if wanted.HasField("start") else tail.durable_end
+        if selection.HasField("names"):
+            self._names = await _checked(selection.names.names)
+        self._at = position_from_proto(selection.start) if selection.HasField("start") else tail.durable_end
         if self._at > tail.durable_end:
             raise InvalidArgumentError(
                 f"position {self._at} is above the durable end {tail.durable_end} of {self._pchannel.channel}: start at or below it"

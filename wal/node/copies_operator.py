@@ -119,10 +119,10 @@ class CopyRoutes:
                 targets.append(vchannel)
         if not targets:
             return None, missing
-        found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
+        copy_targets = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
         if not missing:
-            self._route(names).targets = found
-        return found, missing
+            self._route(names).targets = copy_targets
+        return copy_targets, missing
 
     def _cached(self, names: tuple[str, ...]) -> _Route | None:
         """Returns the route of these names, or None; the last one is recognized by identity, since hashing a thousand names is slow."""

@@ -51,14 +51,14 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
         try:
-            found = session_in(handler_call_details.invocation_metadata or ())
+            session = session_in(handler_call_details.invocation_metadata or ())
         except InvalidArgumentError as error:
             return _refusing(error)
         handler = await continuation(handler_call_details)
-        if found is None or handler is None or handler.unary_unary is None:
+        if session is None or handler is None or handler.unary_unary is None:
             return handler
-        self._note(*found)
-        return self._fenced(handler, handler_call_details.method, *found)
+        self._note(*session)
+        return self._fenced(handler, handler_call_details.method, *session)
 
     def _note(self, session: str, number: int) -> None:
         """Refuses changes with a lower number from now on."""

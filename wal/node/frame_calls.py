@@ -185,5 +185,5 @@ def _check_extent(pchannel: PChannel, start: int, end: int) -> None:
         )
 
 
-async def _names(given: frames_pb2.VChannelNames) -> frozenset[str]:
-    return frozenset(await checked_names(given.names, instead="read all of them, without names"))
+async def _names(vchannel_names: frames_pb2.VChannelNames) -> frozenset[str]:
+    return frozenset(await checked_names(vchannel_names.names, instead="read all of them, without names"))

@@ -74,19 +74,19 @@ class CursorCalls:
     async def _load(self, request: proto.LoadCursorRequest, _context: object) -> proto.LoadCursorResponse:
         pchannel = self._hosted.find(request.pchannel)
         await checked_names(request.key.vchannels)
-        found = await self._node.cursors.load(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
-        return proto.LoadCursorResponse(cursor=None if found is None else cursor_to_proto(found))
+        cursor = await self._node.cursors.load(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
+        return proto.LoadCursorResponse(cursor=None if cursor is None else cursor_to_proto(cursor))
 
     async def _save(self, request: proto.SaveCursorRequest, _context: object) -> proto.SaveCursorResponse:
         pchannel, cursors = self._hosted.find(request.pchannel), self._node.cursors
         await checked_names(request.cursor.key.vchannels)
-        given = cursor_from_proto(request.cursor)
-        _checked(given.key)
-        self._check_position(given, pchannel)
+        request_cursor = cursor_from_proto(request.cursor)
+        _checked(request_cursor.key)
+        self._check_position(request_cursor, pchannel)
         if not 0 <= request.waited_s < float("inf"):
             raise InvalidArgumentError(f"waited_s={request.waited_s} is not a time: give the seconds that have passed")
         since_s = time.monotonic() - request.waited_s
-        cursor = msgspec.structs.replace(given, saved_at=cursors.wall(), stale="")
+        cursor = msgspec.structs.replace(request_cursor, saved_at=cursors.wall(), stale="")
         saved = await cursors.run(
             lambda: cursors.store.save(
                 cursor,

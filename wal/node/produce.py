@@ -98,16 +98,16 @@ class ProduceAnswers:
         return taken._messages(), taken.count
 
     def _messages(self) -> list[proto.ProduceResponse]:
-        found: list[proto.ProduceResponse] = []
+        responses: list[proto.ProduceResponse] = []
         if self.outcomes or self.together or self.begun or self.done:
             self.outcomes.sort(key=_number)
             outcomes = outcomes_to_proto(self.outcomes)
             outcomes.appended.extend([range_of(number, results) for number, results in self.together])
             outcomes.begun.extend(self.begun)
             outcomes.done.extend(self.done)
-            found.append(proto.ProduceResponse(outcomes=outcomes))
-        found += [proto.ProduceResponse(produce=_answer_to_one(number, outcome)) for number, outcome in self.single]
-        return found
+            responses.append(proto.ProduceResponse(outcomes=outcomes))
+        responses += [proto.ProduceResponse(produce=_answer_to_one(number, outcome)) for number, outcome in self.single]
+        return responses
 
 
 def _answer_to_one(number: int, outcome: Outcome) -> proto.ProduceMessageResponse:
@@ -401,11 +401,11 @@ class ProduceStream:
 
     async def _of_txn(self, wire: Wire) -> asyncio.Future[Result]:
         """Executes a message of a transaction in Milvus' form."""
-        given = txn_message_from_wire(wire)
+        txn_message = txn_message_from_wire(wire)
         if (refusal := self._begin(0)) is not None:
             raise refusal
-        await self._places.check(given.message.vchannel)
-        return await self._message_txns.execute(given)
+        await self._places.check(txn_message.message.vchannel)
+        return await self._message_txns.execute(txn_message)
 
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1

@@ -132,11 +132,11 @@ class ProduceTxns:
             scope = tuple(sorted(self._node.routes.existing(name).run_name for name in names))
         except ChannelNotExistError:
             return None
-        found = keyed.table.find(scope, key, now_ms=keyed.now_ms())
-        if found is None:
+        result = keyed.table.find(scope, key, now_ms=keyed.now_ms())
+        if result is None:
             return None
         future: asyncio.Future[AppendResult | ForgottenResult] = asyncio.get_running_loop().create_future()
-        keyed.answer(found, future)
+        keyed.answer(result, future)
         return future
 
     def _opened(
@@ -146,11 +146,11 @@ class ProduceTxns:
         pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
             node.routes.expect(name, last)
-        found = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
-        names = tuple([name for name, _ in found.names])
+        open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
+        names = tuple([name for name, _ in open_txn.names])
         loop = asyncio.get_running_loop()
         return LocalTxn(
-            node.routes, loop, found.context, names, key, expected, bytes_max=node.settings.message_bytes_max
+            node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max
         )
 
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
@@ -321,15 +321,15 @@ class MessageTxns:
         check_keepalive(keepalive_s, self._keepalive_s_max)
         return await self._node.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
 
-    def _opened(self, given: TxnMessage) -> LocalTxn:
+    def _opened(self, txn_message: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""
         node, pchannel = self._node, self._pchannel
-        found = pchannel.table.owned(given.txn_id, self._owner, now=pchannel.lease_now())
-        names = tuple([name for name, _ in found.names])
-        check_body(given.message, names)
+        open_txn = pchannel.table.owned(txn_message.txn_id, self._owner, now=pchannel.lease_now())
+        names = tuple([name for name, _ in open_txn.names])
+        check_body(txn_message.message, names)
         loop = asyncio.get_running_loop()
         return LocalTxn(
-            node.routes, loop, found.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max
+            node.routes, loop, open_txn.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max
         )
 
     @staticmethod

@@ -217,7 +217,7 @@ class RetentionKeeper:
             view = self._service.view()
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in list(self._pchannels.items()):
-                found = plan(
+                drop_plan = plan(
                     self._extents(pchannel),
                     self.bounds,
                     _pins(cursors, view, pchannel),
@@ -225,12 +225,14 @@ class RetentionKeeper:
                     now_s=now_s,
                     extents_max=_EXTENTS_MAX,
                 )
-                if found.end is not None:
-                    await self._truncate(pchannel, (found.end, 0), cursors)
+                if drop_plan.end is not None:
+                    await self._truncate(pchannel, (drop_plan.end, 0), cursors)
                     truncated.append(pchannel)
-                    more = more or found.end != found.wanted
-                if found.holders:
-                    self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, found.holders[0])
+                    more = more or drop_plan.end != drop_plan.wanted
+                if drop_plan.holders:
+                    self._warn(
+                        f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0]
+                    )
                 else:
                     self._warned.discard(f"held {name}")
         await self._make_room(truncated)

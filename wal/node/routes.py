@@ -153,11 +153,11 @@ class Routes:
 
     def here(self, pchannel: str, vchannel: str) -> PChannel:
         """Returns the pchannel on which this vchannel is; raises ChannelNotExistError if it is not on this node."""
-        if (found := self._pchannels.get(pchannel)) is None:
+        if (hosted_pchannel := self._pchannels.get(pchannel)) is None:
             raise ChannelNotExistError(
                 f"vchannel {vchannel!r} is on pchannel {pchannel}, which is not on this node: ask AssignmentDiscover where it is"
             )
-        return found
+        return hosted_pchannel
 
     async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, the vchannels as they are now, and what starts a scanner's actor."""

@@ -73,9 +73,9 @@ class GlobalParamsTable:
         """
         from wal.params.yaml_file import parameters_in  # PyYAML is an extra
 
-        found = parameters_in(os.fspath(file_path))
+        parameters = parameters_in(os.fspath(file_path))
         with self._lock:
-            for name, value in found.items():
+            for name, value in parameters.items():
                 self._set(name, value)
 
     def _set(self, name: str, value: str) -> None:

@@ -86,19 +86,19 @@ def plan(
     if not held:
         return Plan(None, None, ())
     size = sum(extent.size for extent in held)
-    wanted: int | None = None
+    target_end: int | None = None
     for extent in held:
         if not extent.sealed or not _too_much(extent, size, bounds, now_s):
             break
         size -= extent.size
-        wanted = extent.end
-    if wanted is None:
+        target_end = extent.end
+    if target_end is None:
         return Plan(None, None, ())
-    holders = sorted((pin for pin in pins if pin.position < (wanted, 0)), key=lambda pin: pin.position)
-    lowest = holders[0].position if holders else (wanted, 0)
-    ends = [extent.end for extent in held if extent.end <= wanted and (extent.end, 0) <= lowest]
+    holders = sorted((pin for pin in pins if pin.position < (target_end, 0)), key=lambda pin: pin.position)
+    lowest = holders[0].position if holders else (target_end, 0)
+    ends = [extent.end for extent in held if extent.end <= target_end and (extent.end, 0) <= lowest]
     ends = ends[:extents_max]
-    return Plan(ends[-1] if ends else None, wanted, tuple(holders))
+    return Plan(ends[-1] if ends else None, target_end, tuple(holders))
 
 
 def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:

@@ -28,10 +28,10 @@ async def report_of(
     """Returns the state of this pchannel's log. `extents` and `checkpointed` come from its writer."""
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
     start = extents[0].start if extents else pchannel.log.earliest[0]
-    found = [(pin.position, pin) for pin in pins]
+    positioned_pins = [(pin.position, pin) for pin in pins]
     if checkpointed is not None and extents and extents[0].sealed and extents[0].end <= pchannel.log.earliest[0]:
-        found.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
-    found.sort(key=lambda each: each[0])
+        positioned_pins.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
+    positioned_pins.sort(key=lambda each: each[0])
     earliest = await pchannel.first_event()
     return PChannelRetention(
         pchannel.channel,
@@ -48,7 +48,7 @@ async def report_of(
                 position[0],
                 pchannel.log.bytes_between(position[0], end) if position[0] < tail else 0,
             )
-            for position, pin in found
+            for position, pin in positioned_pins
         ),
         clock_drift_s,
     )

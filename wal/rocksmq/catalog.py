@@ -72,20 +72,20 @@ class Catalog:
 
     def channel(self, name: str) -> Channel:
         """Returns the channel, or raises ChannelNotExistError."""
-        found = self.channels.get(name)
-        if found is None:
+        channel = self.channels.get(name)
+        if channel is None:
             raise ChannelNotExistError(f"channel {name!r} does not exist: create_channel() makes it")
-        return found
+        return channel
 
     def group(self, name: str, channel: str) -> tuple[Channel, ConsumerGroup]:
         """Returns the channel and its group, or raises ChannelNotExistError."""
-        found = self.channel(channel)
-        group = found.groups.get(name)
+        channel_entry = self.channel(channel)
+        group = channel_entry.groups.get(name)
         if group is None:
             raise ChannelNotExistError(
                 f"consumer group {name!r} does not exist on channel {channel!r}: create_consumer_group() makes it"
             )
-        return found, group
+        return channel_entry, group
 
     def create_channel(self, name: str, changes: TurnWrites) -> None:
         """Adds an empty channel, or raises ChannelExistError."""
@@ -96,10 +96,10 @@ class Catalog:
 
     def create_group(self, name: str, channel: str, changes: TurnWrites, *, latest: bool) -> None:
         """Adds a group to a channel, or raises ChannelExistError."""
-        found = self.channel(channel)
-        if name in found.groups:
+        channel_entry = self.channel(channel)
+        if name in channel_entry.groups:
             raise ChannelExistError(f"consumer group {name!r} already exists on channel {channel!r}")
-        found.add_group(name, changes, latest=latest)
+        channel_entry.add_group(name, changes, latest=latest)
 
     def take_ids(self, count: int, changes: TurnWrites) -> int:
         """Allocates `count` consecutive ids, and returns the first of them."""

@@ -66,16 +66,16 @@ class Store:
             raise _opening_error(path, error) from error
         store = cls(path, db, rocksdict)
         try:
-            found = db.get(FORMAT_KEY)
-            if found is None and not store._is_empty():
+            stored_format = db.get(FORMAT_KEY)
+            if stored_format is None and not store._is_empty():
                 raise FormatError(f"{path} holds a RocksDB that is no RocksMQ: give it a directory of its own")
-            if found is None:
+            if stored_format is None:
                 changes = TurnWrites()
                 changes.put(FORMAT_KEY, FORMAT)
                 store.write(changes)
-            elif found != FORMAT:
+            elif stored_format != FORMAT:
                 raise FormatError(
-                    f"{path} has the format {found!r}, and this version reads {FORMAT!r}: use a newer one"
+                    f"{path} has the format {stored_format!r}, and this version reads {FORMAT!r}: use a newer one"
                 )
         except BaseException as error:
             store.close()
@@ -115,17 +115,17 @@ class Store:
 
     def scan_meta(self) -> list[tuple[bytes, bytes]]:
         """Returns all keys and values except the records of channels."""
-        found = []
+        entries = []
         it = self._db.iter()
         try:
             it.seek(META)
             while it.valid() and (key := it.key()).startswith(META):
-                found.append((key, it.value()))
+                entries.append((key, it.value()))
                 it.next()
             self._check(it)
         finally:
             del it  # see `close`
-        return found
+        return entries
 
     def scan(
         self, prefix: bytes, after: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
@@ -134,14 +134,14 @@ class Store:
 
         `begin_id` is the first existing id, `last_id` the last; `after` is the id of a record, or anything below the first one.
         """
-        found: list[ConsumerMessage] = []
+        messages: list[ConsumerMessage] = []
         size, width = 0, len(prefix) + ID_BYTES
         first = after < begin_id
         previous = after
         it = self._db.iter()
         try:
             it.seek(record_key(prefix, begin_id if first else after + 1))
-            while it.valid() and len(found) < count_max and size < bytes_max:
+            while it.valid() and len(messages) < count_max and size < bytes_max:
                 key = it.key()
                 if len(key) != width or not key.startswith(prefix):
                     break
@@ -156,20 +156,20 @@ class Store:
                         path=str(self.path),
                         expected=expected,
                     )
-                found.append(ConsumerMessage(message_id, value[ID_BYTES:]))
+                messages.append(ConsumerMessage(message_id, value[ID_BYTES:]))
                 size += len(value)
                 previous, first = message_id, False
                 it.next()
             self._check(it)
         finally:
             del it  # see `close`
-        if previous < last_id and len(found) < count_max and size < bytes_max:
+        if previous < last_id and len(messages) < count_max and size < bytes_max:
             raise CorruptionError(
                 f"{self.path}: records of {prefix.decode()!r} are missing after {previous}",
                 path=str(self.path),
                 expected=f"records up to {last_id}",
             )
-        return found
+        return messages
 
     def before(self, prefix: bytes, message_id: int) -> int | None:
         """Returns the id before this one, NOTHING if it is the first; None when there is no record of this id."""

@@ -168,9 +168,9 @@ def key_of(stored: bytes) -> Key | None:
     if not stored:
         return None
     try:
-        found = decode_key(stored)
-        if found is not None:
-            name, sequence = found
+        key_parts = decode_key(stored)
+        if key_parts is not None:
+            name, sequence = key_parts
             key: Key = check_key(name) if sequence is None else ProducerKey(name, sequence)
             if key_ext(key) == stored:
                 return key
@@ -256,9 +256,9 @@ def _pack(numbers: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
-def _contradiction(what: str, found: str, expected: str) -> InvalidArgumentError:
+def _contradiction(what: str, value: str, expected: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the columns of a request contradict each other: {what} has {found}, expected {expected}"
+        f"the columns of a request contradict each other: {what} has {value}, expected {expected}"
     )
 
 

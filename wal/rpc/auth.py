@@ -116,14 +116,14 @@ def tokens_in(text: str) -> list[Token]:
     for line in text.splitlines():
         if not line.strip() or line.startswith("# "):
             continue
-        found = _NAMED.fullmatch(line.strip())
-        if found is None:
+        match = _NAMED.fullmatch(line.strip())
+        if match is None:
             tokens.append(Token(Secret(line)))
             continue
-        if any(token.name == found["name"] for token in tokens):
-            raise InvalidArgumentError(f"the name {found['name']!r} is there twice: give each token a name of its own")
-        rights = frozenset(map(Right, found["rights"].split(",")))
-        tokens.append(Token(Secret(found["token"]), found["name"], rights))
+        if any(token.name == match["name"] for token in tokens):
+            raise InvalidArgumentError(f"the name {match['name']!r} is there twice: give each token a name of its own")
+        rights = frozenset(map(Right, match["rights"].split(",")))
+        tokens.append(Token(Secret(match["token"]), match["name"], rights))
     return tokens
 
 
@@ -194,10 +194,12 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         method = handler_call_details.method
         if method.startswith(_WITHOUT_TOKEN):
             return await continuation(handler_call_details)
-        given, right = token_in(handler_call_details.invocation_metadata or ()), right_for(method)
-        token = None if given is None else self._token(given)
+        secret, right = token_in(handler_call_details.invocation_metadata or ()), right_for(method)
+        token = None if secret is None else self._token(secret)
         if token is None:
-            return self._refusing(_WITHOUT if given is None else _UNKNOWN, "a token" if given is None else "its token")
+            return self._refusing(
+                _WITHOUT if secret is None else _UNKNOWN, "a token" if secret is None else "its token"
+            )
         if right not in token.rights:
             called = f"the token {token.name!r}" if token.name else "a token"
             return self._refusing(lacking(right, method), f"the right {right.value!r} of {called}", denied=True)
@@ -232,12 +234,12 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         token = self._token(secret)
         return token is not None and right in token.rights
 
-    def _token(self, given: Secret) -> Token | None:
-        found = None
+    def _token(self, secret: Secret) -> Token | None:
+        matching_token = None
         for token in self._tokens:  # all are compared, always
-            if given == token.secret:
-                found = token
-        return found
+            if secret == token.secret:
+                matching_token = token
+        return matching_token
 
     def _refusing(self, error: AuthenticationError, missing: str, *, denied: bool = False) -> grpc.RpcMethodHandler:
         """Returns a handler that refuses the call, and tells that."""

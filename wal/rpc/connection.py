@@ -81,8 +81,8 @@ def received(response: Response | None, what: str, *, writing: bool) -> Response
 
 def explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALError:
     """Returns the server's error; or, for a status that gRPC made itself, what it means. `writing`: the call may have changed something."""
-    if (told := error_in(error)) is not None:
-        return told
+    if (server_error := error_in(error)) is not None:
+        return server_error
     said = f"{what}: {error.details() or error.code().name}"
     if error.code() in _REFUSED:
         return InvalidArgumentError(
@@ -241,8 +241,8 @@ class Connection:
 
     async def close_unless_answering(self, timeout_s: float) -> None:
         """Closes the connection, which ends what is under way, unless a server answers in time: one that is frozen stays connected."""
-        if (found := self._endpoints.connected()) is not None:
-            _, channel = found
+        if (endpoint := self._endpoints.connected()) is not None:
+            _, channel = endpoint
             call = channel.unary_unary(NODE_STATES.path, **NODE_STATES.serializers())
             try:
                 await call(GetComponentStatesRequest(), timeout=timeout_s, metadata=self._headers)
@@ -295,15 +295,15 @@ class Connection:
                 return answer
             except grpc.aio.AioRpcError as error:
                 self._look(error, explained := explain(error, self._name(number, what), writing=writing))
-                told = error_in(error)
-                unanswered = told is None and not isinstance(explained, InvalidArgumentError)
+                server_error = error_in(error)
+                unanswered = server_error is None and not isinstance(explained, InvalidArgumentError)
                 lost = unanswered and not once
                 if unanswered:
                     self._give_up(method, sent_as)
                 if lost and writing:
                     unknown = explained
-                stopping = isinstance(told, ClosedError) and not told.outcome_unknown
-                overtaken = isinstance(told, SessionLostError) and sent_as < self._given_up
+                stopping = isinstance(server_error, ClosedError) and not server_error.outcome_unknown
+                overtaken = isinstance(server_error, SessionLostError) and sent_as < self._given_up
                 if lost:
                     self._endpoints.turn_away(number)
                 elif stopping:
@@ -348,14 +348,14 @@ class Connection:
         return error
 
     async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
-        found = None if self._cause is not None else await self._reach.connected(deadline)
+        result = None if self._cause is not None else await self._reach.connected(deadline)
         if self._cause is not None:
             raise self._cause
-        if found is None:
+        if result is None:
             raise ClosedError(f"the connection was closed before {self.where} could be reached: {what} was not sent")
-        if isinstance(found, str):
-            raise UnavailableError(f"no server is reachable, {what} was not sent; tried {found}")
-        return found
+        if isinstance(result, str):
+            raise UnavailableError(f"no server is reachable, {what} was not sent; tried {result}")
+        return result
 
     def _deadline(self, timeout_s: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout_s if timeout_s is None else timeout_s)

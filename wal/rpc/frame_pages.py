@@ -79,13 +79,13 @@ def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
     if names is None:
         return [(0, view.header.body_len)] if view.header.body_len else []
     ends = view.runs.block_ends
-    wanted: set[int] = set()
+    blocks: set[int] = set()
     for run in view.runs.find(names):
         source = view.runs[run.shared] if run.kind == RunKind.COPY else run
         if source.body_end > source.body_start:
-            wanted.update(range(bisect_right(ends, source.body_start), bisect_left(ends, source.body_end) + 1))
+            blocks.update(range(bisect_right(ends, source.body_start), bisect_left(ends, source.body_end) + 1))
     extents: Extents = []
-    for block in sorted(wanted):
+    for block in sorted(blocks):
         start = ends[block - 1] if block else 0
         if extents and extents[-1][1] == start:
             extents[-1] = (extents[-1][0], ends[block])
@@ -191,13 +191,13 @@ def _frame_in(data: bytes, start: int, end: int) -> StoredFrame:
         if number != _BODY:
             rest.append(data[begin:last])
             continue
-        base, found = 0, (first, first)
+        base, data_range = 0, (first, first)
         for field, _, field_start, field_end in fields_in(data, first, last):
             if field == _DATA:
-                found = field_start, field_end
+                data_range = field_start, field_end
             elif field == _START:
                 base = _number(data, field_start)[0]
-        parts.append((base, *found))
+        parts.append((base, *data_range))
     parts.sort()
     starts = [base for base, _, _ in parts]
 

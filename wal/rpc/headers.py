@@ -128,12 +128,12 @@ def session_in(metadata: Metadata) -> tuple[str, int] | None:
     values = [value for key, value in metadata if key == _CALLS_SESSION]
     if not values:
         return None
-    found = _SESSION.fullmatch(values[0]) if len(values) == 1 and isinstance(values[0], str) else None
-    if found is None:
+    match = _SESSION.fullmatch(values[0]) if len(values) == 1 and isinstance(values[0], str) else None
+    if match is None:
         raise InvalidArgumentError(
             f"the header {_CALLS_SESSION!r} is {values[0][:100]!r}: send one, of up to 64 visible characters of ASCII, a space and a number"
         )
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def log_header(log_id: int) -> Header:

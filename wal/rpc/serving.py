@@ -155,10 +155,10 @@ async def check_free(address: str) -> None:
     """Raises StorageError, with the system's reason, if no server can listen at `HOST:PORT` now. gRPC does not report the reason."""
     host, _, port = address.rpartition(":")
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, place in found:
+        for family, kind, protocol, _, place in addresses:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: not refused after a restart
                 probe.bind(place)

@@ -67,7 +67,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
     moments = {name: logs.moment(name) for name in logs.pchannels()}
     newest = {name: logs.newest_tick(name) for name in moments}
     tick = max(newest.values(), default=0) if time_tick is None else time_tick
-    moments = _wait(logs, moments, tick, timeout_s, given=time_tick is not None)
+    moments = _wait(logs, moments, tick, timeout_s, tick_is_fixed=time_tick is not None)
     reached = min((moment.promised_tick for moment in moments.values()), default=tick)
     if reached < tick:
         if time_tick is not None:
@@ -77,7 +77,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
                 "come. Ask for a tick that has passed, raise tickTimeoutMs, or open the log for writing: a writer promises "
                 "a tick every 0.2 s"
             )
-        late = ", ".join(name for name, found in newest.items() if found > reached)
+        late = ", ".join(name for name, newest_tick in newest.items() if newest_tick > reached)
         if late:
             warnings.warn(
                 f"this snapshot is at time tick {reached}, and leaves out rows of {late} with later ones: no process writes the "
@@ -94,7 +94,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
 
 
 def _wait(
-    logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, given: bool
+    logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, tick_is_fixed: bool
 ) -> dict[str, LogSnapshot]:
     """Waits until the promised tick of every pchannel reaches the tick, or until waiting is useless; returns the last moments."""
     deadline = time.monotonic() + timeout_s
@@ -103,7 +103,7 @@ def _wait(
         now = time.monotonic()
         if min((moment.promised_tick for moment in moments.values()), default=tick) >= tick or now >= deadline:
             return moments
-        if not given and logs.writer_is_gone() and now - moved_s >= _QUIET_S:
+        if not tick_is_fixed and logs.writer_is_gone() and now - moved_s >= _QUIET_S:
             return moments
         time.sleep(_POLL_S)
         before = moments

@@ -65,14 +65,14 @@ def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> 
     if not tick:
         return
     end = min(place[0] + (1 if place[1] else 0), moment.durable_end)
-    found = (end, 0)
+    next_position = (end, 0)
     if moment.earliest[0] < end:
-        found = logs.position_after(pchannel, tick, moment.earliest[0], end)
-    replaced = moment.earliest <= found < min(place, (end, 0) if not place[1] else place)
+        next_position = logs.position_after(pchannel, tick, moment.earliest[0], end)
+    replaced = moment.earliest <= next_position < min(place, (end, 0) if not place[1] else place)
     shorter = place[0] > moment.durable_end and moment.promised_tick < tick
     if replaced or shorter:
         what = f"an event below {offset.message_id} is later" if replaced else f"it ends below {offset.message_id}"
-        common = logs.event_below(pchannel, moment.earliest, found)
+        common = logs.event_below(pchannel, moment.earliest, next_position)
         raise log_went_back(
             pchannel,
             f"{what} than tick {tick}, up to which it was read",
@@ -168,10 +168,10 @@ def start_of(moment: LogSnapshot, start: LogPosition, *, fail_on_data_loss: bool
 
 def _check_past(tick: int) -> None:
     """Raises InvalidArgumentError for a future tick: a stream that began at the log's end would read what precedes that tick as well."""
-    found, now = parse(tick)[0], time.time() * 1000
-    if found > now + _AHEAD_MS:
+    start, now = parse(tick)[0], time.time() * 1000
+    if start > now + _AHEAD_MS:
         raise InvalidArgumentError(
-            f"the time to start from, {found} ms since 1970, is {(found - now) / 1000:.0f} s ahead: name one that has passed, or latest"
+            f"the time to start from, {start} ms since 1970, is {(start - now) / 1000:.0f} s ahead: name one that has passed, or latest"
         )
 
 

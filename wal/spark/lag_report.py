@@ -97,7 +97,7 @@ def lag(
     source = None if path is None and options is None else source_of(SparkLocation.named(path, options))
     if source is None and (vchannels is not None or vchannels_pattern is not None):
         raise InvalidArgumentError("vchannels are counted in the log at path=… or options=…: give one of them too")
-    found: list[PChannelLag] = []
+    pchannels: list[PChannelLag] = []
     complete = True
     try:
         for number, reported in enumerate(report["sources"]):
@@ -106,12 +106,12 @@ def lag(
                 continue
             if source is not None:
                 choice = ChannelChoice(None if vchannels is None else tuple(vchannels), vchannels_pattern)
-                found += _lag_now(number, done, source, choice)
+                pchannels += _lag_now(number, done, source, choice)
             elif end is not None:
-                found += _lag_reported(number, done, end)
+                pchannels += _lag_reported(number, done, end)
             else:
                 complete = False
-        return QueryLag(str(report["id"]), report.get("name"), int(report["batchId"]), tuple(found), complete)
+        return QueryLag(str(report["id"]), report.get("name"), int(report["batchId"]), tuple(pchannels), complete)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(
             f"{str(progress)[:200]!r} is not the progress of a streaming query: give query.lastProgress"
@@ -130,9 +130,9 @@ def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListene
             pass
 
         def onQueryProgress(self, event: Any) -> None:
-            found = lag(event.progress)
-            if found.pchannels:
-                handler(found)
+            query_lag = lag(event.progress)
+            if query_lag.pchannels:
+                handler(query_lag)
 
         def onQueryIdle(self, event: Any) -> None:
             pass

@@ -77,16 +77,16 @@ def require_pyspark() -> None:
     """Returns if pyspark is installed and new enough; otherwise raises an ImportError that says what to install."""
     floor = ".".join(map(str, PYSPARK_MIN))
     try:
-        from pyspark import __version__ as found
+        from pyspark import __version__ as version
     except ImportError as error:
         raise ImportError(
             f"this needs pyspark {floor} or newer, which is not installed: {install_hint('spark')}",
             name="pyspark",
         ) from error
-    numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     if numbers < PYSPARK_MIN:
         raise ImportError(
-            f"pyspark {found} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}",
+            f"pyspark {version} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}",
             name="pyspark",
         )
 
@@ -104,8 +104,8 @@ def _java_version(java: str) -> int | None:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(match[1]) if match else None
 
 
 def _export_this_package() -> None:

@@ -78,8 +78,8 @@ class SparkLocation(msgspec.Struct, frozen=True):
             raise InvalidArgumentError("the log is named by path=… or by options=…: give one of them")
         if options is None:
             return cls("path", path or "")
-        given = {name.lower(): value for name, value in options.items()}
-        return cls.of({name: value for name, value in given.items() if name in LOCATION_OPTIONS})
+        lowercase_options = {name.lower(): value for name, value in options.items()}
+        return cls.of({name: value for name, value in lowercase_options.items() if name in LOCATION_OPTIONS})
 
     def directory(self) -> Path | None:
         """Returns the directory of a journal, or None for another kind of log. Raises InvalidArgumentError if path names no directory."""
@@ -98,14 +98,14 @@ class SparkLocation(msgspec.Struct, frozen=True):
         """Returns the servers of a log on the network, or None for another kind of log; checks that the token is well-formed too."""
         if self.kind != "address":
             return None
-        found = parse_location(self.value).servers if self.value.startswith(("wal://", "wal+ssl://")) else None
-        if found is None:
+        servers = parse_location(self.value).servers if self.value.startswith(("wal://", "wal+ssl://")) else None
+        if servers is None:
             raise InvalidArgumentError(
                 f"address={shown(self.value)!r} names no server: use wal://host:port, or wal+ssl://… for TLS"
             )
         if self.token is not None:
             check_token("the option token", self.token)
-        return found
+        return servers
 
     def pulsar(self) -> tuple[PulsarLocation, Secret]:
         """Returns the namespace of a log on Pulsar and the location of its metadata; checks that the other options are well-formed too."""
@@ -142,12 +142,12 @@ class SparkLocation(msgspec.Struct, frozen=True):
         if self.servers() is not None:
             return self.value, {} if self.token is None else {"token": self.token}
         place, kv = self.pulsar()
-        given = {
+        settings = {
             "pulsar_admin_url": self.admin_url,
             "pulsar_token": self.token,
             "pulsar_tls_authority": self.authority,
         }
-        return str(place), {"kv": kv, **{name: value for name, value in given.items() if value is not None}}
+        return str(place), {"kv": kv, **{name: value for name, value in settings.items() if value is not None}}
 
     def __repr__(self) -> str:
         return f"SparkLocation({self.kind!r}, {shown(self.value)!r})"
@@ -155,10 +155,10 @@ class SparkLocation(msgspec.Struct, frozen=True):
 
 def only_one(given: Mapping[str, str], *names: str) -> str | None:
     """Returns the one of these options that is set, or None; raises InvalidArgumentError when more than one is set."""
-    found = [name for name in names if name.lower() in given]
-    if len(found) > 1:
-        raise InvalidArgumentError(f"{' and '.join(found)} contradict each other: give one of them")
-    return found[0] if found else None
+    option_names = [name for name in names if name.lower() in given]
+    if len(option_names) > 1:
+        raise InvalidArgumentError(f"{' and '.join(option_names)} contradict each other: give one of them")
+    return option_names[0] if option_names else None
 
 
 def _metadata(kv: str | None, password: str | None) -> Secret | None:

@@ -105,44 +105,46 @@ class SourceOptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Returns the checked options of a stream or a batch read, from those that Spark passes."""
-        given = _Given(options)
-        given.check_names()
-        starts = only_one(given.options, "startingOffsets", "startingTimestamp", "startingTimeTick")
+        source_options = _Given(options)
+        source_options.check_names()
+        starts = only_one(source_options.options, "startingOffsets", "startingTimestamp", "startingTimeTick")
         starting: Edge = LATEST if streaming else EARLIEST
         starting_tick = None
         if starts == "startingOffsets":
-            starting = given.take(starts, _edge, starting)
+            starting = source_options.take(starts, _edge, starting)
         elif starts is not None:
             starting, starting_tick = (
                 EARLIEST,
-                given.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0),
+                source_options.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0),
             )
-        ends = only_one(given.options, "endingOffsets", "endingTimeTick")
+        ends = only_one(source_options.options, "endingOffsets", "endingTimeTick")
         if streaming and ends is not None:
             raise InvalidArgumentError(f"{ends} names the end of a batch read, and a stream has no end: leave it out")
         if not streaming and starting == LATEST:
             raise InvalidArgumentError(
                 "startingOffsets=latest leaves a batch read nothing to read: use earliest, or JSON with a position for each pchannel"
             )
-        ending = given.take("endingOffsets", _edge, LATEST)
+        ending = source_options.take("endingOffsets", _edge, LATEST)
         if ending == EARLIEST:
             raise InvalidArgumentError(
                 "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a position for each pchannel"
             )
-        rows = only_one(given.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
+        rows = (
+            only_one(source_options.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
+        )
         return cls(
-            SparkLocation.of(given.options),
-            given.channels(),
+            SparkLocation.of(source_options.options),
+            source_options.channels(),
             starting,
             starting_tick,
             ending,
-            given.take("endingTimeTick", _tick, None),
-            given.take("tickTimeoutMs", _from_zero, TICK_TIMEOUT_MS) / 1000,
-            given.take(rows, _positive, None),
-            given.take("maxBytesPerTrigger", _positive, None),
-            given.take("maxPartitions", _positive, None),
-            given.take("failOnDataLoss", _truth, True),
-            given.take("includeTypes", _types, None),
+            source_options.take("endingTimeTick", _tick, None),
+            source_options.take("tickTimeoutMs", _from_zero, TICK_TIMEOUT_MS) / 1000,
+            source_options.take(rows, _positive, None),
+            source_options.take("maxBytesPerTrigger", _positive, None),
+            source_options.take("maxPartitions", _positive, None),
+            source_options.take("failOnDataLoss", _truth, True),
+            source_options.take("includeTypes", _types, None),
         )
 
 
@@ -186,10 +188,10 @@ def _names(option: str, value: str) -> tuple[str, ...]:
             )
     else:
         names = [name.strip() for name in names]
-    found: tuple[str, ...] = tuple(dict.fromkeys(names))
-    if not found or not all(found):
+    unique_names: tuple[str, ...] = tuple(dict.fromkeys(names))
+    if not unique_names or not all(unique_names):
         raise InvalidArgumentError(f'{option}={value!r} holds an empty name: write a,b,c or ["a", "b", "c"]')
-    return found
+    return unique_names
 
 
 def _pattern(option: str, value: str) -> str:

@@ -50,32 +50,32 @@ class WALPartition(InputPartition):
 class RowSelection(Selection):
     """Selects the runs that a task shows. `names` are the names of the choice that the frames hold, None for all."""
 
-    __slots__ = ("_accepted", "_known", "_partition", "_pchannel", "_wanted")
+    __slots__ = ("_accepted", "_known", "_names", "_partition", "_pchannel")
 
     def __init__(
         self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView
     ) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self._pchannel = pchannel
-        self._wanted: Container[str] = _EVERYTHING if names is None else names
+        self._names: Container[str] = _EVERYTHING if names is None else names
         self._partition = partition
         self._known = known
         self._accepted: dict[tuple[str, int], bool] = {}
 
     def runs(self, view: FrameView) -> list[RunRow]:
         accepted = self._accepted
-        found = []
-        for run in view.runs.find(self._wanted):
+        runs = []
+        for run in view.runs.find(self._names):
             if run.kind == RunKind.PCHANNEL:
-                found.append(run)
+                runs.append(run)
             elif run.name:
                 key = run.name, run.incarnation
                 shown = accepted.get(key)
                 if shown is None:
                     shown = accepted[key] = self._shows(*key)
                 if shown:
-                    found.append(run)
-        return found
+                    runs.append(run)
+        return runs
 
     def _shows(self, name: str, incarnation: int) -> bool:
         partition = self._partition

@@ -54,7 +54,7 @@ def take(
     """
     taken: dict[str, Taken] = {}
     rows = size = 0
-    heads = [(found[0].first_tick, name, 0) for name, found in frames.items() if found]
+    heads = [(weights[0].first_tick, name, 0) for name, weights in frames.items() if weights]
     heapq.heapify(heads)
     while heads:
         _, name, at = heads[0]

@@ -110,8 +110,8 @@ def _read_piece(
         progress, pages = _begin(logs, partition, piece, start)
         try:
             with closing(pages):
-                while (found := _advance(progress, pages, piece)) is not None:
-                    for part in found:
+                while (frame_rows := _advance(progress, pages, piece)) is not None:
+                    for part in frame_rows:
                         if isinstance(part, FrameRows):
                             rows.add_frame(part)
                         else:
@@ -140,8 +140,8 @@ def _advance(
         progress.take(next(pages))
         return ()
     cut = index if index and progress.frame.position >= position else None
-    if (found := progress.rows(end=cut)) is not None:
-        return in_parts(found, bytes_max=BATCH_BYTES)
+    if (rows := progress.rows(end=cut)) is not None:
+        return in_parts(rows, bytes_max=BATCH_BYTES)
     progress.assemble()
     progress.hand_over(len(progress.messages))
     return [message for message in progress.messages if cut is None or message._index < cut]
@@ -196,8 +196,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Returns the schema that Spark expects of the batches and compares field by field, including nullability."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    found: Any = to_arrow_schema(schema, timezone="UTC")
-    return found
+    expected_schema: Any = to_arrow_schema(schema, timezone="UTC")
+    return expected_schema
 
 
 class _Tail(msgspec.Struct, frozen=True):

@@ -152,10 +152,10 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place = min(self._begin_at(start, moment), end.log_position)
             if start.log_position >= end.log_position:
                 continue
-            found = place < end.log_position and logs.weights(
+            row_weights = place < end.log_position and logs.weights(
                 name, place[0], end.log_position[0], self._options.channels, rows_max=0
             )
-            if found or logs.bytes_between(name, start.log_position[0], end.log_position[0]) > SKIP_BYTES:
+            if row_weights or logs.bytes_between(name, start.log_position[0], end.log_position[0]) > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
             else:
                 self._empty[name] = start, end.log_position

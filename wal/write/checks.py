@@ -134,8 +134,8 @@ def bodies_of(messages: Sequence[Message | bytes], names: tuple[str, ...], *, by
     records: list[Record] = []
     vchannels: list[str] = []
     counted = stored = 0
-    for given in messages:
-        message = check_body(given, names)
+    for item in messages:
+        message = check_body(item, names)
         size = message.estimate_size()
         if size > bytes_max:
             check_size(message, bytes_max=bytes_max)

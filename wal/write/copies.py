@@ -109,7 +109,7 @@ def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
 
 
 def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
-    found: list[ListedBroadcast] = []
+    broadcasts: list[ListedBroadcast] = []
     vchannels: list[tuple[str, ...]] = []
     copies: list[tuple[RunName, ...]] = []
     for kind, data in split_pieces(blob):
@@ -124,8 +124,8 @@ def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
                 CopiesPart(unpacked(position), index, tick, copies[number], bool(aborts))
                 for position, index, tick, number, aborts in row.parts
             ]
-            found.append(ListedBroadcast(header, tuple(parts)))
-    return found
+            broadcasts.append(ListedBroadcast(header, tuple(parts)))
+    return broadcasts
 
 
 class _Sets:
@@ -240,12 +240,14 @@ class CopyTable:
         listed = self._broadcasts.get(broadcast_id)
         if listed is None:
             return {}
-        found: dict[str, CopyPosition] = {}
+        positions: dict[str, CopyPosition] = {}
         for part in listed.parts:
             if part.aborts == aborts:
                 for at, (name, incarnation) in enumerate(part.names):
-                    found.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
-        return {name: found[name] for name in vchannels if name in found}
+                    positions.setdefault(
+                        name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation)
+                    )
+        return {name: positions[name] for name in vchannels if name in positions}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
         """Returns the broadcast's copies in this log; None if there are none, or the broadcast is over."""
@@ -282,14 +284,14 @@ class CopyTable:
         if not view.header.compatible & BROADCAST:
             return 0
         first_tick = view.header.first_tick
-        found = shared_copies(view)
+        frame_copies = shared_copies(view)
         pool = self._names()
-        for shared in found:
+        for shared in frame_copies:
             aborts = shared.message_type == _ABORT
             names = pool.copies(shared.names)
             header = msgspec.structs.replace(shared.header, vchannels=pool.vchannels(shared.header.vchannels))
             self.durable(header, CopiesPart(position, shared.index, first_tick + shared.index, names, aborts))
-        return len(found)
+        return len(frame_copies)
 
     def snapshot(self) -> Iterator[bytes]:
         """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""

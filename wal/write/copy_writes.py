@@ -256,8 +256,8 @@ class CopyWrites(Member):
         if (waiting := self._under_way.get(broadcast)) is not None:
             waiting.append(operation)
             return
-        outcomes, wanted = self._judge(operation)
-        if not wanted:
+        outcomes, members = self._judge(operation)
+        if not members:
             operation.taken = True
             self._in_flight.release(operation.in_flight)
             if not operation.future.done():
@@ -265,11 +265,11 @@ class CopyWrites(Member):
             return
         message_type = operation.record.message_type
         if type_properties(message_type).exclusive:
-            for vchannel in wanted:
+            for vchannel in members:
                 vchannel.fail_spanned(message_type)
         names = operation.targets.names
-        if len(wanted) != names.count:
-            names = CopyNames([vchannel.run_name for vchannel in wanted])
+        if len(members) != names.count:
+            names = CopyNames([vchannel.run_name for vchannel in members])
         operation.select(names, outcomes, self._settled)
         operation.taken = True
         self._under_way[broadcast] = []
@@ -289,7 +289,7 @@ class CopyWrites(Member):
         there = self.table.find(broadcast_id, names, aborts=operation.aborts)
         copies = self.table.find(broadcast_id, names, aborts=False) if operation.aborts else {}
         outcomes: list[AppendResult | WALError | None] = []
-        wanted: list[VChannelMember] = []
+        members: list[VChannelMember] = []
         for vchannel in targets:
             name, incarnation = vchannel.run_name
             if (copy := there.get(name)) is not None:
@@ -301,8 +301,8 @@ class CopyWrites(Member):
                 outcomes.append(_has_no_copy((name, incarnation), broadcast_id))
             else:
                 outcomes.append(None)
-                wanted.append(vchannel)
-        return outcomes, wanted
+                members.append(vchannel)
+        return outcomes, members
 
     def _settled(self, operation: AppendCopies, part: CopiesPart | None) -> None:
         """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""

@@ -65,9 +65,9 @@ class KeyedWrites:
 
     def answered(self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
         """Returns whether the key is known; if so, the future gets the first result, now or once that is durable."""
-        if (found := self.table.find(scope, key, now_ms=self.now_ms())) is None:
+        if (result := self.table.find(scope, key, now_ms=self.now_ms())) is None:
             return False
-        self.answer(found, future)
+        self.answer(result, future)
         return True
 
     def reach_s(self) -> float:

@@ -317,8 +317,8 @@ class FramePipeline:
             self._hand_over(FrameDraft(), [], tick, promised_tick=tick)
 
     def _term_start(self) -> FrameDraft:
-        draft, found = FrameDraft(), self._log.state
-        draft.term_start(previous_term=found.last_term, previous_last_sequence=max(found.last_sequence, 0))
+        draft, state = FrameDraft(), self._log.state
+        draft.term_start(previous_term=state.last_term, previous_last_sequence=max(state.last_sequence, 0))
         return draft
 
     def _start_settled(self, error: BaseException | None) -> None:

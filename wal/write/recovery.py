@@ -138,13 +138,13 @@ async def recover(
         if checkpoint.state is not None:
             await _restore(log, state, checkpoint, live)
         # Cached, since most events belong to the same few vchannels.
-        found = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
+        counts = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
         state.recovered()
         lasts = state.lasts
         # A state of version 0.1.0 has no last events: those are looked up once in all that the log holds.
         start = checkpoint.position if lasts.complete else log.extents()[0].start
         lasts.recovered(await log.last_events(start), live=live)
-        return found
+        return counts
     finally:
         if collecting:
             gc.enable()

@@ -375,8 +375,8 @@ class KeyedSubmission(AppendsSubmission[KeyedAppend]):
     def split(self, claims: frozenset[Claim]) -> tuple[KeyedSubmission | None, KeyedSubmission | None]:
         taken, rest = self.empty(), self.empty()
         for name, appends in zip(self.names, self.batches, strict=True):
-            for part, wanted in ((taken, True), (rest, False)):
-                chosen = [append for append in appends if (append.claim in claims) is wanted]
+            for part, is_claimed in ((taken, True), (rest, False)):
+                chosen = [append for append in appends if (append.claim in claims) is is_claimed]
                 if chosen:
                     part.add(name, chosen)
         if not taken.count:

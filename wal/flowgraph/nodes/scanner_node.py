@@ -157,7 +157,7 @@ class ScannerNode(BaseNode):
             interval_ms=round(tick_interval_s * 1000), messages_max=TICK_MESSAGES_MAX, bytes_max=TICK_BYTES_MAX
         )
         self._cut: deque[TickOfLog] = deque()
-        self._given: deque[tuple[int, ReadPosition | None]] = deque()
+        self._sent_ticks: deque[tuple[int, ReadPosition | None]] = deque()
         self._seen = False
         self._saved: ReadPosition | None = None
 
@@ -178,14 +178,14 @@ class ScannerNode(BaseNode):
                 self._seen = True
                 self._cut += self._cutter.add(page)
         tick = self._cut.popleft()
-        self._given.append((tick.time_tick, tick.position if self._seen else None))
+        self._sent_ticks.append((tick.time_tick, tick.position if self._seen else None))
         return (BatchMsg(tick.time_tick, tick.messages),)
 
     async def commit(self, tick: int) -> None:
         """Saves the cursor after this tick."""
         position = None
-        while self._given and self._given[0][0] <= tick:
-            position = self._given.popleft()[1]
+        while self._sent_ticks and self._sent_ticks[0][0] <= tick:
+            position = self._sent_ticks.popleft()[1]
         if position is None or (self._saved is not None and position.message_id == self._saved.message_id):
             return  # no event since the last save: nothing that the log would have to keep
         await self._scanner.save(position)

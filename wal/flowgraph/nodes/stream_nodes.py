@@ -39,7 +39,7 @@ class MsgStreamNode(BaseNode):
                 "with auto_ack=False"
             )
         self._stream = stream
-        self._given: deque[MsgPack] = deque()
+        self._sent_packs: deque[MsgPack] = deque()
 
     @property
     def waits_for(self) -> Sequence[str]:
@@ -53,15 +53,15 @@ class MsgStreamNode(BaseNode):
             return ()
         msg = BatchMsg(pack.end_ts, pack.msgs)
         pack.msgs = []  # what is acknowledged late must not hold its messages
-        self._given.append(pack)
+        self._sent_packs.append(pack)
         return (msg,)
 
     async def commit(self, tick: int) -> None:
         """Acknowledges the packs up to this tick, one after the other; if the stream was closed before, the rest comes again."""
-        while self._given and self._given[0].end_ts <= tick:
+        while self._sent_packs and self._sent_packs[0].end_ts <= tick:
             with contextlib.suppress(ClosedError):
-                await self._stream.ack(self._given[0])
-            self._given.popleft()
+                await self._stream.ack(self._sent_packs[0])
+            self._sent_packs.popleft()
 
 
 class ProduceNode(BaseNode):

@@ -225,18 +225,20 @@ class MemoryMedium:
     async def consumer(
         self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
     ) -> MemoryConsumer:
-        found = self._channel(channel)
-        subscription = found.subscriptions.get(sub_name)
+        memory_channel = self._channel(channel)
+        subscription = memory_channel.subscriptions.get(sub_name)
         if subscription is None:
-            subscription = MemorySubscription(sub_name, found, next_number=found.first if earliest else found.end)
-            found.subscriptions[sub_name] = subscription
+            subscription = MemorySubscription(
+                sub_name, memory_channel, next_number=memory_channel.first if earliest else memory_channel.end
+            )
+            memory_channel.subscriptions[sub_name] = subscription
         if subscription.consumers and (exclusive or subscription.exclusive):
             raise LockedError(
                 f"subscription {sub_name!r} of channel {channel!r} has {len(subscription.consumers)} consumers, and one of them is to be "
                 "exclusive: close the other first, or choose another subscription"
             )
         subscription.exclusive = exclusive
-        consumer = MemoryConsumer(found, subscription)
+        consumer = MemoryConsumer(memory_channel, subscription)
         subscription.consumers.add(consumer)
         return consumer
 

@@ -349,8 +349,8 @@ def _address(
     if not isinstance(address, str):
         raise TypeError(f"the address of a Pulsar is a str or a PulsarAddress, not {type(address).__name__}")
     whole = address if "/" in address.partition("://")[2] else f"{address}/public/default"
-    found = parse_location(whole).pulsar
-    if found is None:
+    pulsar_location = parse_location(whole).pulsar
+    if pulsar_location is None:
         raise InvalidArgumentError(
             f"{address!r} is not the address of a Pulsar: use pulsar://host:port/tenant/namespace"
         )
@@ -358,4 +358,6 @@ def _address(
         check_admin_url("admin_url", admin_url)
     if token is not None:
         check_token("token", token)
-    return PulsarAddress(found.service_url, found.tenant, found.namespace, admin_url, token, tls_authority)
+    return PulsarAddress(
+        pulsar_location.service_url, pulsar_location.tenant, pulsar_location.namespace, admin_url, token, tls_authority
+    )

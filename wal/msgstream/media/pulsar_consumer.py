@@ -63,7 +63,7 @@ class Books:
 
     def receive(self, messages: Iterable[pulsar.Message]) -> list[Received]:
         """Returns what is new among these messages."""
-        found: list[Received] = []
+        received: list[Received] = []
         with self._lock:
             held, ids = self._held, self._ids
             ledger = number = -1
@@ -83,10 +83,10 @@ class Books:
                 newest = entry
                 msg_id = start + ids.end(index)
                 held[msg_id] = entry, native
-                found.append(Received(msg_id, message.data()))
+                received.append(Received(msg_id, message.data()))
             if self._exclusive and newest is not None:
                 self._done = Place(newest.ledger, newest.number, newest.seen)
-        return found
+        return received
 
     def handle(self, msg_ids: Iterable[bytes]) -> None:
         """These messages are handled; ids that are not in the books were handled before."""
@@ -102,14 +102,14 @@ class Books:
 
     def _entry(self, ledger: int, number: int, native: Any) -> BookEntry:
         """Returns the entry in the books; a new one knows which of its messages are not wanted."""
-        found = self._entries.get((ledger, number))
-        if found is None:
-            found = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
+        entry = self._entries.get((ledger, number))
+        if entry is None:
+            entry = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
             if self._done is not None and self._done[:2] == (ledger, number):
-                found.seen = self._done.batch_index
+                entry.seen = self._done.batch_index
             elif self._done is not None and self._exclusive and (ledger, number) < self._done[:2]:
-                found.seen = found.size
-        return found
+                entry.seen = entry.size
+        return entry
 
     def _count(self, entry: BookEntry, count: int) -> bool:
         """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
@@ -201,9 +201,9 @@ class PulsarSubscription:
             try:
                 while reader.has_message_available():
                     native = reader.read_next(timeout_millis=LOOK_MS).message_id()
-                    found = Place(native.ledger_id(), native.entry_id(), native.batch_index())
-                    if found >= place:
-                        return found == place
+                    message_place = Place(native.ledger_id(), native.entry_id(), native.batch_index())
+                    if message_place >= place:
+                        return message_place == place
                 return False
             finally:
                 reader.close()
@@ -327,9 +327,9 @@ class PulsarConsumer:
         return self._take(messages)
 
     def _take(self, messages: Iterable[pulsar.Message]) -> list[Received]:
-        found = self._books.receive(messages)
+        received = self._books.receive(messages)
         self._acknowledge()
-        return found
+        return received
 
     def _handled(self, msg_ids: Iterable[bytes]) -> None:
         self._books.handle(msg_ids)

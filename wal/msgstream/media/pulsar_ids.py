@@ -83,17 +83,17 @@ def batch_size(msg_id: bytes) -> int:
 
 def _varint(number: int) -> bytes:
     """Returns the number as protobuf writes it."""
-    found = bytearray()
+    encoding = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoding.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoding.append(number)
+    return bytes(encoding)
 
 
 def _fields(data: bytes) -> tuple[dict[int, int], bytes]:
     """Returns the numbers in a serialized MessageIdData, and our field, or no bytes. Raises ValueError or IndexError."""
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     at, mark = 0, b""
     while at < len(data):
         tag, at = data[at], at + 1
@@ -105,9 +105,9 @@ def _fields(data: bytes) -> tuple[dict[int, int], bytes]:
             number = shift = 0
             while data[at] & 0x80:
                 number, shift, at = number | (data[at] & 0x7F) << shift, shift + 7, at + 1
-            found[tag >> 3], at = number | data[at] << shift, at + 1
+            numbers[tag >> 3], at = number | data[at] << shift, at + 1
         else:
             raise ValueError
-    if not all(0 <= number < 1 << 63 for field, number in found.items() if field in (_LEDGER, _ENTRY, _INDEX)):
+    if not all(0 <= number < 1 << 63 for field, number in numbers.items() if field in (_LEDGER, _ENTRY, _INDEX)):
         raise ValueError
-    return found, mark
+    return numbers, mark

@@ -92,17 +92,17 @@ def join(mq: RocksMQ, channel: str, group: str, *, exclusive: bool) -> RocksMQSu
     Raises LockedError if this one, or one that is there, excludes others.
     """
     of_mq = _subscriptions.setdefault(mq, {})
-    found = of_mq.get((channel, group))
-    if found is None or not found.consumers:
-        found = of_mq[channel, group] = RocksMQSubscription()
-    elif exclusive or found.exclusive:
+    subscription = of_mq.get((channel, group))
+    if subscription is None or not subscription.consumers:
+        subscription = of_mq[channel, group] = RocksMQSubscription()
+    elif exclusive or subscription.exclusive:
         raise LockedError(
-            f"subscription {group!r} of channel {channel!r} is open in {found.consumers} streams of this process, and a time-ticked stream "
-            "reads alone: close the other streams, or subscribe under another name"
+            f"subscription {group!r} of channel {channel!r} is open in {subscription.consumers} streams of this process, and a time-ticked "
+            "stream reads alone: close the other streams, or subscribe under another name"
         )
-    found.consumers += 1
-    found.exclusive = exclusive
-    return found
+    subscription.consumers += 1
+    subscription.exclusive = exclusive
+    return subscription
 
 
 _subscriptions: MutableMapping[RocksMQ, dict[tuple[str, str], RocksMQSubscription]] = WeakKeyDictionary()

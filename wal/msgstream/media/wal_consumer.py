@@ -249,16 +249,16 @@ class WalConsumer:
 
     async def check(self, msg_id: bytes) -> None:
         """Looks whether the log still has what follows this id."""
-        found = WalId.parse(msg_id, self._vchannel)
-        if found.message_id is not None:
-            await (await self._reader(found.message_id)).close()
+        wal_id = WalId.parse(msg_id, self._vchannel)
+        if wal_id.message_id is not None:
+            await (await self._reader(wal_id.message_id)).close()
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
         """Reads from there on, and moves the cursor."""
-        found = WalId.parse(msg_id, self._vchannel)
-        at, tick = found.message_id, found.tick or 0
-        again = inclusive and found.tick is not None  # the tick itself follows
-        if at is not None and (found.before or (inclusive and found.tick is None)):
+        wal_id = WalId.parse(msg_id, self._vchannel)
+        at, tick = wal_id.message_id, wal_id.tick or 0
+        again = inclusive and wal_id.tick is not None  # the tick itself follows
+        if at is not None and (wal_id.before or (inclusive and wal_id.tick is None)):
             first, at = at, msgspec.structs.replace(at, index=at.index - 1) if at.index else None
         else:
             first = None

@@ -58,18 +58,18 @@ class WalId(msgspec.Struct, frozen=True):
                 at += _TICK_FORM.size
             rest = data[at:]
             message_id = MessageID.from_bytes(rest) if rest or kind != _TICK else None
-            found = cls(name, message_id, tick, kind == _TICK_BEFORE)
-            if bytes(found) != data:
+            wal_id = cls(name, message_id, tick, kind == _TICK_BEFORE)
+            if bytes(wal_id) != data:
                 raise ValueError("not as encoded")
         except (struct.error, ValueError) as error:
             raise InvalidArgumentError(
                 f"{data[:64].hex()} is no message id of a log: use a position that a stream over this log gave"
             ) from error
-        if found.vchannel != vchannel:
+        if wal_id.vchannel != vchannel:
             raise InvalidArgumentError(
-                f"a message id of channel {found.vchannel!r} is no place in channel {vchannel!r}: use a position of the same channel"
+                f"a message id of channel {wal_id.vchannel!r} is no place in channel {vchannel!r}: use a position of the same channel"
             )
-        return found
+        return wal_id
 
 
 def message_prefix(vchannel: str, message_id: MessageID) -> bytes:

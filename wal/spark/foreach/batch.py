@@ -67,9 +67,9 @@ class BatchLedger:
             self._execute(
                 f"CREATE TABLE IF NOT EXISTS {self._table} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)"
             )
-            found = self._row(f"SELECT batch_id FROM {self._table} WHERE query_id = {one}", (query_id,))
-            first = found is None or found[0] < batch_id
-            if first and found is None:
+            row = self._row(f"SELECT batch_id FROM {self._table} WHERE query_id = {one}", (query_id,))
+            first = row is None or row[0] < batch_id
+            if first and row is None:
                 # Another live run of the same query fails here, or waits and then finds the row.
                 self._execute(
                     f"INSERT INTO {self._table} (query_id, batch_id) VALUES ({one}, {two})", (query_id, batch_id)
@@ -184,12 +184,12 @@ class Batch(msgspec.Struct, frozen=True):
                 file.write(self.query_id)
             return
         except FileExistsError:
-            found = owner.read_text()
-        if not found:  # the writer was killed before it wrote the id
+            holder = owner.read_text()
+        if not holder:  # the writer was killed before it wrote the id
             owner.write_text(self.query_id)
-        elif found != self.query_id:
+        elif holder != self.query_id:
             raise InvalidArgumentError(
-                f"{directory} holds the batches of query {found}, and this is query {self.query_id}, whose batches have the same numbers: "
+                f"{directory} holds the batches of query {holder}, and this is query {self.query_id}, whose batches have the same numbers: "
                 f"write to another directory, or empty this one if that query is over"
             )
 

@@ -89,8 +89,8 @@ class Decoding:
         fields = StructType([*self._schema.fields, StructField(_MALFORMED, StringType(), nullable=True)])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
         parsed = df.withColumn(_PARSED, f.from_json(f.col("payload").cast("string"), fields, options))
-        found = f.col(_PARSED)
-        bad = f.col("payload").isNotNull() & (found.isNull() | found[_MALFORMED].isNotNull())
+        column = f.col(_PARSED)
+        bad = f.col("payload").isNotNull() & (column.isNull() | column[_MALFORMED].isNotNull())
         named = []
         if "vchannel" in df.columns:
             named.append(f.format_string(" of vchannel '%s'", f.col("vchannel")))
@@ -104,7 +104,7 @@ class Decoding:
             f.lit("; decode it otherwise, or give on_error='null' to have null in its place"),
         )
         value = f.when(
-            f.col("payload").isNotNull(), f.struct(*(found[one.name].alias(one.name) for one in self._schema))
+            f.col("payload").isNotNull(), f.struct(*(column[one.name].alias(one.name) for one in self._schema))
         )
         value = f.when(bad, f.raise_error(text) if self._on_error == "raise" else f.lit(None)).otherwise(value)
         return parsed.select(*self._columns(df, value))

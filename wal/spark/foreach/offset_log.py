@@ -72,11 +72,11 @@ def _ends(lines: list[str]) -> list[StreamOffset]:
     ends = []
     for line in lines:
         try:
-            found = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(found, dict) and {"pchannels", "version"} <= found.keys():
-            ends.append(StreamOffset.parse(found))
+        if isinstance(entry, dict) and {"pchannels", "version"} <= entry.keys():
+            ends.append(StreamOffset.parse(entry))
     return ends
 
 

@@ -63,14 +63,14 @@ class SinkFolder:
         """Binds the folder to this log, durably; raises InvalidArgumentError when it belongs to another one. For the holder of the lock."""
         with storing(self._log):
             try:
-                _, _, found = self._log.read_text().partition("\n")
+                _, _, owner = self._log.read_text().partition("\n")
             except FileNotFoundError:
                 text = f"{secrets.token_hex(8)}\n{log}\n"
                 replace_file(self._log, text.encode(), temporary=self._log.with_suffix(_TEMPORARY_SUFFIX))
                 return
-        if found.strip() != log:
+        if owner.strip() != log:
             raise InvalidArgumentError(
-                f"{self.path} holds the files of the sink for {found.strip()}, and this is {log}: give each log a staging directory of its "
+                f"{self.path} holds the files of the sink for {owner.strip()}, and this is {log}: give each log a staging directory of its "
                 f"own; if it is the same log under a new address, write that into {self._log}"
             )
 

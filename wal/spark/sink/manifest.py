@@ -118,8 +118,8 @@ def decode_manifest(data: bytes) -> Manifest:
     if len(body) != length:
         raise CorruptionError(f"a manifest has {len(body)} bytes after its head", expected=f"{length} bytes")
     (crc,) = _CRC.unpack_from(data, _HEAD.size)
-    if (found := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
-        raise CorruptionError(f"a manifest has CRC32C {found:#010x}", expected=f"{crc:#010x}")
+    if (checksum := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
+        raise CorruptionError(f"a manifest has CRC32C {checksum:#010x}", expected=f"{crc:#010x}")
     try:
         return msgspec.json.decode(body, type=Manifest)
     except msgspec.DecodeError as error:

@@ -41,22 +41,22 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
         Raises InvalidArgumentError for a wrong value, and for an unknown name with a list of the accepted ones.
         """
-        given = {name.lower(): value for name, value in options.items()}
+        lowercase_options = {name.lower(): value for name, value in options.items()}
         accepted = {name.lower() for name in (*LOCATION_OPTIONS, *_OWN)} | _SPARK_OWN
         for name in options:
             if name.lower() not in accepted:
                 raise InvalidArgumentError(
                     f"there is no option {name!r} of the sink; accepted are: {', '.join(sorted((*LOCATION_OPTIONS, *_OWN)))}"
                 )
-        location = SparkLocation.of(given)
-        settings = given.get("settings")
+        location = SparkLocation.of(lowercase_options)
+        settings = lowercase_options.get("settings")
         return cls(
             location,
-            _directory(location, given.get("staging")),
-            None if "vchannel" not in given else check_vchannel(given["vchannel"]),
+            _directory(location, lowercase_options.get("staging")),
+            None if "vchannel" not in lowercase_options else check_vchannel(lowercase_options["vchannel"]),
             Settings() if settings is None else Settings.load(settings),
-            _milliseconds(given, "lockTimeoutMs", LOCK_TIMEOUT_S),
-            _milliseconds(given, "orphanAgeMs", ORPHAN_AGE_S),
+            _milliseconds(lowercase_options, "lockTimeoutMs", LOCK_TIMEOUT_S),
+            _milliseconds(lowercase_options, "orphanAgeMs", ORPHAN_AGE_S),
         )
 
     @property
@@ -83,8 +83,8 @@ def _directory(location: SparkLocation, staging: str | None) -> Path:
     return absolute_path(staging, "the option staging")
 
 
-def _milliseconds(given: Mapping[str, str], name: str, default_s: float) -> float:
-    text = given.get(name.lower())
+def _milliseconds(options: Mapping[str, str], name: str, default_s: float) -> float:
+    text = options.get(name.lower())
     if text is None:
         return default_s
     if not (text.isascii() and text.isdigit()):

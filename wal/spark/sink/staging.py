@@ -56,8 +56,8 @@ class Chunk(msgspec.Struct, frozen=True):
         types = self.types or [int(MessageType.INSERT)] * len(self.codes)
         properties = self.properties or [None] * len(self.codes)
         for code, payload, kind, entries in zip(self.codes, self.payloads, types, properties, strict=True):
-            given = {entry["key"]: entry["value"] for entry in entries} if entries else {}
-            yield Message(names[code], payload, message_type=MessageType(kind), properties=given)
+            row_properties = {entry["key"]: entry["value"] for entry in entries} if entries else {}
+            yield Message(names[code], payload, message_type=MessageType(kind), properties=row_properties)
 
 
 class StagingWriter:
@@ -167,9 +167,9 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
                 continue
             body = opened.read(min(length, file.size))
             (crc,) = _CRC.unpack_from(head, _CHUNK.size)
-            found = google_crc32c.extend(google_crc32c.value(head[: _CHUNK.size]), body)
-            if found != crc:
-                raise _damaged(path, at, f"chunk {number} has CRC32C {found:#010x}", f"{crc:#010x}")
+            checksum = google_crc32c.extend(google_crc32c.value(head[: _CHUNK.size]), body)
+            if checksum != crc:
+                raise _damaged(path, at, f"chunk {number} has CRC32C {checksum:#010x}", f"{crc:#010x}")
             yield decode_rows(body)
         if crcs != file.crc32c:
             raise _damaged(path, 0, f"the chunks have CRC32C {crcs:#010x} together", f"{file.crc32c:#010x}")

@@ -136,9 +136,9 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
             if kind == SystemRecord.PRODUCER_FORGOTTEN
         ]
     for name, incarnation, index, flags, ext in view.exts():
-        if (found := decode_key(ext)) is None:
+        if (key_parts := decode_key(ext)) is None:
             continue
-        text, sequence = found
+        text, sequence = key_parts
         if not 0 < len(text) <= KEY_BYTES_MAX or (sequence is not None and sequence >= SEQUENCE_END):
             raise CorruptionError(
                 f"the idempotency key of a record is damaged: {text[:40]!r}, sequence {sequence}", expected="a key"

@@ -189,22 +189,22 @@ class Producers:
 
     def forget_gaps(self, producer: str) -> bool:
         """Forgets which sequences of a producer failed, so that it may continue without them; returns whether any had."""
-        found = [key for key in self._gaps if key[1] == producer]
-        for key in found:
+        gaps = [key for key in self._gaps if key[1] == producer]
+        for key in gaps:
             del self._gaps[key]
-        return bool(found)
+        return bool(gaps)
 
     def begin_to_forget(self, producer: str) -> None:
         """Refuses the keys of a producer until `forget` or `remember` is called.
 
         Raises InvalidArgumentError if it is unknown, WouldBlockError while appends of it are pending.
         """
-        found = [entry for (_, name), entry in self._producers.items() if name == producer]
-        if not found:
+        entries = [entry for (_, name), entry in self._producers.items() if name == producer]
+        if not entries:
             raise InvalidArgumentError(f"producer {producer!r} is not known: log.producers() lists those that are")
         if producer in self._forgetting:
             raise WouldBlockError(f"producer {producer!r} is being forgotten already: wait for that call")
-        if pending := sum(len(entry.pending) for entry in found):
+        if pending := sum(len(entry.pending) for entry in entries):
             raise WouldBlockError(
                 f"producer {producer!r} has {pending} appends in flight: wait for them, then forget it"
             )

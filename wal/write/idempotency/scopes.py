@@ -276,12 +276,12 @@ class KeyWindow:
             end = min(start + count, len(run.keys))
             keys = run.keys[start:end]
             self._bytes -= sum(map(len, keys))
-            found: list[KeyEntry | None] = list(map(known.pop, keys, repeat(None)))
+            entries: list[KeyEntry | None] = list(map(known.pop, keys, repeat(None)))
             entry = run.entry
-            if found.count(entry) != len(keys):
+            if entries.count(entry) != len(keys):
                 # Some were appended again after they had expired: these have newer entries.
                 known.update(
-                    {key: other for key, other in zip(keys, found, strict=True) if other and other is not entry}
+                    {key: other for key, other in zip(keys, entries, strict=True) if other and other is not entry}
                 )
             if end == len(run.keys):
                 self._runs.popleft()

@@ -61,8 +61,8 @@ class IdempotencyTable:
             return None
         if (entry := scope.keys.get(key)) is None:
             return None
-        found = entry.find(key)
-        return None if isinstance(found, Kept) and self._window.has_expired(found, now_ms=now_ms) else found
+        result = entry.find(key)
+        return None if isinstance(result, Kept) and self._window.has_expired(result, now_ms=now_ms) else result
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
         """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
