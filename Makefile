@@ -49,6 +49,7 @@ lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, ty
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES)) -m pyspark_wal
+	.venv/bin/mypy --strict --exclude 'tests/typing/wrong_uses\.py' tests
 	.venv/bin/lint-imports --no-logo
 	.ci/type-completeness 98
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -151,7 +152,7 @@ async def test_calls_of_all_kinds_keep_their_order(log: WALAccesser) -> None:
 
 async def test_no_room_in_flight_is_would_block_and_raw_append_waits(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=10_000) as log:
-        futures = []
+        futures: list[Any] = []
         with pytest.raises(WouldBlockError, match="in_flight_bytes_max=10000") as caught:
             while len(futures) < 100:
                 futures.append(log.append_nowait(Message("orders", bytes(1000))))
@@ -241,5 +242,5 @@ async def test_refused_message_makes_no_vchannel(log: WALAccesser) -> None:
         with pytest.raises(InvalidArgumentError):
             await log.append_bulk([message])
     with pytest.raises(TypeError):
-        await log.raw_append(Message("barrier", b""), barrier_time_tick="soon")  # type: ignore[arg-type]
+        await log.raw_append(Message("barrier", b""), barrier_time_tick="soon")  # type: ignore[call-overload]
     assert await log.vchannels() == []

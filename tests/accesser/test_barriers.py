@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -155,6 +156,7 @@ async def test_wrong_barriers(log: WALAccesser) -> None:
             await txn.append(message, barrier_time_tick=wrong)
         with pytest.raises(InvalidArgumentError, match=str(wrong)):
             await log.append_messages_with_option(AppendOption(wrong), message)
+    odd: Any
     for odd in ("7", 7.0, None, True):
         with pytest.raises(TypeError):
             await log.raw_append(message, barrier_time_tick=odd)

@@ -113,7 +113,7 @@ async def test_position_counts_whole_messages(data_dir: Path, count: int, left: 
             assert position is not None
             await scanner.save()
         for options in ({"resume": ReadPosition.parse(str(position))}, {"cursor": "billing"}):
-            async with log.read("orders", follow=False, **options) as scanner:  # type: ignore[arg-type]
+            async with log.read("orders", follow=False, **options) as scanner:
                 assert b"".join(payloads([pair async for pair in scanner.bodies()])) == left
 
 

@@ -228,11 +228,11 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     kv = type(local(log).coordinator.kv)
     began, dropped, commit = asyncio.Event(), asyncio.Event(), kv._commit
 
-    async def slow(kv: KVBase, batch: KVBatch) -> bool:
+    async def slow(kv: KVBase, batch: KVBatch) -> str | None:
         if any("task/" in key for key in batch.saves):
             began.set()
             await dropped.wait()
-        return await commit(kv, batch)  # type: ignore[arg-type]
+        return await commit(kv, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(kv, "_commit", slow)
@@ -526,7 +526,7 @@ async def test_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) 
         kv = local(log).coordinator.kv
         commit = kv._commit
 
-        async def counted(batch: KVBatch) -> bool:
+        async def counted(batch: KVBatch) -> str | None:
             nonlocal written
             written += sum(len(key) + len(value) for key, value in batch.saves.items() if "broadcasts/" in key)
             written += sum(len(key) for key in batch.removals if "broadcasts/" in key)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from wal import BroadcastMessage, BroadcastState, Message, ResourceKey, WALAcces
 from wal.errors import NoSpaceError, UnknownOutcomeError
 
 KEY = ResourceKey("collection", "orders")
-SETTINGS = {"segment_bytes": 1 << 20}
+SETTINGS: dict[str, Any] = {"segment_bytes": 1 << 20}
 ANSWER_S = 10.0
 
 

@@ -221,7 +221,7 @@ async def test_wrong_arguments(log: WALAccesser) -> None:
                 await call(wrong)  # type: ignore[arg-type]
         for odd in ([name, 5], [None]):
             with pytest.raises(TypeError, match="named by a str"):
-                await call(odd)  # type: ignore[list-item]
+                await call(odd)  # type: ignore[arg-type]
         for bad in ("", "a\0", "x" * 256, "\ud800"):
             with pytest.raises(InvalidArgumentError):
                 await call([name, bad])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -80,7 +81,7 @@ class Keyed:
             else:
                 assert same(again, first), (number, kind)
 
-    async def _one(self, log: WALAccesser, number: int, kind: int) -> AppendResult:
+    async def _one(self, log: WALAccesser, number: int, kind: int) -> AppendResult[Any, Any]:
         if kind == 0:
             return await log.raw_append(Message("a", b"%d" % number), idempotency_key=f"a{number}")
         if kind == 1:

@@ -147,10 +147,10 @@ async def test_aborts_are_appended_once_and_only_where_the_copy_is(bench: Bench)
     await bench.append(header, ["a", "b"])
     await bench.log.drop_vchannel("b")
     await bench.log.create_vchannel("b")
-    told = await bench.operator.append_aborts("p0", NAMES, header, "no")
-    assert isinstance(told[0], AppendResult)
-    assert [type(outcome) for outcome in told[1:]] == [ChannelNotExistError] * 2
-    assert await bench.operator.append_aborts("p0", ["a"], header, "no") == [told[0]]
+    aborts: Any = await bench.operator.append_aborts("p0", NAMES, header, "no")
+    assert isinstance(aborts[0], AppendResult)
+    assert [type(outcome) for outcome in aborts[1:]] == [ChannelNotExistError] * 2
+    assert await bench.operator.append_aborts("p0", ["a"], header, "no") == [aborts[0]]  # type: ignore[comparison-overlap]
     assert await payloads(bench.log, "a") == [b"payload", b"no"]
     (found,) = await bench.operator.copies()
     assert (found.vchannels, found.aborted) == (("a", "b"), ("a",))
@@ -243,10 +243,10 @@ async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
         kv = type(bench.inside.coordinator.kv)
         saved, commit = asyncio.Event(), kv._commit
 
-        async def slow(kv: KVBase, batch: KVBatch) -> bool:
+        async def slow(kv: KVBase, batch: KVBatch) -> str | None:
             if any(key.endswith("/new") for key in batch.saves):
                 await saved.wait()
-            return await commit(kv, batch)  # type: ignore[arg-type]
+            return await commit(kv, batch)
 
         monkeypatch.setattr(kv, "_commit", slow)
         places = start(bench.operator.places(["moved", "new"]))

@@ -99,7 +99,7 @@ def test_map_of_the_vchannels() -> None:
     fields = [*fields_of("4sIQQII"), *((32 + at, "Q") for at in (0, 8, 16)), *((56 + at, "H") for at in (0, 2, 4))]
     texts = [(at, "B") for at in range(62, len(whole) - 4)]
     for what, changed in crafted(whole, fields + texts):
-        refused_or_read(lambda changed=changed: VChannelMap.decode(changed, HERE), what)
+        refused_or_read(lambda changed=changed: VChannelMap.decode(changed, HERE), what)  # type: ignore[misc]
     for count, names_len in ((0xFFFFFFFF, 0), (0, 0xFFFFFFFF), (1 << 28, 1 << 31)):
         head = struct.pack("<4sIQQII", b"WALV", 1, 7, 12, count, names_len)
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
@@ -126,9 +126,9 @@ def test_cursor() -> None:
     for at in (8, 12):
         for value in (0, 2, 0xFFFFFFFF):
             changed = head[:at] + struct.pack("<I", value) + head[at + 4 :]
-            refused_or_read(lambda changed=changed: decode(body, changed), (at, value))
+            refused_or_read(lambda changed=changed: decode(body, changed), (at, value))  # type: ignore[misc]
     for content in replaced(msgspec.msgpack.decode(body)):
-        refused_or_read(lambda content=content: decode(msgspec.msgpack.encode(content)), content)
+        refused_or_read(lambda content=content: decode(msgspec.msgpack.encode(content)), content)  # type: ignore[misc]
     for wild in (b"\x91" * DEEP, b"\xdf\xff\xff\xff\xff", b"\x8a\xa4name\xa1\xff", b""):
         with pytest.raises(CorruptionError):
             decode(wild)
@@ -137,7 +137,7 @@ def test_cursor() -> None:
 def test_state_in_a_checkpoint() -> None:
     scope = Scope((("a", 1), ("b", 2)))
     keys = [
-        KeyRun(scope, [f"key {number}", "x"], 4096 * number, 0, 10 + 2 * number, *[7, 8][number:])
+        KeyRun(scope, [f"key {number}", "x"], 4096 * number, 0, 10 + 2 * number, *[7, 8][number:])  # type: ignore[arg-type]
         for number in range(3)
     ]
     producers = [KeptProducer(scope, "p", 9, (8, 9), (Kept(1, 0, 5), Kept(2, 1, 6, 7, 8)))]
@@ -154,10 +154,10 @@ def test_state_in_a_checkpoint() -> None:
         for content in replaced(msgspec.msgpack.decode(piece[4:])):
             data = msgspec.msgpack.encode(content)
             blob = b"".join([*pieces[:number], struct.pack("<I", len(data)) + data, *pieces[number + 1 :]])
-            refused_or_read(lambda blob=blob: restore(blob), (number, content))
+            refused_or_read(lambda blob=blob: restore(blob), (number, content))  # type: ignore[misc]
         for length in (0, 1, len(piece) - 5, len(piece) - 3, 1 << 31, (1 << 32) - 1):
             changed = b"".join([*pieces[:number], struct.pack("<I", length) + piece[4:], *pieces[number + 1 :]])
-            refused_or_read(lambda changed=changed: restore(changed), (number, length))
+            refused_or_read(lambda changed=changed: restore(changed), (number, length))  # type: ignore[misc]
     for kind in (1, 2, 3, 4):
         for wild in (b"\x91" * DEEP, b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"):
             data = b"\x99" + bytes([kind]) + wild
@@ -202,7 +202,7 @@ def test_records_of_broadcasts() -> None:
         content = msgspec.msgpack.decode(binascii.a2b_base64(value))
         for other in replaced(content):
             stored = binascii.b2a_base64(msgspec.msgpack.encode(other), newline=False).decode()
-            refused_or_read(lambda key=key, stored=stored: read_records([key], [stored]), (key, other))
+            refused_or_read(lambda key=key, stored=stored: read_records([key], [stored]), (key, other))  # type: ignore[misc]
         for wild in (b"\x91" * DEEP, b"\xdd\xff\xff\xff\xff", b"\x92\x01\xa1\xff", b""):
             stored = binascii.b2a_base64(wild, newline=False).decode()
             with pytest.raises(CorruptionError):
@@ -218,7 +218,7 @@ def test_records_of_broadcasts() -> None:
         "done/" + "f" * 40,
     ):
         for value in records.values():
-            refused_or_read(lambda key=key, value=value: read_records([key], [value]), key)
+            refused_or_read(lambda key=key, value=value: read_records([key], [value]), key)  # type: ignore[misc]
 
 
 async def opened(place: Path) -> None:

@@ -127,7 +127,7 @@ async def test_failed_pchannel_does_not_stop_the_others(location: str, monkeypat
         await made_on(log, "p1", "sound")
         opened = local(log)
         broken, sound = opened.node.pchannels["p0"], opened.node.pchannels["p1"]
-        real = pipeline.encode_frame
+        real = pipeline.encode_frame  # type: ignore[attr-defined]
 
         def defect(*arguments: Any, **options: Any) -> Any:
             monkeypatch.setattr(pipeline, "encode_frame", real)

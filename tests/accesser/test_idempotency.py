@@ -610,7 +610,8 @@ async def test_window_without_a_count_follows_the_age(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["idempotency_window_count", "idempotency_window_s"])
 async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
-    async with open_wal("memory:", **{setting: 0}) as log:
+    window: Any = {setting: 0}
+    async with open_wal("memory:", **window) as log:
         with pytest.raises(InvalidArgumentError, match=f"{setting}=0"):
             nowait(log, b"", "k")
         with pytest.raises(InvalidArgumentError, match="ProducerKey"):

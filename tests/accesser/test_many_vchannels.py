@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ MEMORY = "memory"
 
 
 @pytest.fixture(params=[ETCD, MEMORY])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any]]:
     """Yields a location, and the setting `kv` if the metadata is elsewhere."""
     if request.param == MEMORY:
         return "memory:", {}
@@ -25,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 
 
 @pytest.mark.parametrize("count", [128, 200, 1_000])
-async def test_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, dict[str, str]], count: int) -> None:
+async def test_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, dict[str, Any]], count: int) -> None:
     location, metadata = place
     names = [f"v{number}" for number in range(count)]
     async with open_wal(location, pchannels=2, **metadata) as log:
@@ -43,7 +44,7 @@ async def test_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, 
             assert fresh.incarnation > max(incarnations.values())
 
 
-async def test_appends_in_one_turn_make_and_drops_in_one_turn_remove(place: tuple[str, dict[str, str]]) -> None:
+async def test_appends_in_one_turn_make_and_drops_in_one_turn_remove(place: tuple[str, dict[str, Any]]) -> None:
     location, metadata = place
     names = [f"v{number}" for number in range(300)]
     async with open_wal(location, pchannels=2, **metadata) as log:
@@ -56,7 +57,7 @@ async def test_appends_in_one_turn_make_and_drops_in_one_turn_remove(place: tupl
 
 
 async def test_broadcasts_whose_records_fill_a_request_of_etcd_are_saved_one_after_the_other(
-    place: tuple[str, dict[str, str]],
+    place: tuple[str, dict[str, Any]],
 ) -> None:
     location, metadata = place
     async with open_wal(location, pchannels=2, **metadata) as log:

@@ -19,7 +19,7 @@ def test_fields_of_a_message() -> None:
     with pytest.raises(AttributeError):
         message.payload = b""  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Message("orders", b"1", MessageType.DELETE)  # type: ignore[misc]
+        Message("orders", b"1", MessageType.DELETE)  # type: ignore[call-arg]
 
 
 def test_properties_are_a_copy() -> None:

@@ -66,4 +66,4 @@ def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(
 
 async def test_error_of_a_transaction_over_no_vchannels_says_what_to_give(log: WALAccesser) -> None:
     with pytest.raises(TypeError, match=r"takes several names.*not 3"):
-        log.txn(vchannels=3)  # type: ignore[arg-type]
+        log.txn(vchannels=3)  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,7 @@ async def test_wrong_ids(filled: Filled) -> None:
     above = MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0)
     other_life = MessageID(last.pchannel, last.incarnation ^ 1, last.position, last.index)
     other = MessageID("p9", last.incarnation, last.position, last.index)
+    policy: Any
     for policy in (StartFrom, StartAfter):
         for wrong, text in ((above, "durable end"), (other_life, "another incarnation"), (other, "another pchannel")):
             with pytest.raises(InvalidArgumentError, match=text) as caught:
@@ -216,6 +218,7 @@ async def test_without_create_vchannels_an_unknown_one_does_not_exist(location: 
 def test_wrong_arguments() -> None:
     log = open_wal("memory:")._log
     position = ReadPosition(MessageID("p0", 1, 0, 0), 5)
+    odd: dict[str, Any]
     for odd in (
         {"vchannel": 5},
         {"vchannel": ["a", 5]},
@@ -230,7 +233,8 @@ def test_wrong_arguments() -> None:
         {"vchannel": "a", "handler": 5},
     ):
         with pytest.raises(TypeError):
-            log.read(odd.pop("vchannel"), **odd)
+            log.read(**odd)
+    wrong: dict[str, Any]
     for wrong in (
         {"vchannel": ""},
         {"vchannel": []},
@@ -241,7 +245,7 @@ def test_wrong_arguments() -> None:
         {"vchannel": "a", "resume": position, "deliver_policy": All()},
     ):
         with pytest.raises(InvalidArgumentError):
-            log.read(wrong.pop("vchannel"), **wrong)
+            log.read(**wrong)
 
 
 async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser) -> None:

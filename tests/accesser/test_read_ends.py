@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -216,6 +217,7 @@ async def test_wait_for_what_is_already_handed_over_and_what_is_not(log: WALAcce
         assert not waiting.done()
         await anext(scanner)
         await waiting
+        odd: Any
         for odd in ("7", 7.0, None, True):
             with pytest.raises(TypeError):
                 await scanner.wait_for(odd)
@@ -292,6 +294,7 @@ async def test_what_was_appended_before_close_is_still_delivered_to_followers(lo
 
 async def test_wrong_page_sizes(log: WALAccesser) -> None:
     scanner = log.read("orders", follow=False)
+    odd: Any
     for odd in ("7", 7.0, None, True):
         with pytest.raises(TypeError):
             async for _ in scanner.batches(odd):

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,7 @@ async def test_common_ids_stay_valid(copied: Copied, new: int, read_only: bool) 
         assert await payloads(log, cursor="below") == everything[OLD // 2 :]
         policies: list[Callable[[MessageID], DeliverPolicy]] = [StartFrom, StartAfter]
         for result in lost:
+            options: Any
             for options in (
                 *({"deliver_policy": policy(result.message_id)} for policy in policies),
                 {"resume": ReadPosition(result.message_id, result.time_tick)},
@@ -172,7 +174,7 @@ async def test_iteration_accepts_what_is_common(copied: Copied) -> None:
         for options in ({"deliver_policy": StartFrom(lost.message_id)}, {"cursor": "above"}):
             with (
                 pytest.raises(LogWentBackError),
-                bridge.iterate(copied.place, "orders", follow=False, **options) as messages,  # type: ignore[arg-type]
+                bridge.iterate(copied.place, "orders", follow=False, **options) as messages,
             ):
                 pass
 
@@ -259,7 +261,7 @@ async def test_interruption_loses_nothing(copied: Copied, step: str, monkeypatch
         raise InterruptedCommand
 
     with monkeypatch.context() as patched:
-        target = restored.JournalBackend if step == "save_lineage" else restored
+        target = restored.JournalBackend if step == "save_lineage" else restored  # type: ignore[attr-defined]
         patched.setattr(target, step, interrupt)
         with pytest.raises(InterruptedCommand):
             await mark(copied.place)

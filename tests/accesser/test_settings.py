@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_file_then_variables_then_keywords(tmp_path: Path, monkeypatch: pytest.M
         ("retention_s", -1.0, "retention_s=-1.0"),
     ],
 )
-def test_wrong_values_name_value_and_limit(name: str, value: object, text: str) -> None:
+def test_wrong_values_name_value_and_limit(name: str, value: Any, text: str) -> None:
     for make in (
         lambda: Settings(**{name: value}),
         lambda: Settings.load(**{name: value}),
@@ -100,7 +101,7 @@ def test_wrong_values_name_value_and_limit(name: str, value: object, text: str) 
         ("message_bytes_max", None),
     ],
 )
-def test_wrong_types(name: str, value: object) -> None:
+def test_wrong_types(name: str, value: Any) -> None:
     for make in (
         lambda: Settings(**{name: value}),
         lambda: Settings.load(**{name: value}),
@@ -115,9 +116,9 @@ def test_unknown_names_list_the_accepted_ones(tmp_path: Path, monkeypatch: pytes
     file.write_text("pchannel = 2\n")
     for make, unknown in (
         (lambda: Settings.load(file), "pchannel"),
-        (lambda: Settings.load(chanels=2), "chanels"),
-        (lambda: open_wal("memory:", chanels=2), "chanels"),
-        (lambda: open_wal("memory:", settings=Settings(), chanels=2), "chanels"),
+        (lambda: Settings.load(chanels=2), "chanels"),  # type: ignore[call-arg]
+        (lambda: open_wal("memory:", chanels=2), "chanels"),  # type: ignore[call-arg]
+        (lambda: open_wal("memory:", settings=Settings(), chanels=2), "chanels"),  # type: ignore[call-arg]
     ):
         with pytest.raises(InvalidArgumentError, match=f"'{unknown}'") as caught:
             make()
@@ -189,6 +190,7 @@ async def test_metadata_may_lie_elsewhere(tmp_path: Path) -> None:
 
 async def test_forms_of_a_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    location: Any
     for number, location in enumerate(
         ["data", "data/", "./data", "journal:data", "journal:./data/", Path("data"), str(tmp_path / "data")]
     ):

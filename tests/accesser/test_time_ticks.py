@@ -8,7 +8,7 @@ import pytest
 
 from tests.accesser.faults import SavingGate
 from tests.accesser.probes import local, payloads, start, turns, written
-from wal import Latest, Message, MessageType, Txn, WALAccesser
+from wal import AppendResult, Latest, Message, MessageType, Txn, WALAccesser
 from wal.errors import StorageError
 from wal.timestamp import TimestampOracle
 
@@ -72,6 +72,7 @@ async def test_no_event_at_or_below_a_promised_tick(log: WALAccesser) -> None:
             before = pchannel.tail.promised_tick
             if count % 5 == 4:
                 responses = await log.append_messages(Message("orders", b"a"), Message("orders", b"b"))
+                assert isinstance(responses[0], AppendResult)
                 tick = responses[0].time_tick
             else:
                 tick = (await log.raw_append(Message("orders", b"%d" % number))).time_tick

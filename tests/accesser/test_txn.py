@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,7 @@ async def test_different_pchannels_are_an_error_that_names_the_broadcaster(log4:
 
 
 async def test_wrong_arguments(log: WALAccesser) -> None:
+    wrong: dict[str, Any]
     for wrong in ({}, {"vchannel": "a", "vchannels": ["b"]}, {"vchannels": []}, {"vchannel": ""}):
         with pytest.raises(InvalidArgumentError):
             log.txn(**wrong)

@@ -8,6 +8,7 @@ import os
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from wal.errors import ClosedError, InvalidArgumentError, LockedError
 HOW = r"await log\.close\(\)"
 
 
-async def opened(data: str, **settings: object) -> WALAccesser:
+async def opened(data: str, **settings: Any) -> WALAccesser:
     """Opens the log, appends one event, and returns the open log."""
     log = await open_wal(data, **settings)
     await log.raw_append(Message("orders", b"one"))
@@ -64,7 +65,7 @@ def leaks(text: str) -> pytest.WarningsRecorder:
 
 
 @pytest.mark.parametrize("settings", [{}, {"pchannels": 3}, {"retention_s": 60.0, "cursor_age_max_s": 60.0}])
-def test_close_releases_a_log_whose_loop_has_ended(data: str, settings: dict[str, object]) -> None:
+def test_close_releases_a_log_whose_loop_has_ended(data: str, settings: dict[str, Any]) -> None:
     before = threads()
     log = asyncio.run(opened(data, **settings))
     asyncio.run(log.close())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,7 @@ async def test_wrong_names_and_pchannels(log: WALAccesser) -> None:
         for call in (log.create_vchannel, log.drop_vchannel, log.get_latest_mvcc_timestamp_if_local):
             with pytest.raises(InvalidArgumentError):
                 await call(wrong)
+    odd: Any
     for odd in (None, 5, b"a"):
         for call in (log.create_vchannel, log.drop_vchannel, log.get_latest_mvcc_timestamp_if_local):
             with pytest.raises(TypeError):
@@ -83,7 +86,9 @@ async def test_as_many_as_the_setting_says(location: str) -> None:
 async def test_many_vchannels_are_created_at_once(log4: WALAccesser) -> None:
     await asyncio.gather(*(log4.raw_append(Message(f"v{number}", b"%d" % number)) for number in range(300)))
     assert len(await log4.vchannels()) == 300
-    outcomes = await asyncio.gather(*(log4.create_vchannel("same") for _ in range(10)), return_exceptions=True)
+    outcomes: Sequence[object] = await asyncio.gather(
+        *(log4.create_vchannel("same") for _ in range(10)), return_exceptions=True
+    )
     assert sum(isinstance(outcome, VChannelInfo) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, ChannelExistError) for outcome in outcomes) == 9
     outcomes = await asyncio.gather(*(log4.drop_vchannel("same") for _ in range(10)), return_exceptions=True)

@@ -107,7 +107,7 @@ async def test_iteration_is_refused(copied: Copied, new: int) -> None:
         for start in ({"resume": copied.positions()[-1]}, {"cursor": "c"}):
             with (
                 pytest.raises(LogWentBackError) as raised,
-                bridge.iterate(copied.place, "orders", **start) as messages,  # type: ignore[arg-type]
+                bridge.iterate(copied.place, "orders", **start) as messages,
             ):
                 next(messages)
             assert raised.value.last_common == copied.last_common

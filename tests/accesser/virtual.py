@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from actors import VirtualClock
 from wal import Settings, WALAccesser
 from wal.local.log import LocalLog
@@ -10,7 +12,7 @@ from wal.location import parse_location
 __all__ = ["open_virtual"]
 
 
-async def open_virtual(location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
+async def open_virtual(location: str, clock: VirtualClock, **overrides: Any) -> WALAccesser:
     """Opens a log as `open_wal` does, but with this clock instead of the system's."""
     settings = Settings().replace(**overrides)
 

@@ -54,8 +54,8 @@ async def test_batches_are_drained_whole_after_the_control_lane() -> None:
 async def test_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
-        impatient = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
-        patient = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
+        impatient: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
+        patient: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
         await until(lambda: ref.pending == 3)
         impatient.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -69,7 +69,7 @@ async def test_failure_poisons_asks_inbox_and_later_calls(caplog: pytest.LogCapt
     async with ActorSystem("system") as system:
         ref, seen, held = await spawn_held(system, inbox_max=4)
         bang = Bang("broken")
-        asks = [asyncio.ensure_future(ref.ask(lambda reply: reply)) for _ in range(3)]
+        asks: list[asyncio.Future[Any]] = [asyncio.ensure_future(ref.ask(lambda reply: reply)) for _ in range(3)]
         await until(lambda: ref.pending == 4)
         ref.tell(1)
         parked = asyncio.ensure_future(ref.tell_wait(2))
@@ -188,7 +188,7 @@ async def test_stop_drains_both_lanes_and_what_the_actor_tells_itself() -> None:
 async def test_ask_that_is_never_answered_ends_with_the_actor() -> None:
     async with ActorSystem("system") as system:
         ref = system.spawn(RecordingActor("a", []), name="a")
-        asking = asyncio.ensure_future(ref.ask(lambda reply: "forgotten"))
+        asking: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: "forgotten"))
         await until(lambda: ref.statistics().handled == 1)
         await ref.stop()
         with pytest.raises(ActorStoppedError, match="answers none"):
@@ -200,7 +200,7 @@ async def test_hanging_actor_is_cut_off_after_its_time() -> None:
     async with ActorSystem("system", clock=clock, stop_timeout_s=3.0) as system:
         ref, seen, held = await spawn_held(system)
         ref.tell(1)
-        asking = asyncio.ensure_future(ref.ask(lambda reply: reply))
+        asking: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: reply))
         stopping = asyncio.ensure_future(ref.stop())
         await clock.run(2.9)
         assert not stopping.done()

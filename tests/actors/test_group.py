@@ -50,8 +50,8 @@ async def test_control_goes_before_data_that_was_told_earlier() -> None:
 
 async def test_message_told_during_a_turn_waits_for_the_next() -> None:
     ends: list[list[Any]] = []
-    group, (a, b), seen = make(on_turn_end=lambda: ends.append(list(seen)))
-    group.tell(a, lambda: (group.tell(b, "later"), group.tell_control(a, "later")))
+    group, (a, b), seen = make(on_turn_end=lambda: ends.append(list(seen)))  # type: ignore[has-type]
+    group.tell(a, lambda: (group.tell(b, "later"), group.tell_control(a, "later")))  # type: ignore[func-returns-value]
     group.tell(b, "now")
     await drain(group)
     assert [entry[-1] for entry in ends[0][1:]] == [["now"]]
@@ -61,7 +61,7 @@ async def test_message_told_during_a_turn_waits_for_the_next() -> None:
 
 async def test_on_turn_end_is_called_once_a_turn_and_not_for_nothing() -> None:
     calls: list[int] = []
-    group, (a, b), seen = make(on_turn_end=lambda: calls.append(len(seen)))
+    group, (a, b), seen = make(on_turn_end=lambda: calls.append(len(seen)))  # type: ignore[has-type]
     group.tell(a, 1)
     group.tell(b, 2)
     group.tell(a, 3)
@@ -365,7 +365,7 @@ async def test_tell_from_another_thread_is_refused() -> None:
     def in_another_thread() -> None:
         for call in (lambda: group.tell(a, 1), lambda: group.tell_control(a, 1), lambda: asyncio.run(group.stop())):
             try:
-                call()
+                call()  # type: ignore[no-untyped-call]
             except WrongLoopError as error:
                 errors.append(error)
 

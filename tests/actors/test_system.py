@@ -166,7 +166,7 @@ async def test_end_of_the_loop_cuts_off_all_actors() -> None:
     group.tell(member, "waits")
     running = system.spawn(RecordingActor("running", seen), name="running")
     await running.wait_started()
-    asking = asyncio.ensure_future(running.ask(lambda reply: "forgotten"))
+    asking: asyncio.Future[Any] = asyncio.ensure_future(running.ask(lambda reply: "forgotten"))
     await until(lambda: running.statistics().handled)
     unborn = system.spawn(RecordingActor("unborn", seen), name="unborn")
     unborn.tell(1)

@@ -95,7 +95,7 @@ async def fence(place: Path, term: int, count: int, *, stop_at: int = -1, write_
 
 
 async def stop(place: Path, term: int, stop_at: int) -> None:
-    log_tail.PAUSE_S = (
+    log_tail.PAUSE_S = (  # type: ignore[misc]
         3600.0  # however slow this process is, the loop writes the frames, and only the loop can finish one
     )
     await fence(place, term, 1_000_000, stop_at=stop_at, write_path="loop")
@@ -112,7 +112,7 @@ async def lock(place: Path) -> None:
 def main() -> None:
     kind, place, *numbers = sys.argv[1:]
     calls = {"acknowledge": acknowledge, "fence": fence, "stop": stop, "lock": lock}
-    asyncio.run(calls[kind](Path(place), *map(int, numbers)))
+    asyncio.run(calls[kind](Path(place), *map(int, numbers)))  # type: ignore[operator]
 
 
 if __name__ == "__main__":

@@ -417,7 +417,7 @@ class BackendConformance:
             assert log.earliest == (positions[10], 2)
             with pytest.raises(TruncatedError) as caught:
                 await log.read(positions[10] - 1, names=None, bytes_max=1 << 20)
-            assert (caught.value.earliest.position, caught.value.earliest.index) == (positions[10], 2)  # type: ignore[union-attr]
+            assert (caught.value.earliest.position, caught.value.earliest.index) == (positions[10], 2)  # type: ignore[attr-defined]
             found = await read_all(log, positions[10])
             assert [frame.position for frame in found] == positions[10:]
             await log.truncate(positions[3], 0)
@@ -612,7 +612,7 @@ class BackendConformance:
             futures = []
             for i in range(50):
                 future = append(log, maker.data(("v", b"x" * 2_000)))
-                future.add_done_callback(lambda _, i=i: order.append(i))
+                future.add_done_callback(lambda _, i=i: order.append(i))  # type: ignore[misc]
                 futures.append(future)
             closing = asyncio.ensure_future(log.close())
             positions = await asyncio.gather(*futures)

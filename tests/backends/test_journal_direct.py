@@ -93,7 +93,7 @@ class _BufferedFile(JournalFile):
             return real(fd, command, argument)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(disk_module.fcntl, "fcntl", refused)
+            patch.setattr(disk_module.fcntl, "fcntl", refused)  # type: ignore[attr-defined]
             super().bypass_cache()
 
 
@@ -170,7 +170,7 @@ def test_disk_with_larger_sectors_uses_the_cache(tmp_path: Path, monkeypatch: py
 
     file = Disk().open(path)
     try:
-        monkeypatch.setattr(disk_module.os, "preadv", misaligned)
+        monkeypatch.setattr(disk_module.os, "preadv", misaligned)  # type: ignore[attr-defined]
         file.bypass_cache()
         assert not is_direct(file)
         file.write([b"x" * SECTOR_BYTES], HEADER_PAGE_BYTES + SECTOR_BYTES)

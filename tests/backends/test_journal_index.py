@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -20,7 +21,7 @@ from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log_tail import PART_FRAMES, PART_RUNS
 
 BASE = 0x4000
-IDENTITY = {"incarnation": 3, "generation": 5}
+IDENTITY: dict[str, Any] = {"incarnation": 3, "generation": 5}
 
 
 def grown(rng: random.Random, count: int) -> tuple[SegmentIndex, list[int], list[bytes]]:

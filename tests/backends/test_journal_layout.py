@@ -195,10 +195,10 @@ def test_index_is_the_naive_index(frames: list[tuple[list[str], bool, int, int]]
     for found in (index, stored):
         first = data.draw(st.integers(0, len(frames)))
         end = data.draw(st.integers(first, len(frames)))
-        names = frozenset(data.draw(st.sets(st.sampled_from(["a", "b", "ü", "nobody"]))))
+        chosen = frozenset(data.draw(st.sets(st.sampled_from(["a", "b", "ü", "nobody"]))))
         extent = range(first, end)
         assert found.wanted(None, first, end) == list(extent)
-        assert found.wanted(names, first, end) == [i for i in extent if frames[i][1] or names & set(frames[i][0])]
+        assert found.wanted(chosen, first, end) == [i for i in extent if frames[i][1] or chosen & set(frames[i][0])]
         events = [(positions[i], frames[i][2] - 1) for i in extent if frames[i][2]]
         assert found.last_event(first, end) == (events[-1] if events else None)
         assert found.promise(first, end) == max((10 * i + frames[i][2] for i in extent), default=0)

@@ -342,7 +342,7 @@ async def test_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path:
         lambda: (tmp_path / "other.wal").write_bytes(b"new") and (tmp_path / "other.wal").rename(path),
     ):
         path.write_bytes(b"old")
-        disk.step = recycle
+        disk.step = recycle  # type: ignore[assignment]
         with pytest.raises(FileNotFoundError):
             open_shared(disk, path)
     path.write_bytes(b"mine")

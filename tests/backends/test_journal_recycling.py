@@ -178,7 +178,7 @@ async def test_fenced_handle_reads_what_is_left(tmp_path: Path) -> None:
     await new.truncate(positions[-1], 0)
     with pytest.raises(TruncatedError) as caught:
         await old.read(positions[0], names=None, bytes_max=1 << 20)
-    assert caught.value.earliest.position == positions[-1]  # type: ignore[union-attr]
+    assert caught.value.earliest.position == positions[-1]  # type: ignore[attr-defined]
     assert [frame.position for frame in await read_all(old, positions[-1])] == positions[-1:]
     await old.close()
     await append(new, FrameMaker(2).data(("v", b"not disturbed")))

@@ -196,7 +196,7 @@ def test_file_systems_that_sync(monkeypatch: pytest.MonkeyPatch, kind: int, sync
 
     class Libc:
         def fstatfs(self, fd: object, found: ctypes.Array[ctypes.c_char]) -> int:
-            found[:8] = kind.to_bytes(8, sys.byteorder)
+            found[:8] = kind.to_bytes(8, sys.byteorder)  # type: ignore[call-overload]
             return 0
 
     monkeypatch.setattr(linux_aio, "_libc", Libc())

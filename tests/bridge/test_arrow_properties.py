@@ -31,7 +31,7 @@ def stored(properties: dict[str, str]) -> bytes:
 
 
 def column(some: list[bytes], parsed_min: int) -> list[Any]:
-    return properties_column(pa, pa.array(some, pa.binary()), len(some), parsed_min=parsed_min).to_pylist()
+    return properties_column(pa, pa.array(some, pa.binary()), len(some), parsed_min=parsed_min).to_pylist()  # type: ignore[no-any-return]
 
 
 @given(st.lists(MAPS, max_size=8), st.sampled_from([1, 1000]))

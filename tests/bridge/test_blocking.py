@@ -106,7 +106,7 @@ def test_writing(location: str) -> None:
         with log.read("orders", follow=False) as scanner:
             assert numbers(scanner) == list(range(16))
         with pytest.raises(TypeError):
-            log.append_nowait(b"no message")  # type: ignore[arg-type]
+            log.append_nowait(b"no message")  # type: ignore[call-overload]
 
 
 def test_scanner_is_driven_by_threads(location: str) -> None:
@@ -336,7 +336,7 @@ def test_interrupted_close_can_be_called_again(data: str) -> None:
     thread.closing = slow
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        killer = threading.Thread(target=lambda: (entered.wait(), os.kill(os.getpid(), signal.SIGUSR1)))
+        killer = threading.Thread(target=lambda: (entered.wait(), os.kill(os.getpid(), signal.SIGUSR1)))  # type: ignore[func-returns-value]
         killer.start()
         with pytest.raises(KeyboardInterrupt):
             log.close()

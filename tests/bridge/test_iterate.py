@@ -98,7 +98,7 @@ def test_timeout_loses_no_message(data: str) -> None:
                 next(messages)
             assert time.monotonic() - begun >= 0.02
             writer.append(number)
-            found = []
+            found: list[Any] = []
             while not found:
                 try:
                     found = numbers([next(messages)])

@@ -202,7 +202,7 @@ def test_truncated_starts_and_wrong_arguments_are_errors(data: str) -> None:
         with pytest.raises(InvalidArgumentError, match=name):
             bridge.record_batches(data, "orders", **{name: 0})  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=name):
-            bridge.record_batches(data, "orders", **{name: True})
+            bridge.record_batches(data, "orders", **{name: True})  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         bridge.record_batches(data, "orders", handler=print)  # type: ignore[call-arg]
 

@@ -59,7 +59,7 @@ class ServedWorld:
     async def load_with_prefix(self, _prefix: str) -> tuple[list[str], list[str]]:
         """Returns the broadcaster's records: from the process that has the metadata for itself, or from the disk when there is none."""
         if self.server is not None:
-            return await self.server.ask("records")
+            return await self.server.ask("records")  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as copy:
             for file in self.directory.glob("meta.sqlite3*"):
                 shutil.copy(file, copy)

@@ -53,7 +53,7 @@ class Points:
     def watch(self) -> None:
         commit, settled = SqliteKV._commit, FramePipeline._settled
 
-        async def committed(kv: SqliteKV, batch: Any) -> bool:
+        async def committed(kv: SqliteKV, batch: Any) -> str | None:
             if self._chance is not None:
                 for _ in range(self._chance.randrange(_PAUSES_MAX)):
                     await asyncio.sleep(0)
@@ -67,8 +67,8 @@ class Points:
                 self.passed()
             settled(pipeline, position, error)
 
-        SqliteKV._commit = committed  # type: ignore[method-assign]
-        FramePipeline._settled = durable  # type: ignore[method-assign]
+        SqliteKV._commit = committed  # type: ignore[assignment, method-assign]
+        FramePipeline._settled = durable  # type: ignore[assignment, method-assign]
 
 
 async def serve(
@@ -79,7 +79,7 @@ async def serve(
     points.watch()
     points.counting = counting
     # Done marks are removed as soon as no log lists their copies, so that a too early removal shows.
-    coordinator.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[misc, assignment]
+    coordinator.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[assignment, attr-defined]
     log = LocalLog(parse_location(directory), Settings(pchannels=3, segment_bytes=1 << 20))
     await log.open()
     node = await LogServer.start(log, Access(listen=listen))

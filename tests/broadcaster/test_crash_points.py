@@ -263,16 +263,16 @@ async def one_round(location: Location, at: int, *, again: int | None, shuffle: 
         checks = Checks(world, script)
         await checks.after_crash()
         if again is not None:
-            life = location.life(world, Cut(again, shuffle=shuffle))
+            life = location.life(world, Cut(again, shuffle=shuffle))  # type: ignore[arg-type]
             await until_cut(life, recovery(life))
             await life.close()
             assert life.asked_again == 0
             await checks.look()
-        async with location.life(world) as life:
+        async with location.life(world) as life:  # type: ignore[arg-type]
             await checks.recover(life)
             await checks.finish(life)
             assert life.asked_again == 0
-        async with location.life(world) as life:
+        async with location.life(world) as life:  # type: ignore[arg-type]
             assert await life.broadcast.tasks() == []
         checks.once(world.in_logs())
 
@@ -286,7 +286,7 @@ async def recovery(life: Life | ServedLife) -> None:
 
 async def points(location: Location) -> int:
     """Returns the number of points in an uncut run."""
-    async with location.world(PLACES) as world, location.life(world) as life:
+    async with location.world(PLACES) as world, location.life(world) as life:  # type: ignore[arg-type]
         script = Script(life)
         await script.run()
     return life.cut.points
@@ -310,7 +310,7 @@ async def test_uncut_run_closes_and_the_next_one_takes_it_up(location: Location)
         script = await first_life(location, world, None, None)
         checks = Checks(world, script)
         await checks.after_crash()
-        async with location.life(world) as life:
+        async with location.life(world) as life:  # type: ignore[arg-type]
             await checks.recover(life)
             await checks.finish(life)
 

@@ -264,7 +264,7 @@ async def test_defect_in_a_turn_fails_the_broadcaster_and_every_caller() -> None
         def broken(vchannels: object) -> None:
             raise RuntimeError("broken")
 
-        life.places_nowait = broken  # type: ignore[method-assign, assignment]
+        life.places_nowait = broken  # type: ignore[method-assign]
         calls = [first, waiting]
         calls.append(asyncio.create_task(life.broadcast.append(BroadcastMessage(vchannels=["a1"], payload=b""))))
         for call in calls:
@@ -298,7 +298,7 @@ def test_result_is_equal_whether_its_dict_was_made_or_not() -> None:
     names = ("a", "b", "c")
     placed = PlacedCopies(Origin("p0", 7, 99), first=0, tick=1000, count=2)
     refused = [UnknownOutcomeError("no"), result(0)]
-    made = BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("a", "b"), refused)])
+    made = BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("a", "b"), refused)])  # type: ignore[list-item]
     plain = BroadcastAppendResult(5, {"a": result(1), "b": result(0), "c": result(0)})
     assert made == plain
     assert made != BroadcastAppendResult(6, plain.append_results)
@@ -308,7 +308,7 @@ def test_result_is_equal_whether_its_dict_was_made_or_not() -> None:
     assert list(made.append_results) == ["a", "b", "c"]
     assert repr(made) == repr(plain)
     assert (
-        pickle.loads(pickle.dumps(BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("b",), refused[1:])])))
+        pickle.loads(pickle.dumps(BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("b",), refused[1:])])))  # type: ignore[list-item]
         == plain
     )
     match made:

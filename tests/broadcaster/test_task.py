@@ -278,7 +278,7 @@ def test_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
     (step,) = task.steps()
     assert step.vchannels == ("b",)
     task.took(step, {})
-    assert task.state is BroadcastState.WAIT_ACK
+    assert task.state is BroadcastState.WAIT_ACK  # type: ignore[comparison-overlap]
 
 
 def test_stuck_task_is_not_withdrawn() -> None:

@@ -78,7 +78,7 @@ class CutKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         return await self.inner._scan(prefix)
 
-    async def _commit(self, batch: KVBatch) -> bool:
+    async def _commit(self, batch: KVBatch) -> str | None:
         await self.cut.before()
         if self.on_commit is not None:
             self.on_commit(batch)

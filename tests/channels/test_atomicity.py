@@ -35,7 +35,7 @@ class CrashingKV(MemoryKV):
         self.batches: list[KVBatch] = []
         self.failing: int | None = None
 
-    async def _commit(self, batch: KVBatch) -> bool:
+    async def _commit(self, batch: KVBatch) -> str | None:
         await asyncio.sleep(0)
         if len(self.batches) == self.failing:
             self.failing = None

@@ -24,7 +24,7 @@ class SmallKV(MemoryKV):
         self.before: Callable[[KVBatch], None] = lambda batch: None
         self.sizes: list[int] = []
 
-    async def _commit(self, batch: KVBatch) -> bool:
+    async def _commit(self, batch: KVBatch) -> str | None:
         self.before(batch)
         self.sizes.append(batch.operations)
         await asyncio.sleep(0)

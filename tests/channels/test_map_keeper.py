@@ -50,7 +50,7 @@ async def test_it_shows_what_there_is(data_dir: Path) -> None:
 
 async def test_many_vchannels_cost_few_writes(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    write = map_keeper.write_map
+    write = map_keeper.write_map  # type: ignore[attr-defined]
 
     def counted(folder: Path, content: VChannelMap, *, durably: bool) -> bool:
         written.append(len(content.records))
@@ -166,7 +166,7 @@ async def test_defect_does_not_end_the_maps(
     data_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
-    write, defect = map_keeper.write_map, [MemoryError("no memory")]
+    write, defect = map_keeper.write_map, [MemoryError("no memory")]  # type: ignore[attr-defined]
 
     def broken_once(folder: Path, content: VChannelMap, *, durably: bool) -> bool:
         if defect and content.records:

@@ -18,7 +18,7 @@ from wal.files import MAP_NAME
 
 LIVES = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 OWNERS = st.builds(OwnerDescription, NAMES, TEXTS, TEXTS)
 ENTRIES = st.dictionaries(NAMES, st.tuples(LIVES, st.none() | OWNERS), max_size=20)
 

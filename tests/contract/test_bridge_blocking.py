@@ -69,7 +69,7 @@ def test_calls(data: str) -> None:
 def test_errors_come_through(data: str) -> None:
     with bridge.blocking(data) as log:
         with pytest.raises(TypeError):
-            log.raw_append("orders")  # type: ignore[arg-type]
+            log.raw_append("orders")  # type: ignore[call-overload]
         with pytest.raises(InvalidArgumentError):
             log.raw_append(Message("orders", bytes(2 << 20)))
     with pytest.raises(ClosedError):

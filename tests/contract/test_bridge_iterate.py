@@ -150,7 +150,7 @@ def test_cursors(data: str) -> None:
                 messages.save()
     with bridge.iterate(data, "orders", follow=False) as messages, pytest.raises(InvalidArgumentError):
         messages.save()
-    options = {"cursor": "spark", "resume": info.position}
+    options: dict[str, Any] = {"cursor": "spark", "resume": info.position}
     with pytest.raises(InvalidArgumentError, match="resume"), bridge.iterate(data, "orders", **options):
         pass
 

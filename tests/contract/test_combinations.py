@@ -127,7 +127,7 @@ async def relay_outbox(line: Line, data: str) -> None:
 @pytest.mark.parametrize("pchannels", [1, 4])
 async def test_all_in_one(data: str, pchannels: int) -> None:
     """A keyed transaction, a cursor that pins it, retention that waits, a retry after reopening, and a clean end."""
-    bounds = {"segment_bytes": 1 << 20, "retention_bytes": 2 << 20}
+    bounds: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 2 << 20}
     async with open_wal(data, pchannels=pchannels, **bounds) as log:
         async with log.txn(vchannels=["orders"], idempotency_key="order 1") as txn:
             await txn.append(b"created")

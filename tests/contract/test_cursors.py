@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -268,7 +269,7 @@ async def test_save_after_the_drop_makes_no_cursor_for_the_new_one(log: WALAcces
 
 
 @pytest.mark.parametrize("bound", [{"cursor_lag_bytes_max": 1 << 20}, {"cursor_age_max_s": 0.2}])
-async def test_it_turns_stale_over_its_bound(location: str, bound: dict[str, float]) -> None:
+async def test_it_turns_stale_over_its_bound(location: str, bound: dict[str, Any]) -> None:
     async with open_wal(location, segment_bytes=1 << 20, **bound) as log:
         first = await numbered(log, 10)
         await take(log, 2, cursor="lazy")

@@ -113,11 +113,11 @@ async def test_wrong_keys(log: WALAccesser) -> None:
     message = Message("orders", b"1")
     for wrong in (b"k", 7, ("p", 1), 1.5):
         with pytest.raises(TypeError):
-            await log.raw_append(message, idempotency_key=wrong)  # type: ignore[arg-type]
+            await log.raw_append(message, idempotency_key=wrong)  # type: ignore[call-overload]
         with pytest.raises(TypeError):
-            log.append_nowait(message, idempotency_key=wrong)  # type: ignore[arg-type]
+            log.append_nowait(message, idempotency_key=wrong)  # type: ignore[call-overload]
         with pytest.raises(TypeError):
-            await log.txn("orders", idempotency_key=wrong)  # type: ignore[arg-type]
+            await log.txn("orders", idempotency_key=wrong)  # type: ignore[call-overload]
     for value in ("", "x" * (1 << 20), "\ud800"):
         with pytest.raises(InvalidArgumentError):
             await log.raw_append(message, idempotency_key=value)

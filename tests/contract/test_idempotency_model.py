@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +75,7 @@ def any_scope(dice: random.Random) -> Scope:
     return frozenset(dice.sample(NAMES, dice.choice([1, 1, 1, 2, 3])))
 
 
-async def write(log: WALAccesser, scope: Scope, key: str | ProducerKey, body: bytes) -> AppendResult:
+async def write(log: WALAccesser, scope: Scope, key: str | ProducerKey, body: bytes) -> AppendResult[Any, Any]:
     async with log.txn(vchannels=sorted(scope), idempotency_key=key) as txn:
         for name in scope:
             await txn.append(Message(name, body))
@@ -81,12 +83,12 @@ async def write(log: WALAccesser, scope: Scope, key: str | ProducerKey, body: by
     return txn.result
 
 
-async def step(log: WALAccesser, dice: random.Random, model: Model, results: dict[int, AppendResult]) -> None:
+async def step(log: WALAccesser, dice: random.Random, model: Model, results: dict[int, AppendResult[Any, Any]]) -> None:
     """Checks that a transaction, or many plain appends in flight together, get the answers of the model."""
     asked: list[tuple[Scope, str | ProducerKey, bytes]] = []
     if dice.random() < 0.3:
         asked.append((any_scope(dice), any_key(dice), b"%x" % dice.getrandbits(64)))
-        answers: list[AppendResult | BaseException] = [await write(log, *asked[0])]
+        answers: Sequence[Any] = [await write(log, *asked[0])]
     else:
         for _ in range(dice.randrange(1, 30)):
             asked.append((frozenset([dice.choice(NAMES)]), any_key(dice), b"%x" % dice.getrandbits(64)))

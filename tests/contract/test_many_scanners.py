@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from tests.accesser.probes import made_on
 from wal import ImmutableMessage, Latest, Message, MessageType, MessageTypes, TimeTickGT, WALAccesser
@@ -28,7 +29,7 @@ async def write(log: WALAccesser, names: list[str], count: int = MESSAGES) -> No
     await log.raw_append(Message(names[0], b"-1"))
 
 
-async def follow(log: WALAccesser, vchannel: str, *, paged: bool = False, **options: object) -> list[int]:
+async def follow(log: WALAccesser, vchannel: str, *, paged: bool = False, **options: Any) -> list[int]:
     seen: list[int] = []
     async with log.read(vchannel, **options) as scanner:
         if paged:
@@ -136,7 +137,7 @@ async def test_over_several_vchannels(log4: WALAccesser) -> None:
 async def test_scanners_with_one_selection_share_their_messages(log: WALAccesser) -> None:
     """They get the same objects, in lists of their own; another selection has its own objects."""
 
-    async def first_page(**options: object) -> list[ImmutableMessage]:
+    async def first_page(**options: Any) -> list[ImmutableMessage]:
         async with log.read("orders", deliver_policy=Latest(), **options) as scanner:
             entered.append(1)
             async for page in scanner.batches():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ __all__ = ["small_disk"]
 RESULTS_KEPT = 16
 
 
-async def put(log: WALAccesser, sequence: int, *, producer: str = "p", vchannel: str = "orders") -> AppendResult:
+async def put(
+    log: WALAccesser, sequence: int, *, producer: str = "p", vchannel: str = "orders"
+) -> AppendResult[Any, Any]:
     return await log.raw_append(Message(vchannel, b"%d" % sequence), idempotency_key=ProducerKey(producer, sequence))
 
 
@@ -79,7 +82,7 @@ async def test_it_is_for_good_also_when_the_log_is_gone(data: str) -> None:
 
 
 async def test_one_in_flight_shares_its_result(log: WALAccesser) -> None:
-    calls = [
+    calls: list[asyncio.Future[Any]] = [
         log.append_nowait(Message("orders", b"%d" % sequence), idempotency_key=ProducerKey("p", sequence))
         for sequence in (1, 2, 2, 1, 3, 2)
     ]
@@ -125,7 +128,7 @@ async def test_producers_do_not_know_each_other(log4: WALAccesser) -> None:
 
 
 async def test_transactions_have_sequences_too(data: str) -> None:
-    async def wide(log: WALAccesser, sequence: int) -> AppendResult:
+    async def wide(log: WALAccesser, sequence: int) -> AppendResult[Any, Any]:
         async with log.txn(vchannels=["a", "b"], idempotency_key=ProducerKey("p", sequence)) as txn:
             await txn.append(Message("a", b"%d" % sequence))
             await txn.append(Message("b", b"%d" % sequence))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,7 +220,7 @@ async def save_and_stay(line: Line, data: str) -> None:
 
 
 async def test_stale_cursor_holds_nothing(data: str) -> None:
-    bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
+    bounds: dict[str, Any] = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     async with open_wal(data, segment_bytes=MIB, **bounds) as log:
         await fill(log, 1)
         async with log.read("orders", cursor="lazy") as scanner:
@@ -328,7 +329,7 @@ async def test_writes_and_producers_outlive_a_clock_that_jumps(location: str, wa
     async with open_wal(location) as log:
         key = ProducerKey("p", 1)
         first = await log.raw_append(Message("orders", b"1"), idempotency_key=key)
-        ticks = [first.time_tick]
+        ticks: list[Any] = [first.time_tick]
         for jump_s in (86_400.0, -86_400.0, 0.0):
             txn = await log.txn("orders")
             await txn.append(b"2")
@@ -355,7 +356,7 @@ async def test_wrong_ids(log: WALAccesser) -> None:
     with pytest.raises(TypeError):
         await log.truncate(up_to=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        await log.truncate("p0")  # type: ignore[misc,arg-type]
+        await log.truncate("p0")  # type: ignore[arg-type, call-arg]
 
 
 async def test_keys_and_producers_outlive_what_is_dropped(data: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_it_is_read_from_everywhere(name: str, tmp_path: Path, monkeypatch: pyte
     assert getattr(Settings.load(file), name) == 70
     monkeypatch.setenv(f"WAL_{name.upper()}", "80")
     assert getattr(Settings.load(file), name) == 80
-    assert getattr(Settings.load(file, **{name: 90}), name) == 90
+    assert getattr(Settings.load(file, **{name: 90}), name) == 90  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -46,11 +47,11 @@ def test_wrong_values(name: str) -> None:
     if name.endswith("_s"):
         for value in (float("nan"), float("inf")):
             with pytest.raises(InvalidArgumentError, match=name):
-                Settings(**{name: value})
+                Settings(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [{"idempotency_window_count": 0}, {"idempotency_window_s": 0.0}])
-async def test_window_of_nothing_takes_no_key(location: str, window: dict[str, float]) -> None:
+async def test_window_of_nothing_takes_no_key(location: str, window: dict[str, Any]) -> None:
     """A key that would be forgotten at once guarantees nothing, so it is refused. Producers are remembered for good."""
     (name,) = window
     async with open_wal(location, **window) as log:

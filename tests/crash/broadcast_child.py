@@ -50,7 +50,7 @@ class Points:
     def watch(self) -> None:
         commit, hand_over, settled = SqliteKV._commit, FramePipeline._hand_over, FramePipeline._settled
 
-        async def committed(kv: SqliteKV, batch: Any) -> bool:
+        async def committed(kv: SqliteKV, batch: Any) -> str | None:
             self.passed()
             done = await commit(kv, batch)
             self.passed()
@@ -64,9 +64,9 @@ class Points:
             self.passed()
             settled(pipeline, position, error)
 
-        SqliteKV._commit = committed  # type: ignore[method-assign]
-        FramePipeline._hand_over = handed_over  # type: ignore[method-assign]
-        FramePipeline._settled = durable  # type: ignore[method-assign]
+        SqliteKV._commit = committed  # type: ignore[assignment, method-assign]
+        FramePipeline._hand_over = handed_over  # type: ignore[assignment, method-assign]
+        FramePipeline._settled = durable  # type: ignore[assignment, method-assign]
 
 
 async def script(log: WALAccesser) -> None:

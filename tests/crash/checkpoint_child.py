@@ -34,8 +34,9 @@ async def write(log: WALAccesser, number: int) -> None:
     last = await log.last(vchannel)
     while True:
         result = await log.raw_append(Message(vchannel, PAYLOAD), idempotency_key=key_of(number), expected_last=last)
+        assert result.message_id is not None
         last = result.message_id
-        os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick))
+        os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick or 0))
         if number % TRUNCATE_EVERY == 0:
             await log.truncate(up_to=result.message_id)
         number += WRITERS

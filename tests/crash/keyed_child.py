@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -53,7 +53,7 @@ def payloads_of(worker: int, number: int) -> list[bytes]:
     return [b"%d %d %d" % (worker, number, body) for body in range(1 if worker < 3 else 3)]
 
 
-async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
+async def append(log: WALAccesser, worker: int, number: int) -> AppendResult[Any, Any]:
     """Workers 0 to 2 append messages (0 also exclusive ones and ones with a barrier), 3 and 4 transactions, 4 over several vchannels.
 
     About half of the transactions are appended in one call, and a retry in another process may use the other way.
@@ -79,7 +79,7 @@ async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
 
 async def work(log: WALAccesser, worker: int, number: int) -> None:
     """Appends from this number on, for ever."""
-    under_way: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
+    under_way: deque[tuple[int, asyncio.Future[AppendResult[Any, Any]]]] = deque()
     while True:
         if worker == 2:
             while len(under_way) < PIPELINED:

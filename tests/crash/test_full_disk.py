@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -21,7 +21,7 @@ from wal.errors import NoSpaceError
 
 ROOT: Final = Path(__file__).parents[2]
 SEGMENT_BYTES: Final = 1 << 20
-SETTINGS: Final = {"segment_bytes": SEGMENT_BYTES, "time_tick_interval_s": 5.0}
+SETTINGS: Final[dict[str, Any]] = {"segment_bytes": SEGMENT_BYTES, "time_tick_interval_s": 5.0}
 """The disk is full before the first tick: what a full disk needs is there from the opening on."""
 OPENINGS: Final = 5
 

@@ -83,7 +83,7 @@ async def look(directory: Path, said: dict[str, Said]) -> None:
         for name, told in said.items():
             found = [message async for message in log.read(name, follow=False)]
             check(name, told, found)
-            blocking = await asyncio.to_thread(lambda name=name: list(iterate(directory, name, follow=False)))
+            blocking = await asyncio.to_thread(lambda name=name: list(iterate(directory, name, follow=False)))  # type: ignore[misc]
             assert [message.message_id for message in blocking] == [message.message_id for message in found]
 
 
