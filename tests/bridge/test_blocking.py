@@ -333,21 +333,10 @@ def test_interrupted_close_can_be_called_again(data: str) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def kill() -> None:
-        """Interrupts this thread once it waits: an interrupt in the midst of the standard library's locks could leave one taken."""
-        entered.wait()
-        seen = 0
-        while seen < 3:
-            frame = sys._current_frames()[main]
-            seen = seen + 1 if (frame.f_code.co_filename, frame.f_code.co_name) == (threading.__file__, "wait") else 0
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    main = threading.get_ident()
     thread.closing = slow
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        killer = threading.Thread(target=kill)
+        killer = threading.Thread(target=lambda: (entered.wait(), os.kill(os.getpid(), signal.SIGUSR1)))  # type: ignore[func-returns-value]
         killer.start()
         with pytest.raises(KeyboardInterrupt):
             log.close()
