@@ -1,6 +1,6 @@
 """The guarantees of every backend (wal.storage.base), as one suite: a backend joins by inheriting it and naming its factory.
 
-The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers that
+The cases are those of Milvus' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers that
 agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
 """
 

@@ -1,4 +1,4 @@
-"""The table of message types is compared with that of the seeds' system (semantics 1.6), which is written out here again."""
+"""The table of message types is compared with that of Milvus, which is written out here again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/reference/message-streams.md has each name of the seeds, and each of its Python names exists in the file that it names."""
+"""docs/reference/message-streams.md has each name of Milvus, and each of its Python names exists in the file that it names."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def names_of_seeds(text: str) -> set[str]:
 
 
 def is_type(word: str) -> bool:
-    """Returns whether the seeds declare this type, or only methods of it, as of MarshalDispatcher."""
+    """Returns whether Milvus declares this type, or only methods of it, as of MarshalDispatcher."""
     return re.search(rf"type {word}\b", SEEDS) is not None or word == "MarshalDispatcher"
 
 

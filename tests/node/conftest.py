@@ -36,6 +36,6 @@ async def server(data_dir: object) -> AsyncIterator[Child]:
 
 @pytest.fixture
 async def foreign(served: Serving, contract: Contract) -> AsyncIterator[Foreign]:  # noqa: F811
-    """A client of the contract, connected to `served`."""
+    """A client of Milvus' protocol, connected to `served`."""
     async with Foreign(served.address, contract) as one:
         yield one

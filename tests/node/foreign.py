@@ -1,4 +1,4 @@
-"""A client that knows nothing of ours: built from the text of the contract alone, and talking plain gRPC."""
+"""A client that knows nothing of ours: built from the text of Milvus' protocol alone, and talking plain gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DETAILS = "grpc-status-details-bin"
 
 
 class Foreign:
-    """The client. `kind("X")` is the class of the contract's message X."""
+    """The client. `kind("X")` is the class of Milvus' message X."""
 
     def __init__(self, address: str, contract: Contract) -> None:
         self.contract = contract
@@ -31,7 +31,7 @@ class Foreign:
         await self._channel.close()
 
     def open(self, service: str, method: str, created: Any = None, *, metadata: Any = ()) -> Any:
-        """Opens a stream of the contract; `created` is the message that creates it, sent in the metadata."""
+        """Opens a stream of Milvus' protocol; `created` is the message that creates it, sent in the metadata."""
         found = self.contract.file.services_by_name[service].methods_by_name[method]
         if created is not None:
             name = {"CreateProducerRequest": "create-producer", "CreateConsumerRequest": "create-consumer"}
@@ -44,7 +44,7 @@ class Foreign:
         )(metadata=metadata)
 
     async def ask(self, service: str, method: str) -> Any:
-        """Returns the answer to a call of the contract whose request is empty."""
+        """Returns the answer to a call of Milvus' protocol whose request is empty."""
         found = self.contract.file.services_by_name[service].methods_by_name[method]
         return await self._channel.unary_unary(
             f"/{PACKAGE}.{service}/{method}",

@@ -1,4 +1,4 @@
-"""Consume in the contract's form: policies, filters, transactions, and the end of a stream, as a client of the contract sees them."""
+"""Consume in Milvus' form: policies, filters, transactions, and the end of a stream, as a client of Milvus' protocol sees them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def put(served: Serving, *messages: Message) -> list[AppendResult]:
 
 
 class Reader:
-    """Reads a stream of the contract."""
+    """Reads a stream of Milvus' protocol."""
 
     def __init__(self, foreign: Foreign, info: Any, *, policy: Any, filters: Sequence[Any] = ()) -> None:
         kind = foreign.kind
@@ -63,7 +63,7 @@ _KINDS = {"time_tick_gt": "DeliverFilterTimeTickGT", "time_tick_gte": "DeliverFi
 
 
 def _own_empty(foreign: Foreign) -> Any:
-    """Returns google.protobuf.Empty as the contract's pool has it."""
+    """Returns google.protobuf.Empty as Milvus' pool has it."""
     from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(foreign.contract.pool.FindMessageTypeByName("google.protobuf.Empty"))()

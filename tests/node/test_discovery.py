@@ -1,4 +1,4 @@
-"""AssignmentDiscover, as a client of the contract sees it."""
+"""AssignmentDiscover, as a client of Milvus' protocol sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code of the contract, as a client that was built from its text alone receives it."""
+"""Every code of Milvus' protocol, as a client that was built from its text alone receives it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def ended(foreign: Foreign, call: Any) -> tuple[grpc.StatusCode, int]:
 
 
 async def channel_exist(served: Serving, _foreign: Foreign) -> tuple[None, int]:
-    # The contract's own call for it is Assign, which a cluster has. The code is the same in the call that creates a vchannel here.
+    # Milvus' own call for it is Assign, which a cluster has. The code is the same in the call that creates a vchannel here.
     async with connected(served.address) as connection:
         request = cluster_pb2.CreateVChannelRequest(name="orders")
         await connection.write(CREATE_VCHANNEL, request, "creating")
@@ -75,7 +75,7 @@ async def invalid_request_seq(served: Serving, foreign: Foreign) -> tuple[grpc.S
     kind = foreign.kind
     close = kind("ProduceRequest")(close=kind("CloseProducerRequest")())
     late = foreign.request(2, foreign.message("orders", b"late"))
-    # The answer to the close waits for the message, and that for its barrier (one of our requests; the contract's have none).
+    # The answer to the close waits for the message, and that for its barrier (one of our requests; Milvus' have none).
     barrier = await served.log.allocate_time_tick() + (300 << 18)
     held = streaming_pb2.ProduceRequest(append=request_of(1, [(Message("orders", b"held"), barrier, None)]))
     await producer.call.write(kind("ProduceRequest").FromString(held.SerializeToString()))

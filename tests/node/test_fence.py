@@ -53,7 +53,7 @@ async def test_change_with_an_older_number_is_refused(served: Serving) -> None:
 async def test_sessions_do_not_concern_each_other(served: Serving) -> None:
     await call(served, LIST_VCHANNELS, LIST, session_header("a", 7))
     await call(served, CREATE_VCHANNEL, CREATE, session_header("b", 0))
-    await call(served, DROP_VCHANNEL, DROP)  # a client without a session, such as one of the contract
+    await call(served, DROP_VCHANNEL, DROP)  # a client without a session, such as one of Milvus' protocol
     assert names(served) == []
 
 

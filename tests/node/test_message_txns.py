@@ -1,4 +1,4 @@
-"""Transactions message by message, by a client that knows only the contract."""
+"""Transactions message by message, by a client that knows only Milvus' protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPIRED = StreamingCode.TRANSACTION_EXPIRED
 WRONG_STATE = StreamingCode.INVALID_TRANSACTION_STATE
 INVALID = StreamingCode.INVAILD_ARGUMENT
 TXN_CONTEXT = 3
-"""The field of a result that has the transaction, in later versions of the contract."""
+"""The field of a result that has the transaction, in later versions of Milvus' protocol."""
 
 
 def begin_header(keepalive_ms: int) -> str:
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Producer:
-    """A Produce stream of the contract, a request at a time."""
+    """A Produce stream of Milvus' protocol, a request at a time."""
 
     def __init__(self, foreign: Foreign, call: Any) -> None:
         self.foreign = foreign
@@ -236,7 +236,7 @@ async def test_its_bounds_are_those_of_every_transaction(contract: Contract) -> 
 
 
 async def test_bodies_that_the_server_keeps_are_bounded_for_each_client(contract: Contract) -> None:
-    """The clients of the contract, which name no session, are one client; ours do not notice."""
+    """Milvus' clients, which name no session, are one client; ours do not notice."""
     bounds = ServerBounds(client_open_txn_bytes_max=2000, txn_keepalive_s_max=60.0)
     async with (
         serving(access=Access(listen="127.0.0.1:0", bounds=bounds)) as served,

@@ -1,4 +1,4 @@
-"""Produce: the contract's form and ours, over real sockets."""
+"""Produce: Milvus' form and ours, over real sockets."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Contract:
         return self.pool.FindFileByName("streaming.proto")
 
     def messages(self) -> dict[str, Descriptor]:
-        """Returns the messages of the contract and of what it imports of milvus.proto."""
+        """Returns the messages of Milvus' protocol and of what it imports of milvus.proto."""
         imported = self.pool.FindFileByName("milvus.proto").message_types_by_name
         return {**self.file.message_types_by_name, **imported}
 

@@ -31,7 +31,7 @@ OF_THE_CLIENT = {
 }  # fmt: skip
 """What an engine answers by itself, or hands out; a transaction's context and the limits come with its other calls."""
 LATER_NUMBERS = {("ProduceMessageResponseResult", number) for number in (2, 3, 4)}
-"""Ours, at the numbers of later versions of the contract."""
+"""Ours, at the numbers of later versions of Milvus' protocol."""
 
 
 def shape(field: FieldDescriptor) -> tuple[object, ...]:

@@ -128,7 +128,7 @@ def _wire(tag: bytes, **properties: str) -> Wire:
 
 
 def _contract_form(world: World, tag: bytes, chance: Random) -> Wire:
-    """Returns a message in the contract's form: mostly a plain one, else one of a transaction."""
+    """Returns a message in Milvus' form: mostly a plain one, else one of a transaction."""
     context = world.txns[-1].context if world.txns else TxnContext(txn_id=1)
     txn = base64.b64encode(context.SerializeToString()).decode()
     header = base64.b64encode(BeginTxnHeader(keepalive_milliseconds=200).SerializeToString()).decode()
