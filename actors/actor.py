@@ -23,27 +23,11 @@ from actors.errors import ActorError, ActorFailedError, ActorStoppedError, Inbox
 from actors.group import HomeLoop
 from actors.statistics import ActorStatistics, failure_text
 
-__all__ = [
-    "Actor",
-    "ActorRef",
-    "Inbox",
-]
-
 
 class Inbox:
     """An inbox: `wait`, `next_control` and `take` are for the actor, the other methods are for the callers that tell it messages."""
 
-    __slots__ = (
-        "_control",
-        "_control_refusal",
-        "_data",
-        "_data_refusal",
-        "_loop",
-        "_max",
-        "_name",
-        "_parked",
-        "_wakeup",
-    )
+    __slots__ = ("_control", "_control_refusal", "_data", "_data_refusal", "_loop", "_max", "_name", "_parked", "_wakeup")
 
     def __init__(self, name: str, *, inbox_max: int, loop: asyncio.AbstractEventLoop) -> None:
         if inbox_max < 1:
@@ -197,15 +181,7 @@ class ActorRef:
     """
 
     def __init__(
-        self,
-        actor: Actor,
-        *,
-        name: str,
-        inbox_max: int,
-        home: HomeLoop,
-        clock: Clock,
-        stop_timeout_s: float,
-        forget: Callable[[str], None],
+        self, actor: Actor, *, name: str, inbox_max: int, home: HomeLoop, clock: Clock, stop_timeout_s: float, forget: Callable[[str], None]
     ) -> None:
         self._actor = actor
         self._name = name
@@ -327,11 +303,7 @@ class ActorRef:
 
     def statistics(self) -> ActorStatistics:
         return ActorStatistics(
-            name=self._name,
-            pending=self.pending,
-            handled=self._handled,
-            turns=self._turns,
-            failure=failure_text(self._failure),
+            name=self._name, pending=self.pending, handled=self._handled, turns=self._turns, failure=failure_text(self._failure)
         )
 
     def launch(self) -> Coroutine[Any, Any, None]:
@@ -426,6 +398,4 @@ class ActorRef:
     def _refusal(self) -> ActorError:
         if self._failure is not None:
             return ActorFailedError(self._name, self._failure)
-        return ActorStoppedError(
-            f"actor {self._name!r} is stopping or has stopped: it takes no messages and answers none"
-        )
+        return ActorStoppedError(f"actor {self._name!r} is stopping or has stopped: it takes no messages and answers none")

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "Timer", "VirtualClock"]
-
 NS_PER_S = 1_000_000_000
 
 
@@ -63,9 +61,7 @@ class VirtualClock:
     other threads: wait for its outcome.
     """
 
-    def __init__(
-        self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = 32
-    ) -> None:
+    def __init__(self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = 32) -> None:
         self._now = round(start_monotonic * NS_PER_S)
         self._wall_ahead = round(start_wall * NS_PER_S) - self._now
         self._settle_turns = settle_turns
@@ -129,9 +125,7 @@ class VirtualClock:
 
     def _begin(self, seconds: float) -> int:
         if not seconds >= 0:
-            raise ValueError(
-                f"cannot move time by {seconds} s: time only moves forward; step_wall() moves the wall clock back"
-            )
+            raise ValueError(f"cannot move time by {seconds} s: time only moves forward; step_wall() moves the wall clock back")
         if self._moving:
             raise RuntimeError("time is being moved already: a timer cannot advance the clock that runs it")
         self._moving = True

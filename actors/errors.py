@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ActorError", "ActorFailedError", "ActorStoppedError", "InboxFullError", "WrongLoopError"]
-
 
 class ActorError(Exception):
     """The base of every error of this package, except TypeError and ValueError for wrong arguments."""

@@ -26,11 +26,6 @@ from actors.errors import ActorFailedError, ActorStoppedError, InboxFullError, W
 from actors.member import Member
 from actors.statistics import GroupStatistics, failure_text
 
-__all__ = [
-    "Group",
-    "GroupInbox",
-]
-
 
 class HomeLoop:
     """The loop that ran when this object was created; `owner` names what belongs to it in error messages."""
@@ -49,8 +44,7 @@ class HomeLoop:
         except RuntimeError:
             pass  # no loop runs here, which is as wrong as another loop
         raise WrongLoopError(
-            f"{self.owner} belongs to another event loop: call it there, "
-            "or hand the call over with loop.call_soon_threadsafe(...)"
+            f"{self.owner} belongs to another event loop: call it there, or hand the call over with loop.call_soon_threadsafe(...)"
         )
 
 
@@ -61,18 +55,7 @@ class GroupInbox:
     dry, and the next turn continues from there.
     """
 
-    __slots__ = (
-        "_batches",
-        "_control",
-        "_control_turn",
-        "_data_turn",
-        "_inbox_max",
-        "_last",
-        "_name",
-        "_pending",
-        "_run",
-        "_to",
-    )
+    __slots__ = ("_batches", "_control", "_control_turn", "_data_turn", "_inbox_max", "_last", "_name", "_pending", "_run", "_to")
 
     def __init__(self, name: str, inbox_max: int) -> None:
         if inbox_max < 1:
@@ -81,9 +64,7 @@ class GroupInbox:
         self._inbox_max = inbox_max
         self._to: list[Member] = []
         self._batches: list[list[Any]] = []  # _batches[i] is for _to[i]
-        self._last: Member | None = (
-            None  # the member of _run, to which its next message is added; None if that opens a new run
-        )
+        self._last: Member | None = None  # the member of _run, to which its next message is added; None if that opens a new run
         self._run: list[Any] = []
         self._pending = 0  # messages in _batches
         self._control: list[tuple[Member, Any]] = []
@@ -273,9 +254,7 @@ class Group(GroupInbox):
         if member._failure is not None:
             raise ActorFailedError(member._name, member._failure)
         if name in self._members:
-            raise ValueError(
-                f"group {self._name!r} has a member {name!r}: choose another name, or let that one leave()"
-            )
+            raise ValueError(f"group {self._name!r} has a member {name!r}: choose another name, or let that one leave()")
         member._name = name
         member._group = self
         self._members[name] = member
@@ -481,7 +460,5 @@ class Group(GroupInbox):
         if member._failure is not None:
             return ActorFailedError(member._name, member._failure)
         if self._closing:
-            return ActorStoppedError(
-                f"group {self._name!r} is stopping or has stopped: {member._name!r} takes no messages"
-            )
+            return ActorStoppedError(f"group {self._name!r} is stopping or has stopped: {member._name!r} takes no messages")
         return ActorStoppedError(f"{member._name or member!r} is not in group {self._name!r}: join() it first")

@@ -12,8 +12,6 @@ from typing import Any, Protocol, Self
 
 from actors.statistics import MemberStatistics, failure_text
 
-__all__ = ["Member"]
-
 log = logging.getLogger("actors")
 
 
@@ -91,10 +89,4 @@ class Member:
             log.exception("poisoned() of member %r of group %r raised", self._name, group)
 
     def _statistics(self, name: str, pending: int) -> MemberStatistics:
-        return MemberStatistics(
-            name=name,
-            pending=pending,
-            handled=self._handled,
-            turns=self._turns,
-            failure=failure_text(self._failure),
-        )
+        return MemberStatistics(name=name, pending=pending, handled=self._handled, turns=self._turns, failure=failure_text(self._failure))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ActorStatistics", "GroupStatistics", "MemberStatistics", "SystemStatistics", "failure_text"]
-
 
 class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """An ActorSystem at one moment, in the order of starting.

@@ -22,8 +22,6 @@ from actors.errors import ActorStoppedError
 from actors.group import Group, HomeLoop
 from actors.statistics import SystemStatistics
 
-__all__ = ["ActorSystem"]
-
 log = logging.getLogger("actors")
 
 
@@ -34,9 +32,7 @@ class ActorSystem:
     most this time for each of them. `stall_s`: see `SystemStatistics.stalled`.
     """
 
-    def __init__(
-        self, name: str, *, clock: Clock | None = None, stop_timeout_s: float = 10.0, stall_s: float = 5.0
-    ) -> None:
+    def __init__(self, name: str, *, clock: Clock | None = None, stop_timeout_s: float = 10.0, stall_s: float = 5.0) -> None:
         for what, value in (("stop_timeout_s", stop_timeout_s), ("stall_s", stall_s)):
             if not value >= 0:
                 raise ValueError(f"{what} is {value}: it must be at least 0 s")
@@ -90,9 +86,7 @@ class ActorSystem:
             return
         current = asyncio.current_task()
         if any(isinstance(owned, ActorRef) and owned.task is current for owned in self._owned.values()):
-            raise RuntimeError(
-                f"an actor of system {self._name!r} cannot wait for its end: call stop_nowait() and return"
-            )
+            raise RuntimeError(f"an actor of system {self._name!r} cannot wait for its end: call stop_nowait() and return")
         await self._stopped.wait()
 
     def stop_nowait(self) -> None:
@@ -105,9 +99,7 @@ class ActorSystem:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
         await self.stop()
 
     def spawn(self, actor: Actor, *, name: str, inbox_max: int = 1_024) -> ActorRef:
@@ -121,13 +113,7 @@ class ActorSystem:
         if hasattr(actor, "ref"):
             raise ValueError(f"actor {actor.ref.name!r} was spawned before: create a new one")
         ref = ActorRef(
-            actor,
-            name=name,
-            inbox_max=inbox_max,
-            home=home,
-            clock=self._clock,
-            stop_timeout_s=self._stop_timeout_s,
-            forget=self._forget,
+            actor, name=name, inbox_max=inbox_max, home=home, clock=self._clock, stop_timeout_s=self._stop_timeout_s, forget=self._forget
         )
         actor.ref = ref
         self._owned[name] = ref
@@ -138,12 +124,7 @@ class ActorSystem:
         """Creates a group. Its name is in use until it has stopped."""
         self._begin(name)
         group = Group(
-            name,
-            clock=self._clock,
-            inbox_max=inbox_max,
-            on_turn_end=on_turn_end,
-            stop_timeout_s=self._stop_timeout_s,
-            forget=self._forget,
+            name, clock=self._clock, inbox_max=inbox_max, on_turn_end=on_turn_end, stop_timeout_s=self._stop_timeout_s, forget=self._forget
         )
         self._owned[name] = group
         return group
@@ -189,9 +170,7 @@ class ActorSystem:
         if self._stopping.is_set():
             raise ActorStoppedError(f"system {self._name!r} is stopping or has stopped: it starts no more actors")
         if name in self._owned:
-            raise ValueError(
-                f"system {self._name!r} has a {name!r} already: choose another name, or stop that one first"
-            )
+            raise ValueError(f"system {self._name!r} has a {name!r} already: choose another name, or stop that one first")
         return self._home, self._tasks
 
     def _forget(self, name: str) -> None:

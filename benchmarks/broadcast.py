@@ -14,8 +14,6 @@ from benchmarks.stores import log_path, open_sqlite, vchannel_name
 from benchmarks.writing import Load, closed_loops
 from wal import BroadcastMessage, ResourceKey, open_wal
 
-__all__ = ["measure"]
-
 
 async def measure(cell: Cell) -> Measured:
     """Runs the cell in this loop; a broadcast counts as one message."""
@@ -32,9 +30,7 @@ async def _wal(cell: Cell) -> AsyncIterator[Load]:
         broadcast = log.broadcast()
 
         async def call(writer: int) -> None:
-            await broadcast.append(
-                BroadcastMessage(vchannels=names, payload=data, resource_keys=(keys[writer],), needs_ack=False)
-            )
+            await broadcast.append(BroadcastMessage(vchannels=names, payload=data, resource_keys=(keys[writer],), needs_ack=False))
 
         def syncs() -> int:
             return sum(pchannel.frames for pchannel in log.statistics().pchannels)

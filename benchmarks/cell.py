@@ -20,8 +20,6 @@ import msgspec
 
 from benchmarks import engines
 
-__all__ = ["Cell", "CellError", "Measured", "Row", "payload", "run_cell"]
-
 CELL_TIMEOUT_S: Final = 300.0
 _MODULES: Final = {
     "w1": "writing",
@@ -126,9 +124,7 @@ def run_cell(cell: Cell) -> Measured:
     """Runs the cell in its own process."""
     command = [sys.executable, "-m", "benchmarks.cell", msgspec.json.encode(cell).decode()]
     try:
-        run = subprocess.run(
-            command, cwd=Path(__file__).parents[1], capture_output=True, timeout=CELL_TIMEOUT_S, check=False
-        )
+        run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, timeout=CELL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise CellError(f"{cell.row.workload}, {cell.engine}: no result after {CELL_TIMEOUT_S:g} s") from error
     if run.returncode:

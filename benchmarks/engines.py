@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "ALONE_FULL",
-    "ALONE_SAME",
-    "APART",
-    "APPEND_TXN",
-    "ASYNCIO",
-    "ECHO",
-    "JETSTREAM",
-    "AS_IT_COMES",
-    "KEYS",
-    "LOOP_FLOOR",
-    "NO_KEYS",
-    "ONE_MESSAGE",
-    "PRODUCER",
-    "REMOTE",
-]
-
 LOOP_FLOOR: Final = "loop floor"
 """The floor with callers: `loop_floor.py`."""
 ASYNCIO: Final = "wal, asyncio"

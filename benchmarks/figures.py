@@ -17,8 +17,6 @@ from benchmarks.engines import LOOP_FLOOR
 from benchmarks.plot import plot
 from benchmarks.table import target_lines
 
-__all__ = ["PLOT", "WRITERS", "block", "chart", "replaced"]
-
 WRITERS: Final = (1, 4, 16, 64, 256, 1024)
 """The numbers of writers in the plot and in the first table."""
 PLOT: Final = "appends.svg"
@@ -59,9 +57,7 @@ def replaced(page: str, text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "results", nargs="?", type=Path, default=_HERE / "results" / "all.json", help="(results/all.json)"
-    )
+    parser.add_argument("results", nargs="?", type=Path, default=_HERE / "results" / "all.json", help="(results/all.json)")
     document = json.loads(parser.parse_args().results.read_text())
     page = _HERE / "README.md"
     page.write_text(replaced(page.read_text(), block(document)))
@@ -96,9 +92,7 @@ def _targets(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _rates_of(document: Mapping[str, Any]) -> dict[tuple[int, str], float]:
     rates = {
-        (count, engine): _found(document, count, engine).get("medians", {}).get("rate")
-        for count in WRITERS
-        for engine in _ENGINES.values()
+        (count, engine): _found(document, count, engine).get("medians", {}).get("rate") for count in WRITERS for engine in _ENGINES.values()
     }
     return {key: rate for key, rate in rates.items() if rate is not None}
 

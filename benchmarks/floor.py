@@ -24,8 +24,6 @@ from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 from wal.message import encode_properties
 from wal.storage.journal.layout import ENVELOPE_BYTES, pack_envelope, padding, slot_bytes
 
-__all__ = ["make_frame", "read_floor", "write_floor", "write_raw"]
-
 SPACE_BYTES: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
 FRAME_BYTES_MAX: Final = 4 << 20

@@ -196,8 +196,7 @@ def compare(rounds: int, seconds: float) -> bool:
             for name in sorted(work, reverse=bool(index % 2)):
                 found[name].append(asyncio.run(_measured(work[name], expected)) / ticks)
         ratios = {
-            name: statistics.median(bare / ours for bare, ours in zip(found["actors"], costs, strict=True))
-            for name, costs in found.items()
+            name: statistics.median(bare / ours for bare, ours in zip(found["actors"], costs, strict=True)) for name, costs in found.items()
         }
         costs = {name: 1e6 * statistics.median(seconds) for name, seconds in found.items()}
         print(
@@ -233,16 +232,12 @@ async def grow(messages: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.flow_graph", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.flow_graph", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three short rounds, and a tenth of the messages")
     quick = parser.parse_args().quick
     met = compare(3, 0.3) if quick else compare(7, 1.0)
     growth = asyncio.run(grow(100_000 if quick else 1_000_000))
-    print(
-        f"a last node that is {1000 * SLOW_S:.0f} ms slow: memory + {growth / (1 << 20):.1f} MiB (at most {GROWTH_MAX_BYTES >> 20})"
-    )
+    print(f"a last node that is {1000 * SLOW_S:.0f} ms slow: memory + {growth / (1 << 20):.1f} MiB (at most {GROWTH_MAX_BYTES >> 20})")
     return 0 if met and growth <= GROWTH_MAX_BYTES else 1
 
 

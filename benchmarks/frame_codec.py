@@ -21,10 +21,7 @@ ROUNDS, CALLS = 30, 50
 def write_frame(vchannels: int) -> Callable[[], EncodedFrame]:
     """Drafts and encodes one frame, with a run of equal length for each vchannel."""
     share = MESSAGES // vchannels
-    runs = [
-        ((f"by-dev-{at:06d}", 1), [Record(payload) for payload in PAYLOADS[at * share : (at + 1) * share]])
-        for at in range(vchannels)
-    ]
+    runs = [((f"by-dev-{at:06d}", 1), [Record(payload) for payload in PAYLOADS[at * share : (at + 1) * share]]) for at in range(vchannels)]
 
     def write() -> EncodedFrame:
         draft = FrameDraft()

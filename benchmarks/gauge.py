@@ -17,8 +17,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Cost", "Gauge", "percentile"]
-
 LAG_PROBE_S: Final = 0.005
 SECTOR_BYTES: Final = 512
 _SECTORS_WRITTEN: Final = 6
@@ -41,11 +39,7 @@ class Gauge:
     """
 
     def __init__(
-        self,
-        directory: str,
-        loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        cpu: Callable[[], float] = time.process_time,
+        self, directory: str, loop: asyncio.AbstractEventLoop | None = None, *, cpu: Callable[[], float] = time.process_time
     ) -> None:
         self._probe = None if loop is None else _LagProbe(loop)
         self._directory = directory

@@ -10,8 +10,6 @@ import grpc
 import grpc.aio
 import uvloop
 
-__all__ = ["ECHO_PATH"]
-
 ECHO_PATH: Final = "/benchmarks.Echo/Echo"
 
 

@@ -121,9 +121,7 @@ async def run(directory: Path, count: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--directory", type=Path, default=None, help="where to write (default: a temporary directory here)"
-    )
+    parser.add_argument("--directory", type=Path, default=None, help="where to write (default: a temporary directory here)")
     parser.add_argument("--frames", type=int, default=600, help="frames a round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

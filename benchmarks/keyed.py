@@ -17,8 +17,6 @@ from benchmarks.stores import log_path, open_sqlite, vchannel_name
 from benchmarks.writing import Call, Load, closed_loops
 from wal import Message, ProducerKey, WALAccesser, open_wal
 
-__all__ = ["measure"]
-
 _NAME: Final = vchannel_name(0)
 
 
@@ -32,11 +30,7 @@ async def measure(cell: Cell) -> Measured:
 async def _wal(cell: Cell) -> AsyncIterator[Load]:
     data = payload(cell.row)
     async with open_wal(str(log_path(cell.directory))) as log:
-        yield Load(
-            _CALLS[cell.engine](log, data),
-            1,
-            lambda: sum(pchannel.frames for pchannel in log.statistics().pchannels),
-        )
+        yield Load(_CALLS[cell.engine](log, data), 1, lambda: sum(pchannel.frames for pchannel in log.statistics().pchannels))
 
 
 @contextlib.asynccontextmanager

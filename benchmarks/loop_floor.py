@@ -22,8 +22,6 @@ from benchmarks.floor import SPACE_BYTES, make_frame
 from wal.storage.journal.layout import SECTOR_BYTES, pack_envelope, padding
 from wal.storage.journal.linux_aio import AsyncWrite
 
-__all__ = ["LoopFloor", "open_loop_floor", "why_no_loop_floor"]
-
 _Done = Callable[[OSError | None], None]
 
 

@@ -52,10 +52,7 @@ def messages(first: int) -> list[InsertMsg]:
     """Returns a batch of messages of one row, of MESSAGE_BYTES on the wire each."""
     row = InsertMsg([1 << 60], [1], [b""], hash_keys=[0], id=1 << 20)
     fill = bytes(MESSAGE_BYTES - len(row.marshal()) - 1)
-    return [
-        InsertMsg([(1 << 60) + n], [n + 1], [fill], hash_keys=[0], id=(1 << 20) + n)
-        for n in range(first, first + BATCH)
-    ]
+    return [InsertMsg([(1 << 60) + n], [n + 1], [fill], hash_keys=[0], id=(1 << 20) + n) for n in range(first, first + BATCH)]
 
 
 async def fill(medium: Medium, count: int) -> None:
@@ -199,9 +196,7 @@ async def measure(name: str, *, count: int, rounds: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.message_streams", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.message_streams", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("systems", nargs="*", choices=[[], *TARGETS], help="some of them (all)")
     parser.add_argument("--quick", action="store_true", help="three rounds of fewer messages")
     options = parser.parse_args()

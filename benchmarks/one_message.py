@@ -22,8 +22,6 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
 
-__all__ = ["open_stream"]
-
 Send = Callable[[], "asyncio.Future[None]"]
 """Sends the message once; the future is done when its answer has come."""
 

@@ -74,10 +74,7 @@ def _measure(options: argparse.Namespace) -> None:
         size = sum(path.stat().st_size for path in crashed.rglob("*.wal"))
     finally:
         shutil.rmtree(place)
-    rows = [
-        _row("after kill -9", found["crashed"], TARGET_CRASHED_S),
-        _row("empty directory", found["empty"], TARGET_EMPTY_S),
-    ]
+    rows = [_row("after kill -9", found["crashed"], TARGET_CRASHED_S), _row("empty directory", found["empty"], TARGET_EMPTY_S)]
     print(f"{'opening':<16} {'median ms':>10} {'least':>7} {'most':>7} {'cpu ms':>7} {'target':>7}")
     for row in rows:
         print(
@@ -90,12 +87,7 @@ def _measure(options: argparse.Namespace) -> None:
     document: dict[str, Any] = {
         "benchmark": "opening",
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-            "load": os.getloadavg()[0],
-        },
+        "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(), "load": os.getloadavg()[0]},
         "segment_bytes": size,
         "rounds": options.rounds,
         "rows": rows,
@@ -124,12 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a log of 64 MB, 3 openings")
     parser.add_argument("--rounds", type=int, help="openings of each kind (7)")
     parser.add_argument("--log-bytes", type=int, help="bytes of payload in the log (1 GB)")
-    parser.add_argument(
-        "--keys",
-        type=int,
-        default=KEYS,
-        help="keys, and as many sequences of producers; what fills both windows (65,536)",
-    )
+    parser.add_argument("--keys", type=int, default=KEYS, help="keys, and as many sequences of producers; what fills both windows (65,536)")
     parser.add_argument("--directory", default=".", help="where the files are made and removed; a real disk (.)")
     parser.add_argument("--output", help="the json file (benchmarks/results/opening.json)")
     parser.add_argument("--build", help=argparse.SUPPRESS)
@@ -204,20 +191,14 @@ async def _build(directory: str, log_bytes: int, keys: int) -> None:
 
 async def _keys(log: WALAccesser, numbers: range, payload: bytes) -> None:
     await asyncio.gather(
-        *(
-            log.raw_append(Message(f"vchannel-{number % VCHANNELS}", payload), idempotency_key=f"{number:040d}")
-            for number in numbers
-        )
+        *(log.raw_append(Message(f"vchannel-{number % VCHANNELS}", payload), idempotency_key=f"{number:040d}") for number in numbers)
     )
 
 
 async def _sequences(log: WALAccesser, producers: range, sequence: int, payload: bytes) -> None:
     await asyncio.gather(
         *(
-            log.raw_append(
-                Message(f"vchannel-{number % VCHANNELS}", payload),
-                idempotency_key=ProducerKey(f"producer-{number}", sequence),
-            )
+            log.raw_append(Message(f"vchannel-{number % VCHANNELS}", payload), idempotency_key=ProducerKey(f"producer-{number}", sequence))
             for number in producers
         )
     )

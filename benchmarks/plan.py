@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from benchmarks import engines
 from benchmarks.cell import Row
 
-__all__ = ["OPENING", "WORKLOADS", "Plan", "full", "quick", "smallest"]
-
 WORKLOADS: Final = {
     "w1": "W1 append",
     "w2": "W2 bulk append",
@@ -32,11 +30,7 @@ OPENING: Final = "opening"
 
 _THREE: Final = ("floor", "wal", "sqlite")
 _W1: Final = ("floor", engines.LOOP_FLOOR, "wal", "sqlite")
-_W1_MORE: Final = {
-    1: (engines.ASYNCIO,),
-    16: (engines.ASYNCIO, engines.AS_IT_COMES),
-    256: (engines.ASYNCIO, engines.AS_IT_COMES),
-}
+_W1_MORE: Final = {1: (engines.ASYNCIO,), 16: (engines.ASYNCIO, engines.AS_IT_COMES), 256: (engines.ASYNCIO, engines.AS_IT_COMES)}
 _TXN: Final = ("floor", "wal", engines.APPEND_TXN, "sqlite", engines.APART)
 _KEYED: Final = (engines.NO_KEYS, engines.KEYS, engines.PRODUCER, "sqlite")
 _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
@@ -136,23 +130,12 @@ def smallest() -> Plan:
         Row(workload="w11", engines=_CLIENTS, writers=2, clients=2),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
     ]
-    return Plan(
-        rows=tuple(rows),
-        rounds=1,
-        seconds=0.02,
-        warm_up_s=0.02,
-        opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"),
-    )
+    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"))
 
 
 def _appends(*counts: int) -> list[Row]:
     """Returns the rows of appends of 1 KB; device bytes are read off that of 256 writers, which takes longer."""
     return [
-        Row(
-            workload="w1",
-            engines=(*_W1, *_W1_MORE.get(writers, ())),
-            writers=writers,
-            longer=3 if writers == 256 else 1,
-        )
+        Row(workload="w1", engines=(*_W1, *_W1_MORE.get(writers, ())), writers=writers, longer=3 if writers == 256 else 1)
         for writers in counts
     ]

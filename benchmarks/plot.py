@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-__all__ = ["plot"]
-
 Points = Sequence[tuple[float, float]]
 
 _WIDTH: Final = 760
@@ -49,9 +47,7 @@ def plot(title: str, series: Mapping[str, Points], *, x_label: str, y_label: str
         parts.append(_text(at, _HEIGHT - _BOTTOM + 18, f"{x:,.0f}", anchor="middle"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(_text(middle, _HEIGHT - 14, x_label, anchor="middle"))
-    parts.append(
-        f'<g transform="rotate(-90)">{_text(-(_TOP + _HEIGHT - _BOTTOM) / 2, 14, y_label, anchor="middle")}</g>'
-    )
+    parts.append(f'<g transform="rotate(-90)">{_text(-(_TOP + _HEIGHT - _BOTTOM) / 2, 14, y_label, anchor="middle")}</g>')
     ends = {name: up.at(points[-1][1]) for name, points in series.items() if points}
     heights = _apart(ends)
     for (name, points), (color, dashes) in zip(series.items(), _LINES, strict=False):
@@ -79,9 +75,7 @@ class _Axis:
         return self._begin + math.log(value / self.low) * self._scale
 
 
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", size: int | None = None, color: str | None = None
-) -> str:
+def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int | None = None, color: str | None = None) -> str:
     sized = "" if size is None else f' font-size="{size}"'
     colored = "" if color is None else f' fill="{color}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{sized}{colored}>{escape(text)}</text>'

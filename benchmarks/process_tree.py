@@ -6,8 +6,6 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["tree_cpu_s"]
-
 
 def tree_cpu_s() -> float:
     """Returns the seconds so far, kernel included, of this process and its descendants, also those that ended and were waited for.

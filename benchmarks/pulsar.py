@@ -85,9 +85,7 @@ async def theirs(url: str, namespace: str, options: dict[str, Any], writers: int
     """Measures the client. Its queue is bounded like the log's: by more than the writers have in flight."""
     client = pulsar.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
-        producer = await client.create_producer(
-            f"persistent://{namespace}/plain", max_pending_messages=2 * writers + 1000, **options
-        )
+        producer = await client.create_producer(f"persistent://{namespace}/plain", max_pending_messages=2 * writers + 1000, **options)
         payload = bytes(PAYLOAD_BYTES)
         return await drive(lambda: producer.send(payload), writers, seconds)
     finally:
@@ -100,11 +98,7 @@ def cell(engine: str, writers: int, seconds: float, url: str, admin: str) -> dic
     request = urllib.request.Request(f"{admin}/admin/v2/namespaces/{namespace}", b"{}", method="PUT")
     request.add_header("Content-Type", "application/json")
     urllib.request.urlopen(request, timeout=30).close()
-    work = (
-        ours(url, admin, namespace, writers, seconds)
-        if engine == OURS
-        else theirs(url, namespace, CLIENTS[engine], writers, seconds)
-    )
+    work = ours(url, admin, namespace, writers, seconds) if engine == OURS else theirs(url, namespace, CLIENTS[engine], writers, seconds)
     return uvloop.run(work)
 
 
@@ -125,20 +119,12 @@ def compare(writers: int, rounds: int, seconds: float, url: str, admin: str) -> 
             results[engine].append(apart(engine, writers, seconds, url, admin))
     print(f"\n{writers:,} writers, {PAYLOAD_BYTES} B        msg/s    p50 ms    p99 ms    cpu µs")
     for engine in engines:
-        medians = [
-            statistics.median(one[name] for one in results[engine]) for name in ("rate", "p50_ms", "p99_ms", "cpu_us")
-        ]
+        medians = [statistics.median(one[name] for one in results[engine]) for name in ("rate", "p50_ms", "p99_ms", "cpu_us")]
         print(f"  {engine:<24}{medians[0]:>10,.0f}{medians[1]:>10.2f}{medians[2]:>10.2f}{medians[3]:>10.1f}")
-    ratios = [
-        results[OURS][number]["rate"] / max(results[engine][number]["rate"] for engine in CLIENTS)
-        for number in range(rounds)
-    ]
+    ratios = [results[OURS][number]["rate"] / max(results[engine][number]["rate"] for engine in CLIENTS) for number in range(rounds)]
     ratio, wanted = statistics.median(ratios), TARGETS[writers]
     met = "" if ratio >= wanted else "  NOT MET"
-    print(
-        f"  to the best of the client's: {ratio:.2f} (wanted {wanted:g}){met}  {[round(one, 2) for one in ratios]}",
-        flush=True,
-    )
+    print(f"  to the best of the client's: {ratio:.2f} (wanted {wanted:g}){met}  {[round(one, 2) for one in ratios]}", flush=True)
 
 
 def main() -> None:

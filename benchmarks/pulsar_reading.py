@@ -95,9 +95,7 @@ async def measure(url: str, admin: str, reads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pulsar_reading", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pulsar_reading", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--reads", type=int, default=60)
     options = parser.parse_args()
     from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, started

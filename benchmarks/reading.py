@@ -29,8 +29,6 @@ from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
 from wal import Message, WALAccesser, open_wal
 
-__all__ = ["measure", "pages", "timed", "why_no_arrow", "write_log"]
-
 _FOLDERS: Final = {ALONE_SAME: "same", ALONE_FULL: "full"}
 PAGE_MESSAGES: Final = 1024
 

@@ -25,8 +25,6 @@ from benchmarks.plan import Plan
 from benchmarks.spark import Order, Taken, why_no_spark
 from benchmarks.targets import Results
 
-__all__ = ["check_disk", "run_opening", "run_plan"]
-
 
 def check_disk(place: Path) -> None:
     """Refuses a file system in memory: a sync costs nothing there."""
@@ -72,16 +70,7 @@ def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
     _tell("opening")
     with _directory(None, place) as directory:
         output = Path(directory) / "opening.json"
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.opening",
-            *plan.opening,
-            "--directory",
-            directory,
-            "--output",
-            str(output),
-        ]
+        command = [sys.executable, "-m", "benchmarks.opening", *plan.opening, "--directory", directory, "--output", str(output)]
         run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, check=False)
         _tell("")
         if run.returncode:
@@ -90,13 +79,9 @@ def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
         return document
 
 
-def _run_spark(
-    plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]
-) -> dict[tuple[str, str, str], list[Measured]]:
+def _run_spark(plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]) -> dict[tuple[str, str, str], list[Measured]]:
     """Runs all rows of Spark in one session of a separate process: starting a session takes longer than most cells."""
-    cells = {
-        ("spark", row.name, engine): [Measured(skipped="failed, see below")] for row in rows for engine in row.engines
-    }
+    cells = {("spark", row.name, engine): [Measured(skipped="failed, see below")] for row in rows for engine in row.engines}
     if (reason := why_no_spark()) is not None:
         return {cell: [Measured(skipped=reason)] for cell in cells}
     _tell("spark")
@@ -113,13 +98,7 @@ def _run_spark(
 
 
 def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -> Measured:
-    cell = Cell(
-        row=row,
-        engine=engine,
-        seconds=plan.seconds * row.longer,
-        warm_up_s=plan.warm_up_s,
-        directory=directory,
-    )
+    cell = Cell(row=row, engine=engine, seconds=plan.seconds * row.longer, warm_up_s=plan.warm_up_s, directory=directory)
     try:
         return run_cell(cell)
     except CellError as error:

@@ -29,8 +29,6 @@ from benchmarks.stores import log_path, vchannel_name
 from benchmarks.writing import Load, closed_loops
 from wal import Message, open_wal
 
-__all__ = ["measure"]
-
 _ROOT: Final = Path(__file__).parents[1]
 _READY: Final = b"ready\n"
 
@@ -94,9 +92,7 @@ def _server(cell: Cell) -> Iterator[str]:
 @contextlib.contextmanager
 def _child(*command: str) -> Iterator[str]:
     """Runs a module that prints `listening on HOST:PORT`; yields that address."""
-    with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-m", *command], cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         try:
             line = child.stdout.readline().decode()

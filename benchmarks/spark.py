@@ -32,8 +32,6 @@ from benchmarks.stores import log_path, vchannel_name
 from wal import Message, open_wal
 from wal.spark import local_session
 
-__all__ = ["Order", "Taken", "measure", "why_no_spark"]
-
 TRIGGER_ROWS: Final = 200_000
 _PAYLOADS: Final = 64 * 256
 _SETTINGS: Final = {
@@ -184,10 +182,7 @@ async def _write(row: Row, path: Path) -> None:
         names = [vchannel_name(number) for number in range(row.vchannels)]
         for name in names:
             await log.create_vchannel(name, pchannel="p0")
-        messages = [
-            Message(names[at % row.vchannels], one, properties=_properties(at, row.properties))
-            for at, one in enumerate(data)
-        ]
+        messages = [Message(names[at % row.vchannels], one, properties=_properties(at, row.properties)) for at, one in enumerate(data)]
         for first in range(0, row.messages, row.frame_messages):
             at = first % len(messages)
             await asyncio.gather(*[log.append_nowait(one) for one in messages[at : at + row.frame_messages]])

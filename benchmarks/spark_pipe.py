@@ -15,8 +15,6 @@ from pyspark.sql.types import StructType
 from wal.bridge import record_batches
 from wal.spark.row_reader import DDL, arrow_schema
 
-__all__ = ["PipeSource"]
-
 _BATCH_ROWS = 8192
 _TASKS = 2
 
@@ -46,9 +44,7 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
 
-        with record_batches(
-            self._path, "orders-0000", follow=False, rows_max=_BATCH_ROWS, bytes_max=2 << 20
-        ) as batches:
+        with record_batches(self._path, "orders-0000", follow=False, rows_max=_BATCH_ROWS, bytes_max=2 << 20) as batches:
             ready = next(batches)
         batch = pa.RecordBatch.from_arrays(ready.columns, schema=arrow_schema(self._schema))
         left = partition.value

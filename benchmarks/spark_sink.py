@@ -29,8 +29,6 @@ from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.rows import ChunkBounds, RowReader
 from wal.spark.sink.staging import StagingWriter
 
-__all__ = ["Rate", "by_itself", "main", "through_spark"]
-
 BATCH_ROWS: Final = 10_000
 """`spark.sql.execution.arrow.maxRecordsPerBatch`, Spark's default."""
 VCHANNELS: Final = 4
@@ -123,9 +121,7 @@ def _print(what: str, rates: list[Rate]) -> None:
     first = rates[0]
     staged = f"staged {median(rate.staging for rate in rates)}/s   published {median(rate.publishing for rate in rates)}/s   "
     both = f"rows {median(rate.both for rate in rates)}/s"
-    print(
-        f"{what:12} {first.payload_bytes:5} B x {first.rows:>9,}   {staged if first.staging else ''}{both}", flush=True
-    )
+    print(f"{what:12} {first.payload_bytes:5} B x {first.rows:>9,}   {staged if first.staging else ''}{both}", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["AS_IT_COMES", "MANY", "SqliteGroup", "Tuning"]
-
 
 class Tuning(msgspec.Struct, frozen=True):
     """The page size of the database, and the number of pages in its write-ahead log before a checkpoint."""
@@ -58,14 +56,7 @@ class SqliteGroup:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        tuning: Tuning = MANY,
-        readers: bool = False,
-        index: bool = False,
-        apart: bool = False,
-        keys: bool = False,
+        self, path: Path, *, tuning: Tuning = MANY, readers: bool = False, index: bool = False, apart: bool = False, keys: bool = False
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._rows: list[_Row] = []
@@ -79,9 +70,7 @@ class SqliteGroup:
         """The newest rowid."""
         self.on_commit: Callable[[], None] | None = None
         """Called on the loop after rows were committed, before their callers wake."""
-        self._thread = threading.Thread(
-            target=self._run, args=(path, tuning, readers, index), name="sqlite-group", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(path, tuning, readers, index), name="sqlite-group", daemon=True)
         self._thread.start()
 
     async def append(self, vchannel: str, payload: bytes, properties: dict[str, str] | None = None) -> int:

@@ -16,14 +16,6 @@ from benchmarks import engines
 from benchmarks.cell import Row
 from benchmarks.sqlite_group import AS_IT_COMES, MANY, SqliteGroup
 
-__all__ = [
-    "log_path",
-    "open_sqlite",
-    "properties_of",
-    "sqlite_path",
-    "vchannel_name",
-]
-
 PROPERTIES: Final = {
     "tenant": "a-company-of-some-size",
     "trace": "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -59,14 +51,7 @@ async def open_sqlite(
 ) -> AsyncIterator[SqliteGroup]:
     """Opens SQLite for appending. `readers`: other connections read meanwhile. `index`: they read by vchannel. `keys`: see SqliteGroup."""
     tuning = AS_IT_COMES if row.writers == 1 or engine in (engines.AS_IT_COMES, engines.APART) else MANY
-    group = SqliteGroup(
-        sqlite_path(directory),
-        tuning=tuning,
-        readers=readers,
-        index=index,
-        apart=engine == engines.APART,
-        keys=keys,
-    )
+    group = SqliteGroup(sqlite_path(directory), tuning=tuning, readers=readers, index=index, apart=engine == engines.APART, keys=keys)
     try:
         yield group
     finally:

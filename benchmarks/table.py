@@ -13,8 +13,6 @@ from benchmarks.engines import LOOP_FLOOR
 from benchmarks.plan import OPENING, WORKLOADS
 from benchmarks.targets import Judged, Results, metric
 
-__all__ = ["document", "lines", "medians", "opening_lines", "target_lines"]
-
 _HEAD: Final = (
     f"{'':34} {'engine':22} {'msg/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'cpu µs':>7} {'syncs/s':>7} {'msg/sync':>8} "
     f"{'lag p99':>7} {'dev B/B':>7} {'/floor':>7} {'/loop':>7} {'/SQLite':>7}"
@@ -54,9 +52,7 @@ def opening_lines(opened: dict[str, Any]) -> Iterator[str]:
     yield f"Opening, {opened['segment_bytes'] >> 20} MiB of segments"
     yield f"{'':34} {'median ms':>10} {'least':>8} {'most':>8} {'cpu ms':>8}"
     for row in opened["rows"]:
-        yield (
-            f"{row['opening']:34} {row['median_ms']:>10.1f} {row['least_ms']:>8.1f} {row['most_ms']:>8.1f} {row['cpu_ms']:>8.1f}"
-        )
+        yield (f"{row['opening']:34} {row['median_ms']:>10.1f} {row['least_ms']:>8.1f} {row['most_ms']:>8.1f} {row['cpu_ms']:>8.1f}")
 
 
 def target_lines(targets: Sequence[Mapping[str, Any]], opened: Mapping[str, Any] | None) -> Iterator[str]:
@@ -94,9 +90,7 @@ def medians(measured: Sequence[Measured]) -> dict[str, float | None]:
     return {name: _median(values) for name, values in columns.items()}
 
 
-def document(
-    rows: Sequence[Row], results: Results, judged: Sequence[Judged], opened: dict[str, Any] | None
-) -> dict[str, Any]:
+def document(rows: Sequence[Row], results: Results, judged: Sequence[Judged], opened: dict[str, Any] | None) -> dict[str, Any]:
     """Returns all measurements in a form for JSON."""
     return {
         "rows": [

@@ -26,8 +26,6 @@ from benchmarks.sqlite_group import SqliteGroup
 from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
 from wal import Latest, Message, open_wal
 
-__all__ = ["measure"]
-
 CALLED: Final = struct.Struct("<d")
 """The time at which the append of a message was called, at the beginning of its payload."""
 SELECT_MAX: Final = 4096
@@ -256,19 +254,13 @@ async def _sqlite(cell: Cell) -> AsyncIterator[Side]:
             begun.set()
             while True:
                 await news.beyond(newest)
-                rows = connection.execute(
-                    "SELECT id, payload FROM log WHERE id > ? ORDER BY id LIMIT ?", (newest, SELECT_MAX)
-                ).fetchall()
+                rows = connection.execute("SELECT id, payload FROM log WHERE id > ? ORDER BY id LIMIT ?", (newest, SELECT_MAX)).fetchall()
                 take(rows)
                 newest = rows[-1][0]
 
         try:
             yield Side(
-                lambda data: group.append(name, data),
-                read,
-                lambda rows: [data for _, data in rows],
-                _sums_of_rows,
-                lambda: group.commits,
+                lambda data: group.append(name, data), read, lambda rows: [data for _, data in rows], _sums_of_rows, lambda: group.commits
             )
         finally:
             connection.close()

@@ -29,8 +29,6 @@ from benchmarks.engines import (
     REMOTE,
 )
 
-__all__ = ["TARGETS", "Judged", "Results", "Target", "judge", "metric"]
-
 Results = Mapping[tuple[str, str, str], Sequence[Measured]]
 """The results, a `Measured` for each round, by workload, name of the row, and engine."""
 Metric = Literal["rate", "p50", "p99", "cost", "loop_lag_p99", "device"]
@@ -78,11 +76,7 @@ def metric(measured: Measured, name: Metric) -> float | None:
         return measured.loop_lag_p99_s
     if name == "cost":
         return measured.cpu_s / measured.messages if measured.cpu_s is not None and measured.messages else None
-    return (
-        measured.device_bytes / measured.payload_bytes
-        if measured.device_bytes is not None and measured.payload_bytes
-        else None
-    )
+    return measured.device_bytes / measured.payload_bytes if measured.device_bytes is not None and measured.payload_bytes else None
 
 
 def _judge(target: Target, results: Results) -> Judged:
@@ -123,15 +117,7 @@ def _target(
     """Returns a target of `engine` in `row`, against another engine of the same row or of the row `of`."""
     other = None if against is None else (row if of is None else of, against)
     return Target(
-        text=text,
-        workload=workload,
-        row=row,
-        metric=metric,
-        engine=engine,
-        against=other,
-        at_least=at_least,
-        at_most=at_most,
-        limit=limit,
+        text=text, workload=workload, row=row, metric=metric, engine=engine, against=other, at_least=at_least, at_most=at_most, limit=limit
     )
 
 
@@ -153,9 +139,7 @@ _W10_FEW: Final = _row("w10", writers=16)
 _W11: Final = {writers: _row("w11", writers=writers) for writers in (16, 256)}
 _W11_CLIENTS: Final = _row("w11", writers=256, clients=16)
 _W11_READ: Final = _row("w11", readers=1)
-_SPARK: Final = {
-    payload_bytes: _row("spark", payload_bytes=payload_bytes, properties=4) for payload_bytes in (100, 1024)
-}
+_SPARK: Final = {payload_bytes: _row("spark", payload_bytes=payload_bytes, properties=4) for payload_bytes in (100, 1024)}
 
 _ROUND: Final = "30 µs to submit a write and 105 until the loop is awake again are the kernel's"
 _ONE_FRAME: Final = "the rest is one frame: its submission, its sync, and waking the loop"
@@ -170,20 +154,11 @@ TARGETS: Final = (
     ),
     *(
         _target(
-            "w1",
-            f"{writers} writers / {text}",
-            _W1[writers],
-            against=sqlite,
-            at_least=at_least,
-            limit=limit if sqlite == "sqlite" else "",
+            "w1", f"{writers} writers / {text}", _W1[writers], against=sqlite, at_least=at_least, limit=limit if sqlite == "sqlite" else ""
         )
         for writers, at_least, limit in (
             (16, 1.6, f"{_ROUND}; the loop floor needs 30 µs of Python for 16 callers, the log 125"),
-            (
-                256,
-                2.0,
-                "twice SQLite is 2.8 µs a message; the loop floor, callers and writes only, takes 2.2 in the same run",
-            ),
+            (256, 2.0, "twice SQLite is 2.8 µs a message; the loop floor, callers and writes only, takes 2.2 in the same run"),
         )
         for text, sqlite in (("SQLite tuned", "sqlite"), ("SQLite as it comes", AS_IT_COMES))
     ),
@@ -195,14 +170,7 @@ TARGETS: Final = (
         limit="as for 256 writers above; besides, a message takes 0.63 µs to check and copy its properties and 0.18 to encode them",
     ),
     *(
-        _target(
-            "w1",
-            f"{writers} writer{'s' * (writers > 1)}, asyncio / uvloop",
-            _W1[writers],
-            engine=ASYNCIO,
-            against="wal",
-            at_least=0.8,
-        )
+        _target("w1", f"{writers} writer{'s' * (writers > 1)}, asyncio / uvloop", _W1[writers], engine=ASYNCIO, against="wal", at_least=0.8)
         for writers in (1, 16, 256)
     ),
     _target(
@@ -249,13 +217,7 @@ TARGETS: Final = (
         at_most=1.8,
         limit="the floor takes 100 to 120 µs; a loop adds 50 to submit the write and wake up, and the scanner's turn adds 35",
     ),
-    _target(
-        "w5",
-        "16 writers, append_txn / SQLite, one commit for a group of transactions",
-        _W5,
-        engine=APPEND_TXN,
-        at_least=1.5,
-    ),
+    _target("w5", "16 writers, append_txn / SQLite, one commit for a group of transactions", _W5, engine=APPEND_TXN, at_least=1.5),
     _target("w5", "16 writers / SQLite, each transaction by itself", _W5, against=APART, at_least=3.0),
     _target("w6", "1,024 vchannels / 1 vchannel", _W6, of=_W6_ONE, against="wal", at_least=0.6),
     _target("w7", "1 of 64, cost a message / alone, same frames", _W7, metric="cost", against=ALONE_SAME, at_most=3.0),
@@ -287,14 +249,7 @@ TARGETS: Final = (
         limit="a key costs 2 µs, a third of it in the call, and a message without one 3.1, with the log in memory: 0.6",
     ),
     *(
-        _target(
-            "w10",
-            f"{writers} writers, keys / SQLite with a unique index",
-            row,
-            engine=KEYS,
-            at_least=1.0,
-            limit=limit,
-        )
+        _target("w10", f"{writers} writers, keys / SQLite with a unique index", row, engine=KEYS, at_least=1.0, limit=limit)
         for writers, row, limit in (
             (16, _W10_FEW, "a key costs 6 µs there, since code and window are out of the cache after each sync"),
             (256, _W10, ""),

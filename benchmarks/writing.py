@@ -23,8 +23,6 @@ from benchmarks.loop_floor import open_loop_floor, why_no_loop_floor
 from benchmarks.stores import log_path, open_sqlite, properties_of, vchannel_name
 from wal import AppendResult, Message, MessageID, WALAccesser, open_wal
 
-__all__ = ["TXN_BODIES", "Load", "closed_loops", "measure"]
-
 TXN_BODIES: Final = 10
 TRUNCATE_EVERY_S: Final = 0.05
 """How often a log with recycled segments releases everything before now."""
@@ -185,9 +183,7 @@ async def closed_loops(cell: Cell, load: Load) -> Measured:
             else:
                 warm += 1
 
-    tasks: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(write(writer, latency)) for writer, latency in enumerate(latencies)
-    ]
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(write(writer, latency)) for writer, latency in enumerate(latencies)]
     beside = None if load.beside is None else asyncio.ensure_future(load.beside())
     if beside is not None:
         tasks.append(beside)

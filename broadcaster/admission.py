@@ -17,8 +17,6 @@ from broadcaster.lock_table import Conflict, LockTable
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.message import ResourceKey
 
-__all__ = ["Admission", "BroadcasterLimits"]
-
 VCHANNELS_LIMIT: Final = 65_536
 """One operation of the KV removes all ack chunks of a broadcast; the chunks of this many vchannels are 64 of its 128 removals."""
 
@@ -48,9 +46,7 @@ class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Admission:
     """Calls `begin(call)` once the call holds its keys; `holder(owner)` returns the id of that owner's broadcast."""
 
-    def __init__(
-        self, limits: BroadcasterLimits, *, begin: Callable[[AppendCall], object], holder: Callable[[int], int]
-    ) -> None:
+    def __init__(self, limits: BroadcasterLimits, *, begin: Callable[[AppendCall], object], holder: Callable[[int], int]) -> None:
         self.bytes_held = 0
         self._limits = limits
         self._begin = begin

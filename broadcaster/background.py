@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-__all__ = ["BackgroundJobs", "Outcome"]
-
 Outcome = tuple[Callable[[Any, BaseException | None], object], Any, BaseException | None]
 """A function, and its arguments: a result and None, or None and an error."""
 
@@ -30,11 +28,7 @@ class BackgroundJobs:
         """Returns how many jobs are running or have an outcome that was not taken."""
         return len(self._tasks) + len(self._outcomes)
 
-    def run(
-        self,
-        work: Coroutine[Any, Any, Any] | asyncio.Future[Any],
-        then: Callable[[Any, BaseException | None], object],
-    ) -> None:
+    def run(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any], then: Callable[[Any, BaseException | None], object]) -> None:
         """Starts a job, or adopts a future that another component completes; its outcome is delivered as `then(result, error)`."""
         task = work if isinstance(work, asyncio.Future) else asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -13,14 +13,7 @@ from typing import Final, TypeVar
 from actors import ActorError, ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
 from broadcaster.admission import BroadcasterLimits
 from broadcaster.broadcaster import Broadcaster
-from broadcaster.calls import (
-    AbortCall,
-    AckCall,
-    AppendCall,
-    TasksCall,
-    WatchCall,
-    WithdrawCall,
-)
+from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, WithdrawCall
 from broadcaster.message import (
     BroadcastAppendResult,
     BroadcasterStatistics,
@@ -36,8 +29,6 @@ from broadcaster.operator import AppendOperator
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError
 from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
-
-__all__ = ["Broadcast"]
 
 INBOX_MAX: Final = 65_536
 

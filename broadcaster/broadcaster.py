@@ -39,8 +39,6 @@ from broadcaster.task import TICK_LOGICAL_BITS
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv import KVBase
 
-__all__ = ["Broadcaster"]
-
 COLLECT_INTERVAL_S: Final = 300.0
 
 
@@ -144,15 +142,11 @@ class Broadcaster(Actor):
             await self._jobs.wait()
             self._take_outcomes()
             self._lifecycle.end_turn()
-        self._lifecycle.admission.fail(
-            lambda: ClosedError("the log was closed while this broadcast waited for its resource keys")
-        )
+        self._lifecycle.admission.fail(lambda: ClosedError("the log was closed while this broadcast waited for its resource keys"))
         for running in self._lifecycle.table:
             task = running.task
             running.callers.refuse_append(closed_early(task, intent=running.recorded or not task.traceless))
-            running.callers.refuse_all(
-                ClosedError(f"the log was closed while broadcast {task.broadcast_id} was under way")
-            )
+            running.callers.refuse_all(ClosedError(f"the log was closed while broadcast {task.broadcast_id} was under way"))
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         self._close()

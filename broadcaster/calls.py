@@ -26,26 +26,6 @@ from wal.errors import (
 )
 from wal.message import BroadcastHeader, ResourceKey
 
-__all__ = [
-    "AbortCall",
-    "AckCall",
-    "AppendCall",
-    "TasksCall",
-    "WatchCall",
-    "WithdrawCall",
-    "aborted",
-    "closed_early",
-    "delayed",
-    "held",
-    "held_twice",
-    "not_abortable",
-    "refuse",
-    "settle",
-    "stuck",
-    "unsaved",
-    "unsettled",
-]
-
 
 class AppendCall(msgspec.Struct, eq=False):
     """Requests a broadcast of this message. `owner` is its number in the lock table, once it has one.
@@ -131,8 +111,7 @@ def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
 def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
     """The error of a recovery that found two broadcasts which cannot both hold the same keys."""
     return CorruptionError(
-        f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}",
-        expected="at most one exclusive holder of a key",
+        f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}", expected="at most one exclusive holder of a key"
     )
 
 
@@ -145,9 +124,7 @@ def stuck(task: Task) -> WALError:
             f"broadcast {task.broadcast_id} may or may not be in the log ({missing[0]!r}: {cause}): open the log again, which completes "
             "the broadcast if any copy is durable; tasks() lists it then until it is acknowledged"
         )
-        error = (
-            StorageError(text, outcome_unknown=True) if isinstance(cause, StorageError) else UnknownOutcomeError(text)
-        )
+        error = StorageError(text, outcome_unknown=True) if isinstance(cause, StorageError) else UnknownOutcomeError(text)
     else:
         remedy = "create the vchannel" if isinstance(cause, ChannelNotExistError) else "open the log"
         error = UnrecoverableError(
@@ -206,6 +183,4 @@ def closed_early(task: Task, *, intent: bool) -> WALError:
         return UnknownOutcomeError(
             f"the log was closed before broadcast {task.broadcast_id} was complete: the next opening completes it, do not repeat it"
         )
-    return ClosedError(
-        "the log was closed before anything of this broadcast was in it: open it again and repeat the call"
-    )
+    return ClosedError("the log was closed before anything of this broadcast was in it: open it again and repeat the call")

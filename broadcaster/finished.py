@@ -20,8 +20,6 @@ from broadcaster.records import DoneMark, done_key, encode_done, finished_keys
 from broadcaster.saver import Saver
 from broadcaster.task import Task
 
-__all__ = ["FinishedBroadcasts", "Tombstone", "Tombstones", "needs_mark"]
-
 
 class FinishedBroadcasts:
     """The finished broadcasts of one broadcaster. `count` is how many have finished since it started."""
@@ -32,9 +30,7 @@ class FinishedBroadcasts:
         self._clock = clock
         self._done_marks_max = limits.done_marks_max
         self._requested = False
-        self.tombstones = Tombstones(
-            count_max=limits.tombstones_max, age_max_ms=round(limits.tombstone_age_max_s * 1000)
-        )
+        self.tombstones = Tombstones(count_max=limits.tombstones_max, age_max_ms=round(limits.tombstone_age_max_s * 1000))
         self.count = 0
 
     def resume_marked(self, broadcast_id: int, mark: DoneMark, pchannels: Collection[str]) -> None:
@@ -60,9 +56,7 @@ class FinishedBroadcasts:
 
     def mark(self, task: Task, at_ms: int, *, recorded: bool, then: Callable[[], object]) -> None:
         """Saves the done mark and removes all other records of the broadcast, in one operation; calls `then` once it is durable."""
-        removals = finished_keys(
-            task.broadcast_id, recorded=recorded, acked=task.acked, aborted=task.reason is not None
-        )
+        removals = finished_keys(task.broadcast_id, recorded=recorded, acked=task.acked, aborted=task.reason is not None)
         self._saver.save({done_key(task.broadcast_id): encode_done(task.state, at_ms)}, removals, then=then)
 
     def add(self, broadcast_id: int, state: BroadcastState, at_ms: int, marked_on: Collection[str] | None) -> None:

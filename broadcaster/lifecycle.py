@@ -29,8 +29,6 @@ from wal.errors import InvalidArgumentError, WALError
 from wal.kv import KVBase
 from wal.message import BroadcastHeader, CopyOutcomes, encode_properties
 
-__all__ = ["BroadcastLifecycle"]
-
 ASK_AGAIN_S: Final = 1.0
 SINGLE_FRAMES_A_COLLECTION: Final = 64
 """After this many finished broadcasts without a done mark, the tombstones over the bounds are removed."""
@@ -58,9 +56,7 @@ class BroadcastLifecycle:
         self.saver = Saver(kv, jobs, clock, delayed=self._save_delayed)
         self.writer = CopyWriter(operator, jobs, clock, touch=self.table.touch, tell=tell)
         self.finished = FinishedBroadcasts(operator, self.saver, clock, limits)
-        self.single_frames = SingleFrames(
-            operator, self.writer, jobs, turn=turn, finished=self._finish_single_frame, began=self.table.add
-        )
+        self.single_frames = SingleFrames(operator, self.writer, jobs, turn=turn, finished=self._finish_single_frame, began=self.table.add)
         self.appended = 0
         self.closing = False
         self._operator = operator
@@ -98,9 +94,7 @@ class BroadcastLifecycle:
         owner, conflict = self.admission.resume(task.header.resource_keys, size)
         if conflict is not None:
             raise held_twice(conflict, self.holder(conflict.holder), task.broadcast_id)
-        running = Running(
-            task, owner, content, size=size, recorded=len(task.pchannels) > 1, saved_appends=task.appended
-        )
+        running = Running(task, owner, content, size=size, recorded=len(task.pchannels) > 1, saved_appends=task.appended)
         running.acks.durable = bool(task.acked)
         running.dropped = task.header.needs_ack  # a vchannel may have been dropped just before that opening ended
         self.table.add(running)
@@ -119,9 +113,7 @@ class BroadcastLifecycle:
                     refuse(call.reply, error)
                     self.admission.release(call.owner)
                     return
-        header = BroadcastHeader(
-            broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
-        )
+        header = BroadcastHeader(broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack)
         properties = encode_properties(message.properties) if message.properties else b""
         content = Content(message.payload, int(message.message_type), properties)
         places = self._operator.places_nowait(header.vchannels)
@@ -135,9 +127,7 @@ class BroadcastLifecycle:
         else:
             self._place(running, places)
 
-    def _placed(
-        self, running: Running, places: Mapping[str, Sequence[str]] | None, error: BaseException | None
-    ) -> None:
+    def _placed(self, running: Running, places: Mapping[str, Sequence[str]] | None, error: BaseException | None) -> None:
         """Continues once the pchannels of the vchannels are known, unless the broadcast was aborted or the close began meanwhile."""
         if running.task.reason is not None or self.closing:
             return
@@ -171,9 +161,7 @@ class BroadcastLifecycle:
             self._intent_saved(running)  # it was aborted meanwhile, and ends as aborted
             return
         running.recorded = False
-        self._withdraw(
-            running, unsaved(running.task.header, error) if isinstance(error, InvalidArgumentError) else error
-        )
+        self._withdraw(running, unsaved(running.task.header, error) if isinstance(error, InvalidArgumentError) else error)
 
     def _withdraw(self, running: Running, error: Exception) -> None:
         running.task.withdraw()
@@ -198,10 +186,7 @@ class BroadcastLifecycle:
         running.callers.aborts.append(reply)
         if not task.finished and task.abort(reason):
             self.writer.forget(task)
-            self.saver.save(
-                {records.abort_key(task.broadcast_id): records.encode_abort(reason)},
-                then=partial(self._intent_saved, running),
-            )
+            self.saver.save({records.abort_key(task.broadcast_id): records.encode_abort(reason)}, then=partial(self._intent_saved, running))
             self.table.touch(running)
 
     def vchannel_dropped(self, vchannel: str) -> None:
@@ -272,9 +257,7 @@ class BroadcastLifecycle:
         asked, self._to_ask = self._to_ask, {}
         self._jobs.run(self._operator.dropped(tuple(asked)), partial(self._ack_dropped, asked))
 
-    def _ack_dropped(
-        self, asked: dict[int, Running], dropped: Mapping[int, Collection[str]], error: BaseException | None
-    ) -> None:
+    def _ack_dropped(self, asked: dict[int, Running], dropped: Mapping[int, Collection[str]], error: BaseException | None) -> None:
         """Counts the drop of a vchannel that had its copy as the ack of that copy."""
         if error is not None:
             if not isinstance(error, WALError):
@@ -315,9 +298,7 @@ class BroadcastLifecycle:
                 self._ended(running)
         elif needs_mark(task, recorded=running.recorded):
             at_ms = self.finished.now_ms()
-            self.finished.mark(
-                task, at_ms, recorded=running.recorded, then=partial(self._ended, running, marked_at_ms=at_ms)
-            )
+            self.finished.mark(task, at_ms, recorded=running.recorded, then=partial(self._ended, running, marked_at_ms=at_ms))
         else:
             self._ended(running)
 

@@ -20,8 +20,6 @@ import msgspec
 
 from wal.message import ResourceKey
 
-__all__ = ["OVERTAKEN_MAX", "Conflict", "LockTable", "distinct_keys"]
-
 OVERTAKEN_MAX: Final = 16
 """How often requests that do not wait may take keys that an earlier waiter wants."""
 
@@ -182,13 +180,7 @@ class LockTable:
                 if (holder := self._holder_against(key)) is not None:
                     return holder
             number = min(
-                (
-                    other
-                    for key in keys
-                    for other in self._waiters_against(key)
-                    if self._order(other) < self._order(number)
-                ),
-                key=self._order,
+                (other for key in keys for other in self._waiters_against(key) if self._order(other) < self._order(number)), key=self._order
             )
 
     def _hold(self, owner: int, keys: tuple[ResourceKey, ...]) -> None:

@@ -29,26 +29,6 @@ from wal.message import (
     type_properties,
 )
 
-__all__ = [
-    "EDGES",
-    "REASON_BYTES_MAX",
-    "BroadcastAppendResult",
-    "BroadcastMessage",
-    "BroadcastState",
-    "BroadcastTask",
-    "BroadcasterStatistics",
-    "Content",
-    "CopiesInLog",
-    "Outcomes",
-    "VChannelNames",
-    "check_append",
-    "check_id",
-    "check_key",
-    "check_reason",
-    "copy_named",
-    "names_of",
-]
-
 REASON_BYTES_MAX: Final = 4_096
 """The most UTF-8 bytes in the reason of an abort, which is the payload of a message to each vchannel."""
 
@@ -74,17 +54,9 @@ class BroadcastState(enum.IntEnum):
 
 EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
     BroadcastState.PENDING: frozenset(
-        (
-            BroadcastState.STUCK,
-            BroadcastState.WAIT_ACK,
-            BroadcastState.DONE,
-            BroadcastState.ABORTING,
-            BroadcastState.WITHDRAWN,
-        )
+        (BroadcastState.STUCK, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING, BroadcastState.WITHDRAWN)
     ),
-    BroadcastState.STUCK: frozenset(
-        (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING)
-    ),
+    BroadcastState.STUCK: frozenset((BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING)),
     BroadcastState.WAIT_ACK: frozenset((BroadcastState.DONE, BroadcastState.ABORTING)),
     BroadcastState.ABORTING: frozenset((BroadcastState.ABORTED,)),
     BroadcastState.DONE: frozenset(),
@@ -349,9 +321,7 @@ def copy_named(broadcast: int | ImmutableMessage, vchannel: str | None) -> tuple
         if vchannel is not None:
             raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
         if broadcast.broadcast is None:
-            raise InvalidArgumentError(
-                f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies"
-            )
+            raise InvalidArgumentError(f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies")
         return broadcast.broadcast.broadcast_id, broadcast.vchannel
     check_id(broadcast)
     if not isinstance(vchannel, str):
@@ -378,8 +348,6 @@ def check_reason(reason: object) -> None:
     try:
         length = len(reason.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"reason cannot be encoded as UTF-8: {error.reason}; remove the surrogate"
-        ) from error
+        raise InvalidArgumentError(f"reason cannot be encoded as UTF-8: {error.reason}; remove the surrogate") from error
     if length > REASON_BYTES_MAX:
         raise InvalidArgumentError(f"reason is {length} bytes long: at most {REASON_BYTES_MAX}")

@@ -16,8 +16,6 @@ from typing import Protocol
 from broadcaster.message import Content, CopiesInLog
 from wal.message import BroadcastHeader, CopyOutcomes
 
-__all__ = ["AppendOperator", "CopiesAnswer"]
-
 
 class CopiesAnswer(Protocol):
     """Takes the outcome of an append of copies, as a future does."""
@@ -51,21 +49,14 @@ class AppendOperator(Protocol):
         """Does what `places_nowait` does, after creating vchannels as an append does. It creates none if it raises an error of `check`."""
 
     def append_copies_nowait(
-        self,
-        pchannel: str,
-        vchannels: Sequence[str],
-        content: Content,
-        header: BroadcastHeader,
-        answer: CopiesAnswer,
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:
         """Does what `append_copies` does, in this turn; `answer` gets its outcome, never during the call.
 
         Returns False and does nothing if that would have to wait first, or would raise.
         """
 
-    async def append_copies(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> CopyOutcomes:
+    async def append_copies(self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader) -> CopyOutcomes:
         """Appends one copy for each vchannel, all in one frame with one payload.
 
         The outcome of a vchannel that can never take its copy is an error (ChannelNotExistError …), while the other copies are
@@ -74,9 +65,7 @@ class AppendOperator(Protocol):
         or may not append.
         """
 
-    async def append_aborts(
-        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
-    ) -> CopyOutcomes:
+    async def append_aborts(self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str) -> CopyOutcomes:
         """Does the same with messages of type ABORT_BROADCAST: they have the broadcast's header, and the reason in UTF-8 as the payload."""
 
     async def copies(self) -> Sequence[CopiesInLog]:

@@ -32,28 +32,6 @@ from broadcaster.task import Task, bits
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader
 
-__all__ = [
-    "CHUNK_BITS",
-    "VERSION",
-    "DoneMark",
-    "RecoveredTasks",
-    "Stored",
-    "TaskRecord",
-    "abort_key",
-    "ack_chunks",
-    "done_key",
-    "encode_abort",
-    "encode_acks",
-    "encode_done",
-    "encode_progress",
-    "encode_task",
-    "finished_keys",
-    "progress_key",
-    "read_records",
-    "rebuild",
-    "task_key",
-]
-
 VERSION: Final = 1
 CHUNK_BITS: Final = 1024
 CHUNKS_MAX: Final = 256
@@ -130,8 +108,7 @@ def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
             if isinstance(error, FormatError):
                 raise
             raise CorruptionError(
-                f"the broadcast record {key!r} in the KV cannot be read: {error}",
-                expected=f"a record of version {VERSION}",
+                f"the broadcast record {key!r} in the KV cannot be read: {error}", expected=f"a record of version {VERSION}"
             ) from error
     return stored
 
@@ -160,8 +137,7 @@ def ack_chunks(mask: int) -> set[int]:
 def encode_acks(broadcast_id: int, acked: int, chunks: set[int]) -> dict[str, str]:
     """Returns the keys and values of these chunks of the bitmap."""
     return {
-        f"acks/{broadcast_id:016x}/{chunk}": _encode([VERSION, _bytes(acked >> chunk * CHUNK_BITS & _CHUNK)])
-        for chunk in sorted(chunks)
+        f"acks/{broadcast_id:016x}/{chunk}": _encode([VERSION, _bytes(acked >> chunk * CHUNK_BITS & _CHUNK)]) for chunk in sorted(chunks)
     }
 
 
@@ -220,9 +196,7 @@ def _check_version(key: str, data: bytes) -> None:
 
 
 def _checked(record: TaskRecord) -> TaskRecord:
-    if len(record.places) != len(record.header.vchannels) or not all(
-        0 <= place < len(record.pchannels) for place in record.places
-    ):
+    if len(record.places) != len(record.header.vchannels) or not all(0 <= place < len(record.pchannels) for place in record.places):
         raise ValueError("its places do not fit its vchannels")
     return record
 
@@ -281,9 +255,7 @@ def _recovered_task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesIn
             expected="its task record, or its done mark",
         )
     for log_copies in listed:
-        if log_copies.header.vchannels != header.vchannels or not set(log_copies.vchannels) <= set(
-            places.get(log_copies.pchannel, ())
-        ):
+        if log_copies.header.vchannels != header.vchannels or not set(log_copies.vchannels) <= set(places.get(log_copies.pchannel, ())):
             raise CorruptionError(
                 f"broadcast {broadcast_id} in the log of pchannel {log_copies.pchannel} is not the one that its other copies or its "
                 "record say",

@@ -16,8 +16,6 @@ from broadcaster.records import CHUNK_BITS
 from broadcaster.task import Task
 from wal.message import BroadcastHeader
 
-__all__ = ["Acks", "Callers", "Running", "RunningTable"]
-
 
 class Callers(msgspec.Struct, eq=False):
     """The callers that wait for one broadcast.

@@ -20,24 +20,12 @@ from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
-__all__ = [
-    "SavedBatch",
-    "Saver",
-    "TaskChange",
-    "TaskChanges",
-]
-
 
 class Saver:
     """Collects the changes of a turn; `flush` ends the turn. `delayed(error)` is called when a save has to be retried."""
 
     def __init__(
-        self,
-        kv: KVBase,
-        jobs: BackgroundJobs,
-        clock: Clock,
-        *,
-        delayed: Callable[[WALError], object] = lambda error: None,
+        self, kv: KVBase, jobs: BackgroundJobs, clock: Clock, *, delayed: Callable[[WALError], object] = lambda error: None
     ) -> None:
         self._delayed = delayed
         self._kv = kv

@@ -32,13 +32,6 @@ from broadcaster.task import Step, StepKind, Task
 from wal.errors import WALError
 from wal.message import BroadcastHeader, CopyOutcomes
 
-__all__ = [
-    "FRAMES_MAX",
-    "CopyWriter",
-    "SingleFrame",
-    "SingleFrames",
-]
-
 FRAMES_MAX: Final = 1024
 """The most frames that are under way at once; the others wait for their turn."""
 
@@ -95,9 +88,7 @@ class CopyWriter:
             timer.cancel()
         self._timers.clear()
 
-    def appended(
-        self, running: Running, step: Step, outcomes: CopyOutcomes | None, error: BaseException | None
-    ) -> None:
+    def appended(self, running: Running, step: Step, outcomes: CopyOutcomes | None, error: BaseException | None) -> None:
         """Reports the outcome of a frame to its task, and arranges a retry if the task asks for one."""
         self.frames -= 1
         task = running.task
@@ -109,9 +100,7 @@ class CopyWriter:
             refusals: dict[str, WALError] = {}
             if not outcomes.all_in:
                 refusals = {
-                    vchannel: outcome
-                    for vchannel, outcome in zip(step.vchannels, outcomes, strict=True)
-                    if isinstance(outcome, WALError)
+                    vchannel: outcome for vchannel, outcome in zip(step.vchannels, outcomes, strict=True) if isinstance(outcome, WALError)
                 }
             if step.kind is StepKind.COPIES and running.callers.append is not None:
                 running.callers.outcomes.append((step.vchannels, outcomes))
@@ -226,9 +215,7 @@ class SingleFrames:
     def __len__(self) -> int:
         return len(self._by_owner)
 
-    def begin(
-        self, call: AppendCall, header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]
-    ) -> bool:
+    def begin(self, call: AppendCall, header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]) -> bool:
         """Begins a broadcast that holds its keys; returns False and does nothing if it is not of this kind."""
         writer = self._writer
         if header.needs_ack or len(places) != 1 or writer.frames >= FRAMES_MAX or self._closing:

@@ -23,8 +23,6 @@ from broadcaster.message import EDGES, BroadcastState
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
 
-__all__ = ["BACKOFF_MAX_S", "BACKOFF_MIN_S", "TICK_LOGICAL_BITS", "Step", "StepKind", "Task", "bits", "mask_of"]
-
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 10.0
 TICK_LOGICAL_BITS: Final = 18
@@ -69,9 +67,7 @@ class _Lane(msgspec.Struct):
 class Task:
     """One broadcast over `places` (pchannel → its vchannels of the broadcast); `place` sets them if they are not known yet."""
 
-    def __init__(
-        self, header: BroadcastHeader, places: Mapping[str, Iterable[str]] | None = None, *, recovered: bool = False
-    ) -> None:
+    def __init__(self, header: BroadcastHeader, places: Mapping[str, Iterable[str]] | None = None, *, recovered: bool = False) -> None:
         self.header = header
         self.state = BroadcastState.PENDING
         self.finished = False

@@ -22,11 +22,7 @@ def main(directory: str = "data/") -> None:
 
     carrier = pc.map_lookup(table["properties"], "carrier", "first")
     bytes_each = pc.binary_length(table["payload"])
-    counted = (
-        pa.table({"carrier": carrier, "bytes": bytes_each})
-        .group_by("carrier")
-        .aggregate([("bytes", "count"), ("bytes", "sum")])
-    )
+    counted = pa.table({"carrier": carrier, "bytes": bytes_each}).group_by("carrier").aggregate([("bytes", "count"), ("bytes", "sum")])
     for row in counted.sort_by("carrier").to_pylist():
         print(f"{row['carrier']}: {row['bytes_count']} flights, {row['bytes_sum']} bytes")
 
@@ -38,10 +34,7 @@ def main(directory: str = "data/") -> None:
 
 def write(directory: str) -> None:
     with bridge.blocking(directory) as log:
-        log.append_bulk(
-            Message("flights", bytes(100), properties={"carrier": "UA" if number % 3 else "AA"})
-            for number in range(900)
-        )
+        log.append_bulk(Message("flights", bytes(100), properties={"carrier": "UA" if number % 3 else "AA"}) for number in range(900))
 
 
 if __name__ == "__main__":

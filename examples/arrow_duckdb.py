@@ -34,10 +34,7 @@ def main(directory: str = "data/") -> None:
 
 def write(directory: str) -> None:
     with bridge.blocking(directory) as log:
-        log.append_bulk(
-            Message("flights", bytes(100), properties={"carrier": "UA" if number % 3 else "AA"})
-            for number in range(900)
-        )
+        log.append_bulk(Message("flights", bytes(100), properties={"carrier": "UA" if number % 3 else "AA"}) for number in range(900))
 
 
 if __name__ == "__main__":

@@ -80,10 +80,7 @@ async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
 async def auditor(directory: str, killed_at: str) -> None:
     """Reads while another process writes, without a lock that could delay the writer."""
     pages = 0
-    async with (
-        open_wal(directory, read_only=True) as log,
-        log.read("orders", cursor="audit", follow=False) as scanner,
-    ):
+    async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="audit", follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
             print(int(page[0].payload), int(page[-1].payload) + 1, flush=True)
             pages += 1

@@ -84,10 +84,7 @@ def rows(messages: Sequence[InsertMsg]) -> dict[int, bytes]:
 
 async def run(medium: RocksMQMedium, log: WALAccesser, join: Join) -> str:
     """Runs a graph until the last second was joined, or a node has failed; returns what happened."""
-    async with (
-        TtMsgStream(medium, auto_ack=False) as temperatures,
-        TtMsgStream(medium, auto_ack=False) as humidities,
-    ):
+    async with TtMsgStream(medium, auto_ack=False) as temperatures, TtMsgStream(medium, auto_ack=False) as humidities:
         await temperatures.as_consumer(["temperatures-0", "temperatures-1"], "join")
         await humidities.as_consumer(["humidities"], "join")
         sink = WalSinkNode("pairs", log, "pairs")

@@ -79,9 +79,7 @@ async def writer(directory: str, *, first: int, count: int) -> AsyncGenerator[in
 async def write(directory: str, first: int, count: int) -> None:
     async with open_wal(directory) as log:
         for number in range(first, first + count):
-            result = await log.raw_append(
-                Message("orders", b"%d" % number), idempotency_key=ProducerKey("shop", number)
-            )
+            result = await log.raw_append(Message("orders", b"%d" % number), idempotency_key=ProducerKey("shop", number))
             print(result.time_tick, flush=True)
 
 

@@ -62,10 +62,7 @@ async def work(directory: str) -> None:
     """Reads from the stored position to the end of the log, and stores sum and position after each page."""
     state = Path(directory) / "sum.json"
     position, total, count = load(state)
-    async with (
-        open_wal(f"{directory}/log") as log,
-        log.read("numbers", resume=position, follow=False) as scanner,
-    ):
+    async with open_wal(f"{directory}/log") as log, log.read("numbers", resume=position, follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
             total += sum(int(body.payload) for message in page for body in message.bodies())
             count += len(page)

@@ -64,10 +64,7 @@ async def change(log: WALAccesser, service: str) -> int:
     refused = 0
     for number in range(CHANGES):
         column = BroadcastMessage(
-            vchannels=SHARDS,
-            payload=f"{service}_{number}".encode(),
-            message_type=MessageType.SCHEMA_CHANGE,
-            resource_keys=[ORDERS],
+            vchannels=SHARDS, payload=f"{service}_{number}".encode(), message_type=MessageType.SCHEMA_CHANGE, resource_keys=[ORDERS]
         )
         try:
             await log.broadcast().append(column)
@@ -89,9 +86,7 @@ async def main(directory: str = "data/") -> None:
         print(f"a service found the collection held by the other one: {refused > 0}")
 
         order = shards[0].columns
-        print(
-            f"{len(order)} columns, the same on all {len(SHARDS)} vchannels: {all(s.columns == order for s in shards)}"
-        )
+        print(f"{len(order)} columns, the same on all {len(SHARDS)} vchannels: {all(s.columns == order for s in shards)}")
         billing = [column for column in order if column.startswith("billing")]
         print(f"each service's own in its order: {billing == sorted(billing)}")
         print(f"seen again after the crash: {sum(shard.seen_again for shard in shards)}")

@@ -60,9 +60,7 @@ async def shop(location: str) -> None:
         for first in range(0, ORDERS, AT_ONCE):
             await asyncio.gather(
                 *(
-                    log.raw_append(
-                        Message("orders", msgspec.json.encode(order(number))), idempotency_key=f"order-{number}"
-                    )
+                    log.raw_append(Message("orders", msgspec.json.encode(order(number))), idempotency_key=f"order-{number}")
                     for number in range(first, first + AT_ONCE)
                 )
             )

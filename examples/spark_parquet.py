@@ -59,15 +59,11 @@ def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
         except StreamingQueryException:
             print(f"failed in batch {FAIL_AT}; the log is kept from there: {lag_bytes(directory) > 0}")
         run(spark, directory, handler, checkpoint)
-        print(
-            f"run again, {handler.replays} batch is a replay; as in the CSV: {same(spark, target, flight_count // 2)}"
-        )
+        print(f"run again, {handler.replays} batch is a replay; as in the CSV: {same(spark, target, flight_count // 2)}")
         writer.finish()
         run(spark, directory, handler, checkpoint)
         print(f"and the rest: {same(spark, target, flight_count)}; bytes that the cursor lags: {lag_bytes(directory)}")
-    for row in (
-        spark.read.parquet(target).groupBy("airport").agg(f.sum("flights"), f.sum("delay")).sort("airport").collect()
-    ):
+    for row in spark.read.parquet(target).groupBy("airport").agg(f.sum("flights"), f.sum("delay")).sort("airport").collect():
         print(f"  {row[0]}: {row[1]:,} flights, {row[2]:,} minutes")
 
 
@@ -100,9 +96,7 @@ def same(spark: SparkSession, target: str, count: int) -> bool:
         flights_[airport, flight["day"]] += 1
         minutes[airport, flight["day"]] += flight.get("dep_delay", 0)
     rows = spark.read.parquet(target).groupBy("airport", "day").agg(f.sum("flights"), f.sum("delay")).collect()
-    return {(row[0], row[1]): (row[2], row[3]) for row in rows} == {
-        day: (flights_[day], minutes[day]) for day in flights_
-    }
+    return {(row[0], row[1]): (row[2], row[3]) for row in rows} == {day: (flights_[day], minutes[day]) for day in flights_}
 
 
 if __name__ == "__main__":

@@ -74,12 +74,8 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     if CLASSES.exists():
-        os.environ.setdefault(
-            "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        )
-    config.addinivalue_line(
-        "markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak"
-    )
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off")
+    config.addinivalue_line("markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -107,9 +103,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Returns the loops of this test: asyncio's and uvloop's, or in CI one of them by the name of the test, or asyncio's alone."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     asyncios, uvloops = {"asyncio": asyncio.new_event_loop}, {"uvloop": uvloop.new_event_loop}
@@ -129,10 +123,7 @@ def compiled_once() -> Iterator[None]:
     if not sys.dont_write_bytecode:
         yield
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="wal-pyc-", ignore_cleanup_errors=True) as directory,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with tempfile.TemporaryDirectory(prefix="wal-pyc-", ignore_cleanup_errors=True) as directory, pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", directory)
         yield

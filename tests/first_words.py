@@ -10,8 +10,6 @@ from typing import Final
 
 import pytest
 
-__all__ = ["FirstWords", "pytest_configure"]
-
 LINES: Final = 40
 
 

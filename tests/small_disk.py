@@ -11,18 +11,13 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fill", "free_bytes", "mounted"]
-
 
 @contextlib.contextmanager
 def mounted(place: Path, *, size_mib: int) -> Iterator[Path]:
     """Mounts a tmpfs of this size at `place`. Only root may do so: without root the test is skipped with a warning, and fails in CI."""
     place.mkdir()
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(place)], capture_output=True, text=True, check=False
     )
     if mount.returncode:
         if os.environ.get("CI"):

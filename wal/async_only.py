@@ -11,8 +11,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-__all__ = ["AsyncOnly", "import_late"]
-
 
 class AsyncOnly:
     """A base of classes that only an event loop can enter. `_with_form` is the code that the error suggests instead."""

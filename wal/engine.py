@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from wal.read.pchannel import ReadablePChannel
     from wal.write.idempotency.keys import Key, ProducerInfo
 
-__all__ = [
-    "NOT_EXPECTED", "Appends", "Broadcasts", "EngineTxn", "LogStatistics", "PChannelRetention", "ReadableEngine", "RetentionHolder",
-    "WritableEngine",
-]  # fmt: skip
 
 R_co = TypeVar("R_co", covariant=True)
 NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
@@ -127,9 +123,7 @@ class ReadableEngine(Protocol):
     def abandon(self) -> None:
         """Releases everything once the event loop has ended; what was in flight has an unknown outcome. Blocks; idempotent."""
 
-    async def attach(
-        self, names: tuple[str, ...]
-    ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    async def attach(self, names: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, the vchannels as they are now, and a function that starts the scanner's actor.
 
         Raises ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on
@@ -230,9 +224,7 @@ class Appends(Protocol):
         A message for a vchannel that does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
         """
 
-    def append_keyed(
-        self, message: Message, barrier_time_tick: int, key: Key
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+    def append_keyed(self, message: Message, barrier_time_tick: int, key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Sends a message with an idempotency key; returns None as `append` does.
 
         Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one.
@@ -253,9 +245,7 @@ class Appends(Protocol):
     async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
         """Appends a message when there is room in flight; callers are served in order."""
 
-    async def append_keyed_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key
-    ) -> AppendResult | ForgottenResult:
+    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room in flight."""
 
     async def append_expecting_waiting(
@@ -282,11 +272,7 @@ class Appends(Protocol):
         """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
 
     async def begin_txn(
-        self,
-        names: tuple[str, ...],
-        keepalive_s: float,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED
     ) -> EngineTxn[AppendResult | ForgottenResult]:
         """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting. Its commit judges `expected_last`.
 

@@ -141,19 +141,13 @@ class BulkAppendError(WALError):
     remaining: Sequence[Message] = ()
 
     @classmethod
-    def of(
-        cls, cause: WALError, outcomes: Sequence[AppendResult | WALError], messages: Sequence[Message] = ()
-    ) -> BulkAppendError:
+    def of(cls, cause: WALError, outcomes: Sequence[AppendResult | WALError], messages: Sequence[Message] = ()) -> BulkAppendError:
         """Returns the error for a bulk of these messages, which failed for this cause with these outcomes."""
         paired = zip(messages, outcomes, strict=False)
-        return cls._of(
-            cause, tuple(outcomes), tuple(message for message, outcome in paired if isinstance(outcome, WALError))
-        )
+        return cls._of(cause, tuple(outcomes), tuple(message for message, outcome in paired if isinstance(outcome, WALError)))
 
     @classmethod
-    def _of(
-        cls, cause: WALError, outcomes: tuple[AppendResult | WALError, ...], remaining: tuple[Message, ...]
-    ) -> BulkAppendError:
+    def _of(cls, cause: WALError, outcomes: tuple[AppendResult | WALError, ...], remaining: tuple[Message, ...]) -> BulkAppendError:
         kind = _bulk(type(cause))
         error = kind.__new__(kind)
         results: list[AppendResult] = []
@@ -332,9 +326,7 @@ class LogWentBackError(WALError):
 
     code = StreamingCode.LOG_WENT_BACK
 
-    def __init__(
-        self, message: str, *, last_common: MessageID | None = None, commons: Sequence[MessageID] = ()
-    ) -> None:
+    def __init__(self, message: str, *, last_common: MessageID | None = None, commons: Sequence[MessageID] = ()) -> None:
         """`commons` are the last common events in all pchannels, of an error that is about a whole log."""
         super().__init__(message)
         self.commons: tuple[MessageID, ...] = tuple(commons) or (() if last_common is None else (last_common,))

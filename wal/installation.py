@@ -9,8 +9,6 @@ import importlib.util
 import os
 from importlib.machinery import ModuleSpec
 
-__all__ = ["check_siblings", "install_hint", "reinstall_hint"]
-
 DISTRIBUTION = "wal-runtime"
 """The name of this distribution. The `__init__` of each of our packages repeats it as `__distribution__`."""
 SIBLINGS = ("actors", "broadcaster")

@@ -19,19 +19,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.secret import Secret, shown
 
-__all__ = [
-    "EtcdLocation",
-    "Location",
-    "PulsarLocation",
-    "ServerLocation",
-    "absolute_path",
-    "check_admin_url",
-    "check_token",
-    "parse_kv",
-    "parse_location",
-    "with_password",
-]
-
 ETCD_PORT: Final = 2379
 PULSAR_PORT: Final = 6650
 PULSAR_TLS_PORT: Final = 6651
@@ -79,11 +66,7 @@ class Location(msgspec.Struct, frozen=True):
     servers: ServerLocation | None = None
 
     def __str__(self) -> str:
-        return (
-            f"{self.scheme}:{self.path or ''}"
-            if self.path or self.scheme == "memory"
-            else str(self.pulsar or self.servers)
-        )
+        return f"{self.scheme}:{self.path or ''}" if self.path or self.scheme == "memory" else str(self.pulsar or self.servers)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
@@ -127,9 +110,7 @@ def absolute_path(path: str, what: str) -> Path:
     except UnicodeEncodeError:
         encoded = b"\0"
     if b"\0" in encoded:
-        raise InvalidArgumentError(
-            f"{what} {path!r} has a NUL or a lone surrogate, which no path can have: leave it out"
-        )
+        raise InvalidArgumentError(f"{what} {path!r} has a NUL or a lone surrogate, which no path can have: leave it out")
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
         raise InvalidArgumentError(
@@ -150,9 +131,7 @@ def check_admin_url(name: str, url: str) -> None:
     The error does not show them; it calls the URL `name`.
     """
     if not _ADMIN_URL.fullmatch(url):
-        url_text = (
-            shown(url) if "://" in url else "***"
-        )  # without a scheme it may be a token that got into the wrong setting
+        url_text = shown(url) if "://" in url else "***"  # without a scheme it may be a token that got into the wrong setting
         raise InvalidArgumentError(
             f"{name}={url_text!r} is not the address of an admin REST: use {_ADMIN_FORM}, without a user; a token belongs into the setting "
             "pulsar_token"
@@ -170,9 +149,7 @@ def check_token(name: str, token: Secret) -> None:
 def _parse_pulsar(location: str) -> PulsarLocation:
     scheme, _, rest = location.partition("://")
     if "@" in rest:
-        raise InvalidArgumentError(
-            "a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
-        )
+        raise InvalidArgumentError("a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN")
     hosts, _, path = rest.partition("/")
     names = path.split("/")
     if len(names) != 2 or not all(_PULSAR_NAME.fullmatch(name) for name in names):
@@ -183,9 +160,7 @@ def _parse_pulsar(location: str) -> PulsarLocation:
         if host.endswith("]") or not colon:
             name, port = host, str(PULSAR_TLS_PORT if scheme == "pulsar+ssl" else PULSAR_PORT)
         if not name or not _is_port(port):
-            raise InvalidArgumentError(
-                f"location {shown(location)!r} names an invalid host or port: use {_PULSAR_FORM}"
-            )
+            raise InvalidArgumentError(f"location {shown(location)!r} names an invalid host or port: use {_PULSAR_FORM}")
         places.append(f"{name}:{port}")
     return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
 

@@ -23,8 +23,6 @@ from anyio.from_thread import BlockingPortal
 
 from wal.errors import ClosedError, InvalidArgumentError
 
-__all__ = ["LoopThread"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -41,9 +39,7 @@ class LoopThread:
         self._idle = threading.Condition()
         self._calls = 0
         self._stopped = False
-        started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = (
-            concurrent.futures.Future()
-        )
+        started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=_run, args=(started,), name="wal-loop", daemon=True)
         self._thread.start()
         self._portal, loop = started.result()
@@ -66,9 +62,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def start(
-        self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
-    ) -> concurrent.futures.Future[_T]:
+    def start(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> concurrent.futures.Future[_T]:
         """Starts to await the coroutine in the loop; returns a future of its result, whose `cancel` cancels it."""
         if self._pid != os.getpid():
             raise InvalidArgumentError(
@@ -179,8 +173,7 @@ def _run(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.Abstra
 
 
 async def _serve(
-    started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]],
-    pool: concurrent.futures.ThreadPoolExecutor,
+    started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]], pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(pool)

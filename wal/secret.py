@@ -10,8 +10,6 @@ import hmac
 import re
 from typing import Final, NoReturn
 
-__all__ = ["Secret", "shown"]
-
 MASK: Final = "***"
 _NAME: Final = re.compile(r"[^/?&=:@,]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -70,9 +68,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(
-            self._text.encode(errors="surrogatepass"), other._text.encode(errors="surrogatepass")
-        )
+        return hmac.compare_digest(self._text.encode(errors="surrogatepass"), other._text.encode(errors="surrogatepass"))
 
     def __hash__(self) -> int:
         return hash((Secret, self._text))

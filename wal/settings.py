@@ -22,18 +22,6 @@ from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
 from wal.ticks import number_text
 
-__all__ = [
-    "IDEMPOTENCY_WINDOW_BYTES",
-    "MEANINGS",
-    "SERVER_BOUNDS",
-    "SERVER_PREFIX",
-    "ServerBounds",
-    "Settings",
-    "SettingsOverrides",
-    "server_table",
-    "setting_from_text",
-]
-
 MIB: Final = 1024 * 1024
 IDEMPOTENCY_WINDOW_BYTES: Final = 64 * MIB
 """The memory of a pchannel's plain keys if their number is not set: 150,000 of 36 bytes that came alone, 490,000 in groups."""
@@ -275,9 +263,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop",
 """Settings with a few possible values."""
 _SECRETS: Final = frozenset(("kv", "pulsar_token", "token"))
 _OPTIONAL: Final = frozenset(
-    name
-    for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
-    if default is None
+    name for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True) if default is None
 )
 
 
@@ -293,9 +279,7 @@ def _check(name: str, value: object) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"setting {name} must be a number of seconds, not {type(value).__name__}")
         if not _SECONDS[name] <= value <= sys.float_info.max:
-            raise InvalidArgumentError(
-                f"setting {name}={number_text(value)} is out of range: at least {_SECONDS[name]} seconds"
-            )
+            raise InvalidArgumentError(f"setting {name}={number_text(value)} is out of range: at least {_SECONDS[name]} seconds")
     elif name in _BOOLEANS:
         if not isinstance(value, bool):
             raise TypeError(f"setting {name} must be a bool, not {type(value).__name__}")

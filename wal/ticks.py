@@ -6,8 +6,6 @@ from typing import Final
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["SECONDS_MAX", "check_seconds", "check_tick", "check_wait", "number_text"]
-
 SECONDS_MAX: Final = 1_000_000_000
 """The longest time of a timer, 31 years: uvloop's timers cannot be infinite."""
 
@@ -17,9 +15,7 @@ def check_tick(name: str, tick: object) -> int:
     if not isinstance(tick, int) or isinstance(tick, bool):
         raise TypeError(f"{name} must be a time tick (int), not {tick!r}")
     if not 0 <= tick < 1 << 64:
-        raise InvalidArgumentError(
-            f"{name}={tick} is out of range: ticks are 0 to 2**64 - 1, from allocate_time_tick()"
-        )
+        raise InvalidArgumentError(f"{name}={tick} is out of range: ticks are 0 to 2**64 - 1, from allocate_time_tick()")
     return tick
 
 
@@ -40,9 +36,7 @@ def check_seconds(name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     if not 0 < value <= SECONDS_MAX:
-        raise InvalidArgumentError(
-            f"{name}={number_text(value)} is out of range: it must be more than 0 seconds and at most {SECONDS_MAX}"
-        )
+        raise InvalidArgumentError(f"{name}={number_text(value)} is out of range: it must be more than 0 seconds and at most {SECONDS_MAX}")
     return float(value)
 
 

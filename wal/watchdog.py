@@ -201,12 +201,7 @@ class Guard(Actor):
         self._status = self._current_status()
         if not state.begin_restart(self._status):
             return
-        _log.warning(
-            "component %r is %s, last heard %.3f s ago: cleaning and restarting it",
-            state.id,
-            self._status.name,
-            silent_s,
-        )
+        _log.warning("component %r is %s, last heard %.3f s ago: cleaning and restarting it", state.id, self._status.name, silent_s)
         attempt = self._attempt = asyncio.create_task(self._clean_and_restart(), name=f"restart of {state.id}")
         timer = clock.call_later(self._action_timeout_s, self._give_up, attempt)
         try:
@@ -278,9 +273,7 @@ class Watchdog:
         await self._system.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for _, guard in self._targets.values():
             guard.stop_nowait()  # all at once, so that components that do not end take 10 s together
         await self._system.stop()
@@ -292,9 +285,7 @@ class Watchdog:
         """
         id_, status = target.id, checked_status(target.status, f"the status of component {target.id!r}")
         if id_ in self._targets:
-            raise InvalidArgumentError(
-                f"component {id_!r} is registered already: unregister it first, or give this one another id"
-            )
+            raise InvalidArgumentError(f"component {id_!r} is registered already: unregister it first, or give this one another id")
         own_timeout_s = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
         state = TargetState(id_, status, timeout_s=own_timeout_s, now=self._clock.monotonic())
         guard = Guard(target, state, clock=self._clock, action_timeout_s=self._action_timeout_s)
@@ -336,12 +327,7 @@ class Watchdog:
 
     def _dump_heartbeat(self, heartbeat: ComponentHeartbeat, status: Status) -> None:
         try:
-            line = {
-                "time": _time_text(self._clock.wall()),
-                "id": heartbeat.id,
-                "status": status.name,
-                "heartbeat": heartbeat.serialize(),
-            }
+            line = {"time": _time_text(self._clock.wall()), "id": heartbeat.id, "status": status.name, "heartbeat": heartbeat.serialize()}
             _log.info("%s", msgspec.json.encode(line).decode())
         except (Exception, asyncio.CancelledError):
             _log.exception("a heartbeat of component %r counts, but cannot be written to the log", heartbeat.id)

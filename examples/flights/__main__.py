@@ -131,9 +131,7 @@ def spark_act(place: Place) -> list[str]:
         found = carriers_in_log(spark, place)
         took = time.perf_counter() - started
     show_carriers(found)
-    print(
-        f"{sum(totals.flights for totals in found.values()):,} flights of {len(found)} carriers at an airport in {took:.1f} s"
-    )
+    print(f"{sum(totals.flights for totals in found.values()):,} flights of {len(found)} carriers at an airport in {took:.1f} s")
     return carrier_differences(found, csv_carriers(place.rows))
 
 
@@ -195,9 +193,7 @@ class Writer:
         elif status != 0:
             raise SystemExit(f"the writer ended with status {status}")
         else:
-            print(
-                f"appended {appended:,} flights ({size / 1e6:.0f} MB) in {took:.1f} s, each transaction synced to disk"
-            )
+            print(f"appended {appended:,} flights ({size / 1e6:.0f} MB) in {took:.1f} s, each transaction synced to disk")
 
 
 def differences(found: Found, expected: dict[str, Totals]) -> list[str]:
@@ -223,10 +219,7 @@ def show(found: Found, expected: dict[str, Totals]) -> None:
     print("              flights  cancelled  departure delay, min  arrival delay, min")
     for airport in AIRPORTS:
         for source, totals in (("log", found.totals[airport]), ("CSV", expected[airport])):
-            print(
-                f"  {airport} {source} {totals.flights:>11,} {totals.cancelled:>10,} {totals.dep_delay:>21,} "
-                f"{totals.arr_delay:>19,}"
-            )
+            print(f"  {airport} {source} {totals.flights:>11,} {totals.cancelled:>10,} {totals.dep_delay:>21,} {totals.arr_delay:>19,}")
 
 
 if __name__ == "__main__":

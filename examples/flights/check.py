@@ -8,8 +8,6 @@ from examples.flights.place import Place
 from examples.flights.table import AIRPORTS, Flight, Totals
 from wal import ImmutableTxnMessage, MessageType, MessageTypes, TimeTickGTE, WALAccesser
 
-__all__ = ["Found", "read_back"]
-
 
 class Found(msgspec.Struct):
     """The contents of the log: totals by airport, the number of transactions, and the number of flights from a tick on."""

@@ -19,8 +19,6 @@ from typing import Final
 from examples.flights.table import flights
 from wal import WALAccesser, open_wal
 
-__all__ = ["Feed", "feed"]
-
 BODIES: Final = 250
 """The most rows of a transaction: it holds the flights of one airport among this many rows."""
 

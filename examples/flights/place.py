@@ -15,8 +15,6 @@ from wal import open_wal
 from wal.api.opening import LogOpening
 from wal.settings import Settings
 
-__all__ = ["ON_PULSAR", "STANDALONE", "Place", "on_pulsar"]
-
 ON_PULSAR: Final = "pulsar"
 """The value of `--location` for a log on Pulsar."""
 STANDALONE: Final = "standalone"

@@ -7,8 +7,6 @@ import sys
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Server"]
-
 
 class Server:
     """Serves the journal in a directory inside a `with` block; `location` is where clients find it."""
@@ -52,7 +50,5 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.stop()

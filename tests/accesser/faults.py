@@ -9,8 +9,6 @@ import pytest
 
 from wal.local.log import LocalLog
 
-__all__ = ["SavingGate"]
-
 
 class SavingGate:
     """Blocks the KV's compare-and-swap, with which the oracle saves its limit, until `open` is set; then it fails if `failure` is set.

@@ -114,11 +114,4 @@ def facts(message: ImmutableMessage) -> tuple[Any, ...]:
         )
     else:
         inner = (message.payload, tuple(message.properties.items()))
-    return (
-        message.message_id,
-        message.time_tick,
-        message.vchannel,
-        int(message.message_type),
-        message.txn_context,
-        inner,
-    )
+    return (message.message_id, message.time_tick, message.vchannel, int(message.message_type), message.txn_context, inner)

@@ -41,8 +41,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def opening(line: str) -> tuple[str, str, int, int, int]:
     """Returns (before, term, torn bytes, events replayed, pchannels) from the line of an opening."""
     found = re.fullmatch(
-        r"opened the log at \S+ in [\d.]+ ms: (.+), (terms? .+); torn bytes cut: (\d+); events replayed: (\d+); pchannels: (\d+)",
-        line,
+        r"opened the log at \S+ in [\d.]+ ms: (.+), (terms? .+); torn bytes cut: (\d+); events replayed: (\d+); pchannels: (\d+)", line
     )
     assert found is not None, line
     before, term, torn, replayed, pchannels = found.groups()
@@ -64,13 +63,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
 async def killed(data: str) -> None:
     """A log of two pchannels whose writer was killed after seven events with keys were acknowledged."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        WRITER,
-        data,
-        cwd=Path(__file__).parents[2],
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-c", WRITER, data, cwd=Path(__file__).parents[2], stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stdin is not None
@@ -131,14 +124,12 @@ async def test_reading_alone_is_told_at_debug(data: str, caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG, "wal")
     async with open_wal(data, read_only=True):
         pass
-    assert [
-        record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "wal.read_only"
-    ] == [f"opened the log at {data} for reading"]
+    assert [record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "wal.read_only"] == [
+        f"opened the log at {data} for reading"
+    ]
 
 
-async def test_close_after_a_failed_write_says_why(
-    data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_after_a_failed_write_says_why(data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     monkeypatch.setattr("wal.storage.journal.backend.Disk", lambda: disk)
     log = await open_wal(data)

@@ -230,10 +230,7 @@ async def test_append_that_waits_for_room_at_close_fails_and_is_not_written(loca
 
 async def test_refused_message_makes_no_vchannel(log: WALAccesser) -> None:
     """Wrong values are refused before anything is sent, and before a vchannel is created."""
-    refused = [
-        Message("too-large", bytes((1 << 20) + 1)),
-        Message("system", b"", message_type=MessageType.COMMIT_TXN),
-    ]
+    refused = [Message("too-large", bytes((1 << 20) + 1)), Message("system", b"", message_type=MessageType.COMMIT_TXN)]
     for message in refused:
         with pytest.raises(InvalidArgumentError):
             await log.raw_append(message)

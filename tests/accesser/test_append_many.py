@@ -8,14 +8,7 @@ import pytest
 
 from tests.accesser.probes import bodies, grouped, payloads, read_all, start, turns
 from wal import AppendOption, AppendResponses, AppendResult, Message, MessageType, WALAccesser, open_wal
-from wal.errors import (
-    BulkAppendError,
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    TransactionExpiredError,
-    WALError,
-)
+from wal.errors import BulkAppendError, ChannelNotExistError, ClosedError, InvalidArgumentError, TransactionExpiredError, WALError
 
 
 async def test_responses_stand_in_input_order(log4: WALAccesser) -> None:
@@ -60,30 +53,20 @@ async def test_group_that_fails_does_not_fail_the_others(location: str) -> None:
             *[Message("fits", b"5")] * 3,
         )
         kinds = [type(response).__name__ for response in responses]
-        assert (
-            kinds
-            == ["InvalidArgumentError"] * 4 + ["AppendResult"] + ["InvalidArgumentError"] * 2 + ["AppendResult"] * 3
-        )
+        assert kinds == ["InvalidArgumentError"] * 4 + ["AppendResult"] + ["InvalidArgumentError"] * 2 + ["AppendResult"] * 3
         assert responses.first_error is responses[0]
         assert "txn_bodies_max=3" in str(responses.first_error)
         assert "CREATE_COLLECTION" in str(responses[5])
         assert responses.max_time_tick == max(r.time_tick for r in responses if isinstance(r, AppendResult))
         with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
             responses.unwrap()
-        assert [await payloads(log, name) for name in ("large", "single", "ddl", "fits")] == [
-            [],
-            [b"2"],
-            [],
-            [b"5"] * 3,
-        ]
+        assert [await payloads(log, name) for name in ("large", "single", "ddl", "fits")] == [[], [b"2"], [], [b"5"] * 3]
 
 
 async def test_vchannel_that_may_not_be_created_is_the_error_of_its_group(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("a")
-        responses = await log.append_messages(
-            Message("a", b"1"), Message("b", b"2"), Message("c", b"3"), Message("c", b"4")
-        )
+        responses = await log.append_messages(Message("a", b"1"), Message("b", b"2"), Message("c", b"3"), Message("c", b"4"))
         assert isinstance(responses[0], AppendResult)
         assert [type(response) for response in responses[1:]] == [ChannelNotExistError] * 3
         assert responses.max_time_tick == responses[0].time_tick
@@ -128,9 +111,7 @@ async def test_bulk_of_twenty_thousand_mixed_messages(log4: WALAccesser) -> None
     results = await log4.append_bulk(iter(messages))
     assert len(results) == 20_000
     for name in ("v0", "v1", "v2", "v3"):
-        sent = [
-            (message, result) for message, result in zip(messages, results, strict=True) if message.vchannel == name
-        ]
+        sent = [(message, result) for message, result in zip(messages, results, strict=True) if message.vchannel == name]
         read = await read_all(log4, name)
         assert [(m.message_id, m.time_tick, m.payload, m.message_type, m.properties) for m in read] == [
             (r.message_id, r.time_tick, m.payload, m.message_type, m.properties) for m, r in sent
@@ -152,11 +133,7 @@ async def test_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> Non
     txn = await log.txn("orders")
     await txn.append(b"1")
     await log.append_bulk(
-        [
-            Message("orders", b"2"),
-            Message("orders", b"ddl", message_type=MessageType.CREATE_COLLECTION),
-            Message("orders", b"3"),
-        ]
+        [Message("orders", b"2"), Message("orders", b"ddl", message_type=MessageType.CREATE_COLLECTION), Message("orders", b"3")]
     )
     with pytest.raises(TransactionExpiredError, match="CREATE_COLLECTION"):
         await txn.commit()

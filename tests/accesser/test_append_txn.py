@@ -40,9 +40,7 @@ BODIES = st.lists(
     ),
     max_size=12,
 )
-WIDE = st.lists(
-    st.builds(Message, st.sampled_from(["a", "b", "c"]), st.binary(max_size=40), properties=st.just({})), max_size=12
-)
+WIDE = st.lists(st.builds(Message, st.sampled_from(["a", "b", "c"]), st.binary(max_size=40), properties=st.just({})), max_size=12)
 
 
 async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
@@ -51,10 +49,7 @@ async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
     (message,) = await read_all(log, "orders")
     assert (message.message_id, message.time_tick) == (result.message_id, result.time_tick)
     assert message.txn_context == result.txn_context
-    assert [(body.payload, body.message_type) for body in message.bodies()] == [
-        (b"1", MessageType.INSERT),
-        (b"2", MessageType.DELETE),
-    ]
+    assert [(body.payload, body.message_type) for body in message.bodies()] == [(b"1", MessageType.INSERT), (b"2", MessageType.DELETE)]
     assert local(log).node.in_flight.size == 0
 
 
@@ -191,9 +186,7 @@ async def test_retry_writes_nothing(log: WALAccesser) -> None:
     for key in ("k", ProducerKey("p", 7)):
         first = await log.append_txn("a", [b"1", b"2"], idempotency_key=key)
         again = await log.append_txn("a", [b"other"], idempotency_key=key)
-        assert again == AppendResult(
-            first.message_id, first.time_tick, first.last_confirmed, first.txn_context, None, True
-        )
+        assert again == AppendResult(first.message_id, first.time_tick, first.last_confirmed, first.txn_context, None, True)
         async with log.txn("a", idempotency_key=key) as txn:
             await txn.append(b"never")
         assert txn.result == again, "one key for all ways of writing"
@@ -205,9 +198,7 @@ async def test_retry_writes_nothing(log: WALAccesser) -> None:
     assert local(log).node.in_flight.size == 0
 
 
-async def test_calls_in_flight_share_their_result_and_its_failure(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_in_flight_share_their_result_and_its_failure(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     for refused in (True, False):
         gate = Gate(log, monkeypatch)
@@ -235,9 +226,7 @@ async def test_it_waits_for_its_barrier_and_spans_nothing_meanwhile(log: WALAcce
     tick = await log.allocate_time_tick()
     barrier = timestamp.compose(timestamp.parse(tick)[0] + 150, 0)
     opened = await log.txn("a")
-    whole = start(
-        log.append_txn(["a", "b"], [Message("a", b"whole"), Message("b", b"whole")], barrier_time_tick=barrier)
-    )
+    whole = start(log.append_txn(["a", "b"], [Message("a", b"whole"), Message("b", b"whole")], barrier_time_tick=barrier))
     await turns()
     await log.raw_append(Message("a", b"ddl", message_type=MessageType.CREATE_COLLECTION))
     with pytest.raises(TransactionExpiredError, match="CREATE_COLLECTION"):

@@ -11,17 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from wal import (
-    BroadcastMessage,
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    Message,
-    ReadPosition,
-    Scanner,
-    WALAccesser,
-    bridge,
-    open_wal,
-)
+from wal import BroadcastMessage, ImmutableMessage, ImmutableTxnMessage, Message, ReadPosition, Scanner, WALAccesser, bridge, open_wal
 from wal.errors import InvalidArgumentError, NoPayloadError, WALError
 
 Pairs = list[tuple[ImmutableMessage, ImmutableMessage]]
@@ -69,10 +59,7 @@ async def test_transaction_has_no_payload(name: str) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert not hasattr(message, name)
     assert getattr(message, name, None) is None
-    assert [getattr(body, name) for body in message.bodies()] == {
-        "payload": [b"2", b"3"],
-        "properties": [{"a": "b"}, {}],
-    }[name]
+    assert [getattr(body, name) for body in message.bodies()] == {"payload": [b"2", b"3"], "properties": [{"a": "b"}, {}]}[name]
 
 
 async def test_transaction_is_shown_copied_and_pickled() -> None:
@@ -81,12 +68,7 @@ async def test_transaction_is_shown_copied_and_pickled() -> None:
     assert repr(message) == (
         f"ImmutableTxnMessage(message_id={message.message_id}, time_tick={message.time_tick}, vchannels=('orders',), bodies=2)"
     )
-    for same in (
-        copy.copy(message),
-        copy.deepcopy(message),
-        pickle.loads(pickle.dumps(message)),
-        msgspec.structs.replace(message),
-    ):
+    for same in (copy.copy(message), copy.deepcopy(message), pickle.loads(pickle.dumps(message)), msgspec.structs.replace(message)):
         assert [body.payload for body in same.bodies()] == [b"2", b"3"]
         assert (same.message_id, same.estimate_size()) == (message.message_id, message.estimate_size())
 

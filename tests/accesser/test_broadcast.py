@@ -72,11 +72,7 @@ async def test_each_vchannel_gets_its_copy_once(wide: WALAccesser) -> None:
     for name in NAMES:
         (copy,) = await copies_of(wide, name, result.broadcast_id)
         own = result.append_results[name]
-        assert (copy.message_id, copy.time_tick, copy.last_confirmed) == (
-            own.message_id,
-            own.time_tick,
-            own.last_confirmed,
-        )
+        assert (copy.message_id, copy.time_tick, copy.last_confirmed) == (own.message_id, own.time_tick, own.last_confirmed)
         assert (copy.vchannel, copy.payload, copy.properties) == (name, b"add column", {"by": "admin"})
         assert copy.message_type is MessageType.SCHEMA_CHANGE
         assert copy.broadcast == header
@@ -154,10 +150,7 @@ async def test_files_are_read_with_their_copies(data: str) -> None:
 
     (copy,) = await asyncio.to_thread(in_a_thread)
     assert copy.broadcast is not None
-    assert (copy.message_id, copy.broadcast.vchannels) == (
-        result.append_results[NAMES[6]].message_id,
-        tuple(NAMES),
-    )
+    assert (copy.message_id, copy.broadcast.vchannels) == (result.append_results[NAMES[6]].message_id, tuple(NAMES))
 
 
 # -- keys, acks, tasks
@@ -276,9 +269,7 @@ async def test_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkey
 
 
 @pytest.mark.parametrize("recreated_on", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
-async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(
-    location: str, recreated_on: str | None
-) -> None:
+async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(location: str, recreated_on: str | None) -> None:
     async with open_wal(location, pchannels=2) as log:
         for name in "ab":
             await log.create_vchannel(name, pchannel="p0")
@@ -353,14 +344,10 @@ async def test_dropping_a_vchannel_is_its_ack(wide: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_drop_just_before_a_crash_is_an_ack_after_it(
-    data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_drop_just_before_a_crash_is_an_ack_after_it(data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
-        monkeypatch.setattr(
-            local(log).coordinator.vchannels, "on_dropped", lambda name: None
-        )  # the broadcaster never hears
+        monkeypatch.setattr(local(log).coordinator.vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears
         await log.drop_vchannel(NAMES[1])
         await log.create_vchannel(NAMES[1])
     async with open_wal(data) as log:

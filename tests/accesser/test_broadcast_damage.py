@@ -26,12 +26,7 @@ async def written(place: Path) -> None:
             await log.create_vchannel(name)
         await log.broadcast().append(BroadcastMessage(vchannels=NAMES, payload=b"first"))
         results = await asyncio.gather(
-            *(
-                log.broadcast().append(
-                    BroadcastMessage(vchannels=[name], payload=name.encode() * SIZE, needs_ack=False)
-                )
-                for name in NAMES
-            )
+            *(log.broadcast().append(BroadcastMessage(vchannels=[name], payload=name.encode() * SIZE, needs_ack=False)) for name in NAMES)
         )
         ids = [result.append_results[name].message_id for name, result in zip(NAMES, results, strict=True)]
         assert len({each.position for each in ids}) == 1, "what was appended in one turn shares a frame"

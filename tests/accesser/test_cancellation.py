@@ -15,12 +15,7 @@ import pytest
 
 from tests.accesser.probes import bodies, grouped, local, payloads, read_all, turns, written
 from wal import Message, WALAccesser, open_wal
-from wal.errors import (
-    ChannelExistError,
-    ChannelNotExistError,
-    InvalidTransactionStateError,
-    TransactionExpiredError,
-)
+from wal.errors import ChannelExistError, ChannelNotExistError, InvalidTransactionStateError, TransactionExpiredError
 
 Call = Callable[[], Coroutine[Any, Any, Any]]
 TURNS = 12
@@ -140,9 +135,7 @@ async def test_raw_append(open_again: Open, drive: Drive, crowded: bool) -> None
         if message.payload == b"last":
             break
     await reader.close()
-    assert seen == sorted(
-        set(seen), key=lambda payload: (payload == b"last", int(payload) if payload != b"last" else 0)
-    )
+    assert seen == sorted(set(seen), key=lambda payload: (payload == b"last", int(payload) if payload != b"last" else 0))
     (orders,) = await same_after_reopening(open_again, "orders")
     assert orders == seen
     assert b"%d" % (at - 1) in orders, "the last one was not cancelled"
@@ -307,9 +300,7 @@ async def test_reading(open_again: Open, drive: Drive, how: str, lagging: bool) 
     """At the tail and while catching up, the next read delivers the messages that a cancelled read had not delivered."""
     log = await open_again()
     for number in range(300 if lagging else 0):
-        log.append_nowait(Message("orders", b"%d" % number)) if number % 10 else await log.raw_append(
-            Message("orders", b"%d" % number)
-        )
+        log.append_nowait(Message("orders", b"%d" % number)) if number % 10 else await log.raw_append(Message("orders", b"%d" % number))
     await flush(log)
     written = 300 if lagging else 0
     seen: list[bytes] = []

@@ -16,14 +16,7 @@ from tests.accesser.probes import local, payloads, start, turns
 from wal import ChannelDescription, Message, OwnerDescription, Scanner, WALAccesser, open_wal
 from wal.channels.channels import CHANNELS_MAX
 from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    UnavailableError,
-    UnknownOutcomeError,
-    WALError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, UnknownOutcomeError, WALError, WouldBlockError
 from wal.kv import KVBase
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000", "orders of the shop\nand its \0 returns, ünïcode \U0001f600")
@@ -253,9 +246,7 @@ async def test_many_callers_at_once(opened: Open, is_durable: bool) -> None:
         for number, names in enumerate(made, 1):
             assert {one.owner.role for one in await log.describe_channels(names)} == {f"r{number}"}
         taken = made[9]
-        outcomes = await asyncio.gather(
-            *(log.destroy_channels([taken[at], taken[at + 1]]) for at in range(9)), return_exceptions=True
-        )
+        outcomes = await asyncio.gather(*(log.destroy_channels([taken[at], taken[at + 1]]) for at in range(9)), return_exceptions=True)
         kinds = [type(outcome) for outcome in outcomes]
         assert kinds == [type(None), ChannelNotExistError] * 4 + [type(None)], "of two that overlap one destroys both"
         with pytest.raises(ChannelNotExistError):
@@ -382,9 +373,7 @@ async def test_read_only(data: str) -> None:
         async with open_wal(data, read_only=True) as reader:
             assert await reader.describe_channels() == described(names, OWNER)
             late = await writer.create_channels(OTHER, 2)
-            assert await reader.describe_channels(late) == described(late, OTHER), (
-                "the maps show them when the call returns"
-            )
+            assert await reader.describe_channels(late) == described(late, OTHER), "the maps show them when the call returns"
             assert await reader.vchannels() == await writer.vchannels()
             await writer.destroy_channels(names)
             assert await reader.describe_channels() == described(late, OTHER)

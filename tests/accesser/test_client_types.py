@@ -79,9 +79,7 @@ async def test_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_typ
     held = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"change"))
     await broadcast.abort(held.broadcast_id, "not needed")
     async with log.read("a", follow=False, filters=[MessageTypes(MessageType.ABORT_BROADCAST)]) as scanner:
-        assert [(message.payload, message.broadcast is not None) async for message in scanner] == [
-            (b"not needed", True)
-        ]
+        assert [(message.payload, message.broadcast is not None) async for message in scanner] == [(b"not needed", True)]
     assert await payloads(log, "a") == [b"change", b"not needed"]
 
 

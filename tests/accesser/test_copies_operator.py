@@ -13,14 +13,7 @@ from broadcaster import AppendOperator, Content
 from tests.accesser.probes import close_all, local, payloads, read_all, start
 from tests.backends.faults import FaultyDisk
 from wal import BroadcastHeader, Message, WALAccesser, open_wal
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    NoSpaceError,
-    StorageError,
-    UnknownError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, ClosedError, NoSpaceError, StorageError, UnknownError, WouldBlockError
 from wal.kv import KVBase, KVBatch
 from wal.local.log import LocalLog
 from wal.message import AppendResult, CopyOutcomes, encode_properties
@@ -70,11 +63,7 @@ async def test_repeated_call_returns_the_copies_that_exist(bench: Bench) -> None
     assert results(await bench.append(header)) == everywhere
     for name, result in zip(NAMES, everywhere, strict=True):
         (message,) = await read_all(bench.log, name)
-        assert (message.message_id, message.time_tick, message.broadcast) == (
-            result.message_id,
-            result.time_tick,
-            header,
-        )
+        assert (message.message_id, message.time_tick, message.broadcast) == (result.message_id, result.time_tick, header)
     (found,) = await bench.operator.copies()
     assert (found.header, set(found.vchannels), found.aborted) == (header, set(NAMES), ())
     assert await bench.operator.content("p0", header.broadcast_id) == CONTENT
@@ -234,9 +223,7 @@ async def test_vchannels_are_durable_before_their_places_are_answered(data: str)
         assert bench.inside.coordinator.vchannels.saving == {}
 
 
-async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
-    location: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         bench = Bench(log)
         await log.create_vchannel("moved", pchannel="p0")
@@ -279,9 +266,7 @@ class Defect(Exception):
     """The exception that the test injects into the code as its defect."""
 
 
-async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
-    location: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         copies, in_flight = bench.inside.node.pchannels["p0"].copies, bench.inside.node.in_flight
@@ -310,9 +295,7 @@ async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
         assert await payloads(log, "a") == [b"payload", b"plain"]
 
 
-async def test_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(
-    location: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         copies = bench.inside.node.pchannels["p0"].copies

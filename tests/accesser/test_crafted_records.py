@@ -49,24 +49,7 @@ from wal.write.recovery import RecoveryState
 
 HERE: Final = Path("vchannels")
 DEEP: Final = 100_000
-WILD: Final[list[Any]] = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2**31,
-    2**32,
-    2**63 - 1,
-    -(2**63),
-    0.5,
-    "",
-    "x" * 300,
-    b"\xff",
-    [],
-    [1],
-    {},
-]
+WILD: Final[list[Any]] = [None, True, -1, 0, 1, 2**31, 2**32, 2**63 - 1, -(2**63), 0.5, "", "x" * 300, b"\xff", [], [1], {}]
 
 
 def replaced(value: Any) -> Iterator[Any]:
@@ -207,16 +190,7 @@ def test_records_of_broadcasts() -> None:
             stored = binascii.b2a_base64(wild, newline=False).decode()
             with pytest.raises(CorruptionError):
                 read_records([key], [stored])
-    for key in (
-        "task/x",
-        "task/",
-        "acks/0000/-1",
-        "acks/0000/x",
-        f"acks/{77:016x}/{10**12}",
-        "what/0000",
-        "",
-        "done/" + "f" * 40,
-    ):
+    for key in ("task/x", "task/", "acks/0000/-1", "acks/0000/x", f"acks/{77:016x}/{10**12}", "what/0000", "", "done/" + "f" * 40):
         for value in records.values():
             refused_or_read(lambda key=key, value=value: read_records([key], [value]), key)  # type: ignore[misc]
 

@@ -14,33 +14,15 @@ import pytest
 from actors import VirtualClock
 from tests.accesser.probes import bodies, made_on, read_all
 from tests.accesser.virtual import open_virtual
-from wal import (
-    AppendResult,
-    CursorInfo,
-    Latest,
-    Message,
-    ReadPosition,
-    Scanner,
-    StartAfter,
-    StartFrom,
-    WALAccesser,
-    open_wal,
-)
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    TruncatedError,
-)
+from wal import AppendResult, CursorInfo, Latest, Message, ReadPosition, Scanner, StartAfter, StartFrom, WALAccesser, open_wal
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import CursorFiles
 
 MIB = 1 << 20
 
 
-async def numbered(
-    log: WALAccesser, count: int, name: str = "orders", *, first: int = 0, size: int = 0
-) -> list[AppendResult]:
+async def numbered(log: WALAccesser, count: int, name: str = "orders", *, first: int = 0, size: int = 0) -> list[AppendResult]:
     return await log.append_bulk([Message(name, b"%05d" % n + bytes(size)) for n in range(first, first + count)])
 
 
@@ -48,9 +30,7 @@ async def numbers(log: WALAccesser, name: str | list[str] = "orders", **options:
     return [int(payload[:5]) for payload in bodies(await read_all(log, name, **options))]
 
 
-async def read_and_save(
-    log: WALAccesser, count: int, name: str = "orders", *, cursor: str = "billing"
-) -> ReadPosition | None:
+async def read_and_save(log: WALAccesser, count: int, name: str = "orders", *, cursor: str = "billing") -> ReadPosition | None:
     async with log.read(name, cursor=cursor) as scanner:
         for _ in range(count):
             await anext(scanner)
@@ -72,9 +52,7 @@ async def mixed(log: WALAccesser) -> list[bytes]:
             await txn.append(Message("orders", b"%05d" % (100 * step + 50)))
             await txn.append(Message("other", b"00000"))
             await txn.append(Message("orders", b"%05d" % (100 * step + 51)))
-        await log.append_messages(
-            Message("orders", b"%05d" % (100 * step + 60)), Message("orders", b"%05d" % (100 * step + 61))
-        )
+        await log.append_messages(Message("orders", b"%05d" % (100 * step + 60)), Message("orders", b"%05d" % (100 * step + 61)))
     return bodies(await read_all(log, "orders"))
 
 
@@ -137,9 +115,7 @@ async def test_save_after_a_body_is_after_its_transaction(log: WALAccesser) -> N
     await numbered(log, 2, first=3)
     (message, *_) = await read_all(log, "orders")
     for body in message.bodies():
-        async with log.read(
-            "orders", cursor=str(body.message_id), deliver_policy=StartAfter(body.message_id)
-        ) as scanner:
+        async with log.read("orders", cursor=str(body.message_id), deliver_policy=StartAfter(body.message_id)) as scanner:
             await scanner.save()
         assert await numbers(log, cursor=str(body.message_id)) == [3, 4]
 
@@ -162,9 +138,7 @@ async def test_lag_counts_own_vchannels(log: WALAccesser) -> None:
     await log.raw_append(Message("quiet", bytes(5_000)))
     assert 5_000 < (await info_of(log, "quiet")).lag_bytes < 6_000
     await save_at_the_end(log, "quiet")
-    assert await info_of(log, "quiet") == CursorInfo(
-        "quiet", ("quiet",), (await info_of(log, "quiet")).position, 0, False
-    )
+    assert await info_of(log, "quiet") == CursorInfo("quiet", ("quiet",), (await info_of(log, "quiet")).position, 0, False)
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -323,9 +297,7 @@ async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path)
         await numbered(log, 5)
     shutil.copytree(tmp_path / "old" / "cursors", tmp_path / "new" / "cursors")
     async with open_wal(str(tmp_path / "new")) as log:
-        with pytest.raises(
-            InvalidArgumentError, match=r"another incarnation.* \([0-9a-f]+\): delete_cursor\('billing'\)"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"another incarnation.* \([0-9a-f]+\): delete_cursor\('billing'\)"):
             await numbers(log, cursor="billing")
         (result,) = await numbered(log, 1, first=5)
         await log.truncate(up_to=result.message_id)  # the cursor pins nothing
@@ -361,10 +333,7 @@ async def test_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplo
             assert [info.name for info in await log.cursors()] == ["audit"]
         assert file.name in caplog.text
         (told,) = await log.retention()
-        assert [(holder.kind, holder.name) for holder in told.holders] == [
-            ("damaged cursor", file.name),
-            ("cursor", "audit"),
-        ]
+        assert [(holder.kind, holder.name) for holder in told.holders] == [("damaged cursor", file.name), ("cursor", "audit")]
         with pytest.raises(InvalidArgumentError, match=file.name):
             await log.truncate(up_to=results[0].message_id)
         await log.delete_cursor("billing")

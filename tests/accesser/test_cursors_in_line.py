@@ -25,9 +25,7 @@ SAVES = 60
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     locked = CursorStore.locked
 
-    def sooner(
-        store: CursorStore, timeout_s: float = TIMEOUT_S, *, since_s: float | None = None
-    ) -> AbstractContextManager[None]:
+    def sooner(store: CursorStore, timeout_s: float = TIMEOUT_S, *, since_s: float | None = None) -> AbstractContextManager[None]:
         return locked(store, min(timeout_s, TIMEOUT_S), since_s=since_s)
 
     monkeypatch.setattr(CursorStore, "locked", sooner)

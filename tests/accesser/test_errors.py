@@ -93,13 +93,7 @@ def test_numbers_are_the_seeds_and_each_once() -> None:
 
 def test_which_errors_are_retryable() -> None:
     retryable = {name for name in CODES if getattr(errors, name).retryable}
-    assert retryable >= {
-        "WouldBlockError",
-        "NoSpaceError",
-        "LockedError",
-        "UnknownOutcomeError",
-        "ResourceAcquiredError",
-    }
+    assert retryable >= {"WouldBlockError", "NoSpaceError", "LockedError", "UnknownOutcomeError", "ResourceAcquiredError"}
     assert not retryable & {
         "InvalidArgumentError",
         "ClosedError",

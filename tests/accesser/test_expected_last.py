@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from tests.accesser.probes import local, made_on, payloads, read_all, start, turns
 from tests.accesser.test_idempotency import Gate
 from wal import BroadcastMessage, Message, MessageID, MessageType, ProducerKey, WALAccesser, open_wal
-from wal.errors import (
-    ChannelNotExistError,
-    ConflictError,
-    InvalidArgumentError,
-    InvalidTransactionStateError,
-    UnavailableError,
-)
+from wal.errors import ChannelNotExistError, ConflictError, InvalidArgumentError, InvalidTransactionStateError, UnavailableError
 from wal.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
 
@@ -157,9 +151,7 @@ async def test_transaction_over_several_vchannels(log4: WALAccesser) -> None:
     messages = [Message(name, b"1") for name in names]
     first = await log.append_txn(names, messages, expected_last={"a": None, "b": None})
     second = await log.raw_append(Message("b", b"2"), expected_last=first.message_id)
-    conflict = await conflict_of(
-        log.append_txn(names, messages, expected_last={"a": first.message_id, "b": first.message_id})
-    )
+    conflict = await conflict_of(log.append_txn(names, messages, expected_last={"a": first.message_id, "b": first.message_id}))
     assert (conflict.vchannel, conflict.last) == ("b", second.message_id)
     txn = await log.txn(vchannels=names, expected_last={"b": second.message_id, "c": first.message_id})
     await txn.append(messages[0])
@@ -305,9 +297,7 @@ async def judged(bursts: list[list[tuple[int, str, str]]]) -> None:
                 known = durable[vchannel]
                 expected = {"none": None, "last": known[-1], "older": known[-2:][0]}
                 options = {"expected_last": expected[expectation]} if expectation in expected else {}
-                wins = "expected_last" not in options or (
-                    not moved[vchannel] and options["expected_last"] == durable[vchannel][-1]
-                )
+                wins = "expected_last" not in options or (not moved[vchannel] and options["expected_last"] == durable[vchannel][-1])
                 moved[vchannel] = moved[vchannel] or wins
                 message = Message(f"v{vchannel}", b"%d" % number)
                 sent.append((vchannel, wins, start(sending(log, message, kind, number, options))))

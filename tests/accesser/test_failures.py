@@ -12,12 +12,7 @@ from tests.accesser.faults import SavingGate
 from tests.accesser.probes import local, made_on, payloads, turns
 from tests.backends.faults import FaultyDisk
 from wal import Message, WALAccesser, open_wal
-from wal.errors import (
-    ChannelFencedError,
-    StorageError,
-    UnknownError,
-    WALError,
-)
+from wal.errors import ChannelFencedError, StorageError, UnknownError, WALError
 from wal.storage.journal import backend as journal_backend
 from wal.write import pipeline
 
@@ -85,9 +80,7 @@ async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcom
     assert not caught.value.outcome_unknown
 
 
-async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the oracle was taken over, neither the call that finds it so nor a later one waits for ticks that never come."""
     await log.raw_append(Message("orders", b"0"))
 
@@ -99,9 +92,7 @@ async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
 
     monkeypatch.setattr(local(log).node.oracle, "take", taken_over)
     async with asyncio.timeout(60):
-        outcomes = await asyncio.gather(
-            begin(), log.raw_append(Message("orders", b"1")), begin(), return_exceptions=True
-        )
+        outcomes = await asyncio.gather(begin(), log.raw_append(Message("orders", b"1")), begin(), return_exceptions=True)
         responses = await log.append_messages(Message("orders", b"2"), Message("orders", b"3"))
     assert [type(outcome) for outcome in (*outcomes, *responses)] == [ChannelFencedError] * 5
     assert log.statistics().bytes_in_flight == 0
@@ -168,9 +159,7 @@ async def test_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> Non
     group._pauses = 0
 
 
-async def test_dropping_a_vchannel_that_failed_raises_its_error(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dropping_a_vchannel_that_failed_raises_its_error(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     vchannel = local(log).node.routes.actors["orders"]
     for submit in ("submit", "submit_plain"):

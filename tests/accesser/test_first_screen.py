@@ -32,11 +32,7 @@ async def test_first_screen(location: str) -> None:
                 for body in message.bodies():
                     lines.append((message.time_tick, body.payload))
     assert txn.result is not None
-    assert lines == [
-        (result.time_tick, b"created"),
-        (txn.result.time_tick, b"paid"),
-        (txn.result.time_tick, b"shipped"),
-    ]
+    assert lines == [(result.time_tick, b"created"), (txn.result.time_tick, b"paid"), (txn.result.time_tick, b"shipped")]
 
 
 async def test_form_of_the_seeds(location: str) -> None:
@@ -176,9 +172,7 @@ async def test_call_that_waits_for_the_opening_while_it_is_released(location: st
             await waiting
 
 
-async def test_failed_opening_is_raised_by_the_first_call_and_released_quietly(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_failed_opening_is_raised_by_the_first_call_and_released_quietly(tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("other")
     (place / "letters.txt").write_text("not a journal")
     init(place)

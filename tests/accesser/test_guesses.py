@@ -67,6 +67,4 @@ async def test_directory_called_memory_is_told(
     async with open_wal(location):
         assert os.listdir(tmp_path) == ["memory"]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [f"is the directory {tmp_path / 'memory'}" in text for text in warnings] == (
-        [True] if location == "memory" else []
-    )
+    assert [f"is the directory {tmp_path / 'memory'}" in text for text in warnings] == ([True] if location == "memory" else [])

@@ -39,9 +39,7 @@ async def until_ended(log: WALAccesser) -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_is_logged_with_vchannel_cursor_message_id_and_traceback(
-    ended: WALAccesser, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_is_logged_with_vchannel_cursor_message_id_and_traceback(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     async with ended.read("orders", follow=False) as scanner:
         failing = await anext(scanner)
     scanner = ended.read("orders", cursor="billing", handler=fails)
@@ -92,9 +90,7 @@ async def test_error_of_the_block_itself_wins(ended: WALAccesser) -> None:
             raise ZeroDivisionError
 
 
-async def test_handler_that_raises_while_its_block_is_left(
-    ended: WALAccesser, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_handler_that_raises_while_its_block_is_left(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     at_work, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(message: ImmutableMessage) -> None:

@@ -81,9 +81,7 @@ async def outcomes(futures: list[asyncio.Future[AppendResult]]) -> list[AppendRe
 # -- frames that wait or fail
 
 
-async def test_key_in_flight_shares_its_result_and_takes_room_until_then(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_in_flight_shares_its_result_and_takes_room_until_then(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
@@ -101,9 +99,7 @@ async def test_key_in_flight_shares_its_result_and_takes_room_until_then(
     assert await payloads(log, "orders") == [b"1"]
 
 
-async def test_refused_frame_fails_the_sharers_and_frees_the_keys(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
@@ -118,9 +114,7 @@ async def test_refused_frame_fails_the_sharers_and_frees_the_keys(
     assert await payloads(log, "orders") == [b"2"]
 
 
-async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some appends wait in a later frame, some for the next frame, some for a barrier; appends without that producer continue."""
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
@@ -151,9 +145,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     assert [info.last_sequence for info in await log.producers()] == [3, 1]
 
 
-async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal of the first frame makes room for another one, which must not hold what the refusal of the second one fails."""
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
@@ -173,9 +165,7 @@ async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
-async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
     plain = [log.append_nowait(Message("orders", b"plain"))]
@@ -192,9 +182,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
-async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", key(1))
@@ -217,9 +205,7 @@ async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(
     assert await payloads(log, "orders") == [b"0", b"plain"]
 
 
-async def test_single_appends_are_withdrawn_out_of_what_waits_together(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_single_appends_are_withdrawn_out_of_what_waits_together(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """One submission holds them all: those of the failed producer fail, the others keep their order, and later ones follow."""
     await made_on(log, "p0", "orders", "a", "b")
     gate = Gate(log, monkeypatch)
@@ -296,9 +282,7 @@ async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeyp
 # -- transactions
 
 
-async def test_transaction_in_flight_shares_with_one_over_the_same_set(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_transaction_in_flight_shares_with_one_over_the_same_set(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_on(log, "p0", "a", "b")
     gate = Gate(log, monkeypatch)
     txns = [await log.txn(vchannels=names, idempotency_key="k") for names in (["a", "b"], ["b", "a"], ["a"])]
@@ -500,9 +484,7 @@ async def test_keys_of_a_dropped_vchannel_stay_forgotten_after_reopening(data: s
         assert not (await nowait(log, b"1", key(1))).duplicate
 
 
-async def test_forgetting_has_its_place_in_the_order_of_the_calls(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"5", key(5))
     gate = Gate(log, monkeypatch)
     sixth = nowait(log, b"6", key(6))

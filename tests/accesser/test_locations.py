@@ -51,9 +51,7 @@ async def test_errors_show_the_absolute_path(here: Path) -> None:
             await beside.raw_append(Message("a", b""))
 
 
-async def test_changing_the_directory_after_the_call_changes_nothing(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changing_the_directory_after_the_call_changes_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = open_wal("data", kv="meta.sqlite3")
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
@@ -74,9 +72,7 @@ def test_links_and_parents_are_resolved_by_the_system(here: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [str, "journal:{}".format, Path])
-async def test_tilde_is_the_home_and_never_a_directory_of_that_name(
-    here: Path, form: Callable[[str], str | Path]
-) -> None:
+async def test_tilde_is_the_home_and_never_a_directory_of_that_name(here: Path, form: Callable[[str], str | Path]) -> None:
     async with open_wal(form("~/data"), kv="~/meta.sqlite3") as log:
         await log.raw_append(Message("a", b"one"))
         assert await payloads(log, "a") == [b"one"]

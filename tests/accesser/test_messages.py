@@ -51,9 +51,7 @@ def test_wrong_types(odd: dict[str, object]) -> None:
         Message(**({"vchannel": "orders", "payload": b""} | odd))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"vchannel": ""}, {"vchannel": "\ud800"}, {"properties": {"_tt": "1"}}, {"properties": {"k": "\ud800"}}]
-)
+@pytest.mark.parametrize("wrong", [{"vchannel": ""}, {"vchannel": "\ud800"}, {"properties": {"_tt": "1"}}, {"properties": {"k": "\ud800"}}])
 def test_wrong_values(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
         Message(**({"vchannel": "orders", "payload": b""} | wrong))  # type: ignore[arg-type]

@@ -44,17 +44,13 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-async def test_error_of_a_read_of_no_vchannel_says_what_to_give(
-    log: WALAccesser, vchannel: Any, error: type[Exception], says: str
-) -> None:
+async def test_error_of_a_read_of_no_vchannel_says_what_to_give(log: WALAccesser, vchannel: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         log.read(vchannel)
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(
-    data: str, vchannel: Any, error: type[Exception], says: str
-) -> None:
+def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(data: str, vchannel: Any, error: type[Exception], says: str) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b""))
         with pytest.raises(error, match=says):

@@ -24,10 +24,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(place)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         if os.environ.get("CI"):
@@ -82,9 +79,7 @@ async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> No
             assert not error.outcome_unknown
         with pytest.raises(NoSpaceError):
             await log.append_bulk([Message("orders", b"9" * 6 + bytes(900_000)) for _ in range(8)])
-        assert [
-            int(payload[:6]) for payload in await payloads(log, "orders") if payload[:6] != b"9" * 6
-        ] == acknowledged
+        assert [int(payload[:6]) for payload in await payloads(log, "orders") if payload[:6] != b"9" * 6] == acknowledged
         filler.unlink()
         again = acknowledged[-1] + 1000
         for _ in range(100):

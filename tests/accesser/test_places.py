@@ -19,11 +19,7 @@ from wal.errors import FormatError, InvalidArgumentError, LockedError, StorageEr
 def run_python(code: str, *arguments: str) -> str:
     """Runs a program in a separate process and returns its output. Warnings are errors there too."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=25,
-        check=False,
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=25, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -197,9 +193,7 @@ async def test_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(da
 
         asyncio.run(main())
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", textwrap.dedent(code), data, stdout=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code), data, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     acknowledged = -1
     while acknowledged < 40:

@@ -144,18 +144,7 @@ async def test_filters_by_type_look_into_transactions(filled: Filled) -> None:
 async def test_several_vchannels_in_tick_order(filled: Filled) -> None:
     log, _ = filled
     messages = await read_all(log, ["other", "orders"])
-    assert grouped(messages) == [
-        [b"0"],
-        [b"1"],
-        [b"2"],
-        [b"x"],
-        [b"x"],
-        [b"3a", b"3b"],
-        [b"4"],
-        [],
-        [b"y", b"6"],
-        [b"7"],
-    ]
+    assert grouped(messages) == [[b"0"], [b"1"], [b"2"], [b"x"], [b"x"], [b"3a", b"3b"], [b"4"], [], [b"y", b"6"], [b"7"]]
     ticks = [message.time_tick for message in messages]
     assert ticks == sorted(set(ticks))
     assert len(await read_all(log, ("orders", "orders"))) == 8
@@ -253,11 +242,7 @@ async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser)
     for number, result in enumerate(results):
         async with log.read("orders", deliver_policy=StartFrom(result.message_id)) as scanner:
             message = await anext(scanner)
-        assert (message.message_id, message.time_tick, message.payload) == (
-            result.message_id,
-            result.time_tick,
-            b"%d" % number,
-        )
+        assert (message.message_id, message.time_tick, message.payload) == (result.message_id, result.time_tick, b"%d" % number)
 
 
 async def test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once(location: str) -> None:

@@ -16,14 +16,7 @@ from tests.accesser.probes import payloads, read_all, start
 from tests.contract.other import eventually
 from wal import ImmutableMessage, Latest, Message, WALAccesser, bridge, open_wal
 from wal.channels.vchannels import place
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    CorruptionError,
-    FormatError,
-    InvalidArgumentError,
-    WALError,
-)
+from wal.errors import ChannelNotExistError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, WALError
 from wal.storage.base import LogSnapshot
 from wal.storage.journal.read_only import ReadOnlyJournalLog
 
@@ -229,9 +222,7 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
-async def test_read_begins_with_everything_durable_though_answers_are_reused(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_begins_with_everything_durable_though_answers_are_reused(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log on a server answers `refresh` from its last answer for a while; a read that does not follow must not end there."""
     refresh, reach = ReadOnlyJournalLog.refresh, ReadOnlyJournalLog.reach
     answers: dict[int, LogSnapshot] = {}
@@ -314,11 +305,7 @@ async def test_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatc
 
     monkeypatch.setattr(ReadOnlyJournalLog, "refresh_waits", True)
     monkeypatch.setattr(ReadOnlyJournalLog, "refresh", slow)
-    async with (
-        open_wal(data) as writer,
-        open_wal(data, read_only=True) as reader,
-        reader.read("orders", cursor="billing") as scanner,
-    ):
+    async with open_wal(data) as writer, open_wal(data, read_only=True) as reader, reader.read("orders", cursor="billing") as scanner:
         taking = start(take(scanner, 3))
         await asyncio.sleep(0)
         results = [await writer.raw_append(Message("orders", b"%d" % number)) for number in range(3)]
@@ -350,9 +337,7 @@ def foreign(folder: Path, other: Path, name: str) -> None:
 
 @pytest.mark.parametrize("damage", [lost, foreign])
 @pytest.mark.parametrize("name", ["control", "vchannels"])
-async def test_lost_or_foreign_file_is_damage(
-    data: str, tmp_path: Path, damage: Callable[[Path, Path, str], None], name: str
-) -> None:
+async def test_lost_or_foreign_file_is_damage(data: str, tmp_path: Path, damage: Callable[[Path, Path, str], None], name: str) -> None:
     """Without it the vchannels of the pchannel would look empty. Opening the log for writing makes a lost file again."""
     for place_of_log in (data, str(tmp_path / "other")):
         async with open_wal(place_of_log, pchannels=2) as writer:

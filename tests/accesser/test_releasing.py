@@ -21,9 +21,7 @@ async def test_opening_that_fails_releases_every_pchannel(data: str, monkeypatch
     """One pchannel of four is damaged: the others, which open after the damage is found, are closed again."""
     real = JournalBackend.open
 
-    async def slowly(
-        self: JournalBackend, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None
-    ) -> JournalLog:
+    async def slowly(self: JournalBackend, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> JournalLog:
         try:
             return await real(self, pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint)
         finally:

@@ -11,19 +11,7 @@ from typing import Any
 import pytest
 
 from tests.accesser.test_went_back import append
-from wal import (
-    DeliverPolicy,
-    Message,
-    MessageID,
-    ProducerKey,
-    ReadPosition,
-    Settings,
-    StartAfter,
-    StartFrom,
-    WALAccesser,
-    bridge,
-    open_wal,
-)
+from wal import DeliverPolicy, Message, MessageID, ProducerKey, ReadPosition, Settings, StartAfter, StartFrom, WALAccesser, bridge, open_wal
 from wal.channels.map_keeper import VChannelMapKeeper
 from wal.cli.main import main
 from wal.errors import ConflictError, CorruptionError, InvalidArgumentError, LogWentBackError, WALError
@@ -147,10 +135,7 @@ async def test_common_ids_stay_valid(copied: Copied, new: int, read_only: bool) 
 async def test_ids_have_one_order(copied: Copied) -> None:
     await mark(copied.place)
     await copied.write(NEW)
-    kept, new, lost = (
-        [result.message_id for result in results]
-        for results in (copied.results[:OLD], copied.results[OLD:], copied.lost)
-    )
+    kept, new, lost = ([result.message_id for result in results] for results in (copied.results[:OLD], copied.results[OLD:], copied.lost))
     async with open_wal(copied.place):
         assert sorted([*new, *kept]) == [*kept, *new]
         assert kept[-1] < new[0]
@@ -172,10 +157,7 @@ async def test_iteration_accepts_what_is_common(copied: Copied) -> None:
             assert len(list(messages)) == OLD // 2 + NEW
             messages.save()
         for options in ({"deliver_policy": StartFrom(lost.message_id)}, {"cursor": "above"}):
-            with (
-                pytest.raises(LogWentBackError),
-                bridge.iterate(copied.place, "orders", follow=False, **options) as messages,
-            ):
+            with pytest.raises(LogWentBackError), bridge.iterate(copied.place, "orders", follow=False, **options) as messages:
                 pass
 
     await asyncio.to_thread(iterate)

@@ -28,9 +28,7 @@ from wal import (
 NAMES = ["a", "b", "c"]
 KINDS = [MessageType.INSERT, MessageType.DELETE, MessageType.IMPORT]
 
-PLAIN = st.tuples(
-    st.just("plain"), st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KINDS)), min_size=1, max_size=5)
-)
+PLAIN = st.tuples(st.just("plain"), st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KINDS)), min_size=1, max_size=5))
 TXN = st.tuples(st.just("txn"), st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KINDS[:2])), max_size=4))
 BARRIER: Any = st.tuples(st.just("wait"), st.just([]))
 LOGS = st.lists(st.one_of(PLAIN, TXN, BARRIER), min_size=1, max_size=10)

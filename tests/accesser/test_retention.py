@@ -14,16 +14,7 @@ import pytest
 from actors import VirtualClock
 from tests.accesser.probes import local, payloads, read_all
 from tests.accesser.virtual import open_virtual
-from wal import (
-    AppendResult,
-    Message,
-    PChannelRetention,
-    ReadPosition,
-    StartAfter,
-    StartFrom,
-    WALAccesser,
-    open_wal,
-)
+from wal import AppendResult, Message, PChannelRetention, ReadPosition, StartAfter, StartFrom, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 from wal.read.cursors.files import CursorFiles
 
@@ -196,9 +187,7 @@ async def test_never_past_a_live_cursor(location: str, caplog: pytest.LogCapture
             await turn(log)
             found = await numbers(log)
             assert 0 < found[0] <= 80, "up to the extent that it is in"
-    assert [record.getMessage() for record in caplog.records] == [
-        "retention of pchannel p0 is held back by cursor 'billing' of 'orders'"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["retention of pchannel p0 is held back by cursor 'billing' of 'orders'"]
     one = await told(log)
     assert [(holder.kind, holder.name, holder.vchannels) for holder in one.holders] == [
         ("cursor", "billing", ("orders",)),
@@ -235,10 +224,7 @@ async def test_stale_cursor_holds_nothing(location: str) -> None:
 
 
 async def test_reader_at_the_tail_is_not_disturbed(location: str) -> None:
-    async with (
-        open_wal(location, segment_bytes=MIB, retention_bytes=2 * MIB) as log,
-        log.read("orders", cursor="tail") as scanner,
-    ):
+    async with open_wal(location, segment_bytes=MIB, retention_bytes=2 * MIB) as log, log.read("orders", cursor="tail") as scanner:
         for number in range(0, 24 * 16, 16):
             await fill(log, 1, first=number)
             for expected in range(number, number + 16):
@@ -252,9 +238,7 @@ async def test_reader_at_the_tail_is_not_disturbed(location: str) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-async def test_it_holds_while_the_clocks_disagree(
-    location: str, jump_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_it_holds_while_the_clocks_disagree(location: str, jump_s: float, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0)
     await fill(log, 8)
@@ -287,9 +271,7 @@ async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None
     await log.close()
 
 
-async def test_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
-    data: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_stopped_process_that_has_the_cursors_lock_holds_up_no_append(data: str, caplog: pytest.LogCaptureFixture) -> None:
     """A process was stopped while it saved a cursor: old segments are kept, with a warning."""
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 8)

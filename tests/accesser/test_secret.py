@@ -13,20 +13,11 @@ from wal.secret import shown
 
 def test_it_shows_a_mask_and_gives_its_text() -> None:
     secret = Secret("hunter2")
-    assert (repr(secret), str(secret), f"{secret:>5}", f"{secret!r}") == (
-        "Secret('***')",
-        "***",
-        "  ***",
-        "Secret('***')",
-    )
+    assert (repr(secret), str(secret), f"{secret:>5}", f"{secret!r}") == ("Secret('***')", "***", "  ***", "Secret('***')")
     assert secret.reveal() == "hunter2"
     assert not hasattr(secret, "__dict__")
     url = Secret.of_url("etcd://u:hunter2@a/r")
-    assert (str(url), repr(url), url.reveal()) == (
-        "etcd://u:***@a/r",
-        "Secret('etcd://u:***@a/r')",
-        "etcd://u:hunter2@a/r",
-    )
+    assert (str(url), repr(url), url.reveal()) == ("etcd://u:***@a/r", "Secret('etcd://u:***@a/r')", "etcd://u:hunter2@a/r")
 
 
 def test_it_is_compared_by_its_text_and_only_with_secrets() -> None:

@@ -26,15 +26,7 @@ from wal.location import parse_kv, parse_location
 HIDDEN: Final = f"hunter2{secrets.token_hex(8)}"
 """The text that must not appear anywhere. It differs from run to run, so that no page and no source file contains it."""
 
-PASSWORDS: Final = [
-    HIDDEN,
-    f"a/{HIDDEN}",
-    f"{HIDDEN}/b",
-    f"a@{HIDDEN}",
-    f"a?{HIDDEN}",
-    f"a?timeout_s={HIDDEN}",
-    f"a:{HIDDEN}",
-]
+PASSWORDS: Final = [HIDDEN, f"a/{HIDDEN}", f"{HIDDEN}/b", f"a@{HIDDEN}", f"a?{HIDDEN}", f"a?timeout_s={HIDDEN}", f"a:{HIDDEN}"]
 """A correct password, and one with characters that should have been percent-encoded."""
 URLS: Final = [
     *(f"etcd://root:{password}@127.0.0.1:1/by-dev" for password in PASSWORDS),
@@ -129,8 +121,7 @@ def test_setting_of_a_wrong_type_is_not_shown(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written",
-    ["pulsar_token = ['{}']", "kv = ['{}']", "pulsar_token = {{ jwt = '{}' }}", "kv = '{}", "pulsar_tokens = '{}'"],
+    "written", ["pulsar_token = ['{}']", "kv = ['{}']", "pulsar_token = {{ jwt = '{}' }}", "kv = '{}", "pulsar_tokens = '{}'"]
 )
 def test_wrong_file_is_not_shown(written: str, tmp_path: Path) -> None:
     file = tmp_path / "wal.toml"
@@ -154,9 +145,7 @@ async def test_location_with_one_is_refused_without_showing_it(url: str) -> None
 
 
 @pytest.mark.parametrize("url", URLS, ids=map(str, range(len(URLS))))
-async def test_metadata_that_cannot_be_opened_do_not_show_one(
-    url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metadata_that_cannot_be_opened_do_not_show_one(url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data_dir.parent)
     with contextlib.suppress(InvalidArgumentError):
         check_hidden(parse_kv(url))
@@ -204,15 +193,7 @@ async def test_etcd_that_is_asked_with_one_does_not_show_it(etcd_address: str, d
 
 
 @pytest.mark.parametrize(
-    "admin",
-    [
-        "http://root:{}@127.0.0.1:1",
-        "http://{}@127.0.0.1:1",
-        "http://127.0.0.1:1?token={}",
-        "{}",
-        "http://127.0.0.1:{}",
-        None,
-    ],
+    "admin", ["http://root:{}@127.0.0.1:1", "http://{}@127.0.0.1:1", "http://127.0.0.1:1?token={}", "{}", "http://127.0.0.1:{}", None]
 )
 async def test_pulsar_that_does_not_answer_does_not_show_one(admin: str | None, data_dir: Path) -> None:
     (port,) = free_ports(1)
@@ -259,11 +240,7 @@ def test_process_that_fails_to_open_prints_none(tmp_path: Path) -> None:
 
     async def run() -> tuple[bytes, bytes]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(program),
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            sys.executable, str(program), env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         return await process.communicate()
 

@@ -78,11 +78,7 @@ def test_file_then_variables_then_keywords(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_wrong_values_name_value_and_limit(name: str, value: Any, text: str) -> None:
-    for make in (
-        lambda: Settings(**{name: value}),
-        lambda: Settings.load(**{name: value}),
-        lambda: open_wal("memory:", **{name: value}),
-    ):
+    for make in (lambda: Settings(**{name: value}), lambda: Settings.load(**{name: value}), lambda: open_wal("memory:", **{name: value})):
         with pytest.raises(InvalidArgumentError, match=text) as caught:
             make()
         assert "at least" in str(caught.value)
@@ -102,11 +98,7 @@ def test_wrong_values_name_value_and_limit(name: str, value: Any, text: str) -> 
     ],
 )
 def test_wrong_types(name: str, value: Any) -> None:
-    for make in (
-        lambda: Settings(**{name: value}),
-        lambda: Settings.load(**{name: value}),
-        lambda: open_wal("memory:", **{name: value}),
-    ):
+    for make in (lambda: Settings(**{name: value}), lambda: Settings.load(**{name: value}), lambda: open_wal("memory:", **{name: value})):
         with pytest.raises(TypeError, match=name):
             make()
 
@@ -191,9 +183,7 @@ async def test_metadata_may_lie_elsewhere(tmp_path: Path) -> None:
 async def test_forms_of_a_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     location: Any
-    for number, location in enumerate(
-        ["data", "data/", "./data", "journal:data", "journal:./data/", Path("data"), str(tmp_path / "data")]
-    ):
+    for number, location in enumerate(["data", "data/", "./data", "journal:data", "journal:./data/", Path("data"), str(tmp_path / "data")]):
         async with open_wal(location) as log:
             assert log.wal_name == "journal"
             assert len(await payloads(log, "orders")) == number
@@ -232,9 +222,7 @@ def test_what_is_no_location(odd: object) -> None:
         ("pchanels = 2", "there is no setting 'pchanels'"),
     ],
 )
-def test_wrong_value_in_a_file_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, says: str
-) -> None:
+def test_wrong_value_in_a_file_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, says: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wal.toml").write_text(written)
     with pytest.raises(InvalidArgumentError) as caught:
@@ -253,9 +241,7 @@ def test_wrong_value_in_a_file_names_the_file(
         ("WAL_PCHANELS", "2"),
     ],
 )
-def test_wrong_value_in_a_variable_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
-) -> None:
+def test_wrong_value_in_a_variable_names_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)
     with pytest.raises(InvalidArgumentError, match=rf"^environment variable {variable}\b"):
         Settings.load()

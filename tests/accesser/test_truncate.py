@@ -33,11 +33,7 @@ async def test_it_is_inclusive_and_exact_within_a_frame(log: WALAccesser) -> Non
 async def test_truncated_start_says_what_is_there(log: WALAccesser) -> None:
     results = await numbered(log, 10)
     await log.truncate(up_to=results[4].message_id)
-    for policy in (
-        StartFrom(results[4].message_id),
-        StartFrom(results[0].message_id),
-        StartAfter(results[3].message_id),
-    ):
+    for policy in (StartFrom(results[4].message_id), StartFrom(results[0].message_id), StartAfter(results[3].message_id)):
         scanner = log.read("orders", deliver_policy=policy)
         with pytest.raises(TruncatedError, match=str(policy.message_id)) as caught:
             async with scanner:

@@ -9,13 +9,7 @@ import pytest
 
 from tests.accesser.probes import bodies, grouped, made_on, payloads, read_all, start, turns, written
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser, open_wal
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    InvalidTransactionStateError,
-    TransactionExpiredError,
-)
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
 
 
 async def test_commit(log: WALAccesser) -> None:
@@ -155,9 +149,7 @@ async def test_open_transactions_and_close(location: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageType.CREATE_COLLECTION, MessageType.SCHEMA_CHANGE, MessageType.MANUAL_FLUSH])
-async def test_exclusive_message_fails_the_transactions_of_its_vchannel_only(
-    log: WALAccesser, kind: MessageType
-) -> None:
+async def test_exclusive_message_fails_the_transactions_of_its_vchannel_only(log: WALAccesser, kind: MessageType) -> None:
     failed, wide, other = await log.txn("a"), await log.txn(vchannels=["b", "a"]), await log.txn("b")
     for txn in (failed, wide, other):
         await txn.append(Message("b" if txn is other else "a", b"1"))
@@ -181,9 +173,7 @@ async def test_ordinary_message_leaves_transactions_alone(log: WALAccesser) -> N
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(
-    log: WALAccesser,
-) -> None:
+async def test_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(log: WALAccesser) -> None:
     before = await log.txn("a")
     await before.append(b"1")
     barrier = await log.allocate_time_tick() + (100 << 18)

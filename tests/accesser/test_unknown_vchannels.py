@@ -84,9 +84,7 @@ async def test_error_of_an_unknown_vchannel_lists_the_existing_ones(location: st
 
 
 def test_of_many_vchannels_the_nearest_are_listed() -> None:
-    known = {f"shard-{number:05}": None for number in range(30_000)} | {
-        f"orders-{number}": None for number in range(90)
-    }
+    known = {f"shard-{number:05}": None for number in range(30_000)} | {f"orders-{number}": None for number in range(90)}
     told = existing_vchannels("order-7", known)
     assert told.startswith("there are 30090, among them 'orders-7', ")
     assert told.count("'") == 20

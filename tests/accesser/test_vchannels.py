@@ -10,13 +10,7 @@ import pytest
 
 from tests.accesser.probes import payloads, read_all, start, turns
 from wal import Message, ReadPosition, StartFrom, VChannelInfo, WALAccesser, open_wal
-from wal.errors import (
-    ChannelExistError,
-    ChannelNotExistError,
-    InvalidArgumentError,
-    StreamingCode,
-    WALError,
-)
+from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, StreamingCode, WALError
 
 
 async def test_make_list_drop(log4: WALAccesser) -> None:
@@ -86,9 +80,7 @@ async def test_as_many_as_the_setting_says(location: str) -> None:
 async def test_many_vchannels_are_created_at_once(log4: WALAccesser) -> None:
     await asyncio.gather(*(log4.raw_append(Message(f"v{number}", b"%d" % number)) for number in range(300)))
     assert len(await log4.vchannels()) == 300
-    outcomes: Sequence[object] = await asyncio.gather(
-        *(log4.create_vchannel("same") for _ in range(10)), return_exceptions=True
-    )
+    outcomes: Sequence[object] = await asyncio.gather(*(log4.create_vchannel("same") for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(outcome, VChannelInfo) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, ChannelExistError) for outcome in outcomes) == 9
     outcomes = await asyncio.gather(*(log4.drop_vchannel("same") for _ in range(10)), return_exceptions=True)

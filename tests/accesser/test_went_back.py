@@ -105,10 +105,7 @@ async def test_iteration_is_refused(copied: Copied, new: int) -> None:
 
     def iterate() -> None:
         for start in ({"resume": copied.positions()[-1]}, {"cursor": "c"}):
-            with (
-                pytest.raises(LogWentBackError) as raised,
-                bridge.iterate(copied.place, "orders", **start) as messages,
-            ):
+            with pytest.raises(LogWentBackError) as raised, bridge.iterate(copied.place, "orders", **start) as messages:
                 next(messages)
             assert raised.value.last_common == copied.last_common
 

@@ -9,8 +9,6 @@ from wal import Settings, WALAccesser
 from wal.local.log import LocalLog
 from wal.location import parse_location
 
-__all__ = ["open_virtual"]
-
 
 async def open_virtual(location: str, clock: VirtualClock, **overrides: Any) -> WALAccesser:
     """Opens a log as `open_wal` does, but with this clock instead of the system's."""

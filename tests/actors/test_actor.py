@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import (
-    ActorFailedError,
-    ActorRef,
-    ActorStoppedError,
-    ActorSystem,
-    InboxFullError,
-    VirtualClock,
-    WrongLoopError,
-)
+from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError, VirtualClock, WrongLoopError
 from tests.actors.recording import Bang, RecordingActor, until
 
 
@@ -23,9 +15,7 @@ def gate() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
-async def spawn_held(
-    system: ActorSystem, *, name: str = "a", inbox_max: int = 1_024
-) -> tuple[ActorRef, list[Any], asyncio.Future[None]]:
+async def spawn_held(system: ActorSystem, *, name: str = "a", inbox_max: int = 1_024) -> tuple[ActorRef, list[Any], asyncio.Future[None]]:
     """Returns an actor that handles one message and awaits the gate; its record is empty."""
     seen: list[Any] = []
     ref = system.spawn(RecordingActor(name, seen), name=name, inbox_max=inbox_max)

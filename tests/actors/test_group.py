@@ -142,12 +142,7 @@ async def test_member_that_raises_on_control_is_poisoned_too() -> None:
     group.tell_control(a, "c1")
     group.tell_control(b, "c2")
     await drain(group)
-    assert seen == [
-        ("a", "control", bang),
-        ("a", "poisoned", bang, [bang, "c1", 1]),
-        ("b", "control", "c2"),
-        ("b", [2]),
-    ]
+    assert seen == [("a", "control", bang), ("a", "poisoned", bang, [bang, "c1", 1]), ("b", "control", "c2"), ("b", [2])]
 
 
 async def test_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loop() -> None:

@@ -31,9 +31,7 @@ leaf = st.one_of(
     st.tuples(st.just("control"), index, st.none()),
 )
 command = st.one_of(
-    leaf,
-    st.tuples(st.sampled_from(["tell", "control"]), index, leaf),
-    st.tuples(st.just("tell_many"), index, st.lists(leaf, max_size=6)),
+    leaf, st.tuples(st.sampled_from(["tell", "control"]), index, leaf), st.tuples(st.just("tell_many"), index, st.lists(leaf, max_size=6))
 )
 step = st.one_of(st.just(("turn",)), command)
 

@@ -58,9 +58,7 @@ async def test_everything_is_stopped_in_reverse_order_each_drained_before_the_ne
             source.tell(lambda number=number: group.tell(members[number % 2], lambda: staged.append(number)))
     endings = [entry[:2] for entry in seen if entry[1] == "stopped"]
     assert endings == [("source", "stopped"), ("m2", "stopped"), ("m1", "stopped"), ("sink", "stopped")]
-    delivered = [
-        number for entry in seen if entry[0] == "sink" and entry[1] not in ("started", "stopped") for number in entry[1]
-    ]
+    delivered = [number for entry in seen if entry[0] == "sink" and entry[1] not in ("started", "stopped") for number in entry[1]]
     assert [number for batch in delivered for number in batch] == list(range(100))
 
 
@@ -95,9 +93,7 @@ async def test_stop_under_load_drains_all_that_was_accepted() -> None:
     await system.stop()
     await asyncio.gather(*writers)
     for label in ("a", "m"):
-        handled = [
-            message for entry in seen if entry[0] == label and isinstance(entry[1], list) for message in entry[1]
-        ]
+        handled = [message for entry in seen if entry[0] == label and isinstance(entry[1], list) for message in entry[1]]
         for number in range(8):
             of_writer = [message for message in handled if message[0] == number]
             assert of_writer == [message for message in accepted[label] if message[0] == number]
@@ -175,11 +171,7 @@ async def test_end_of_the_loop_cuts_off_all_actors() -> None:
     await system.stop()
     with pytest.raises(ActorStoppedError):
         await asking
-    assert {entry[0]: entry[-1] for entry in seen if entry[1] == "poisoned"} == {
-        "m": ["waits"],
-        "running": [],
-        "unborn": [1],
-    }
+    assert {entry[0]: entry[-1] for entry in seen if entry[1] == "poisoned"} == {"m": ["waits"], "running": [], "unborn": [1]}
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -39,9 +39,7 @@ async def open_past_the_lock(
 ) -> JournalLog:
     """Opens a handle without the directory's lock."""
     disk = Disk()
-    recovered = await asyncio.to_thread(
-        recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term
-    )
+    recovered = await asyncio.to_thread(recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term)
     _, held = await asyncio.to_thread(hold, recovered, folder(place))
     return JournalLog(
         disk,

@@ -15,25 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.frames import (
-    INCARNATION,
-    FrameMaker,
-    append,
-    append_all,
-    content,
-    content_of,
-    pages,
-    read_all,
-    read_keyed,
-)
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    CorruptionError,
-    FormatError,
-    InvalidArgumentError,
-    TruncatedError,
-)
+from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, pages, read_all, read_keyed
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import EncodedFrame, RunKind
 from wal.storage.base import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
 
@@ -90,15 +73,9 @@ class BackendConformance:
             readers = [asyncio.create_task(self._until_tick(log, term)) for _ in range(2)]
             count = 0
 
-            async def writer(
-                log: PChannelLog, maker: FrameMaker, number: int, written: list[tuple[int, EncodedFrame]]
-            ) -> None:
+            async def writer(log: PChannelLog, maker: FrameMaker, number: int, written: list[tuple[int, EncodedFrame]]) -> None:
                 for i in range(12):
-                    frame = maker.data(
-                        (f"v-{number}", b"%d/%d/%d" % (maker.term, number, i)),
-                        ("v-all", b"x" * 64),
-                        properties=b"const",
-                    )
+                    frame = maker.data((f"v-{number}", b"%d/%d/%d" % (maker.term, number, i)), ("v-all", b"x" * 64), properties=b"const")
                     written.append((await append(log, frame), frame))
 
             await asyncio.gather(*[writer(log, maker, number, written) for number in range(5)])
@@ -181,10 +158,7 @@ class BackendConformance:
     async def test_pages_tile_the_log(self, tmp_path: Path) -> None:
         """Whatever the page size, the extents of pages join up, and each page names its newest event and its largest promised tick."""
         maker = FrameMaker(1)
-        frames = [
-            maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
-            for i in range(60)
-        ]
+        frames = [maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1)) for i in range(60)]
         async with self.opened(tmp_path) as log:
             positions = await append_all(log, frames)
             by_position = dict(zip(positions, frames, strict=True))
@@ -196,9 +170,7 @@ class BackendConformance:
                         events = [p for p in extent if by_position[p].header.indices]
                         last = (events[-1], by_position[events[-1]].header.indices - 1) if events else None
                         assert page.last_event == last
-                        assert page.promised_tick == max(
-                            (by_position[p].header.promised_tick for p in extent), default=0
-                        )
+                        assert page.promised_tick == max((by_position[p].header.promised_tick for p in extent), default=0)
                         assert all(start <= frame.position < page.next_position for frame in page.frames)
                         start = page.next_position
                     assert start == log.durable_end
@@ -210,10 +182,7 @@ class BackendConformance:
 
     async def test_read_with_an_end_stops_below_it(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
-        frames = [
-            maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
-            for i in range(30)
-        ]
+        frames = [maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1)) for i in range(30)]
         async with self.opened(tmp_path) as log:
             positions = await append_all(log, frames)
             by_position = dict(zip(positions, frames, strict=True))
@@ -224,17 +193,13 @@ class BackendConformance:
                     page = await log.read(start, names=names, bytes_max=1_500, end=end)
                     extent = [p for p in positions if start <= p < min(end, page.next_position)]
                     events = [p for p in extent if by_position[p].header.indices]
-                    assert page.last_event == (
-                        (events[-1], by_position[events[-1]].header.indices - 1) if events else None
-                    )
+                    assert page.last_event == ((events[-1], by_position[events[-1]].header.indices - 1) if events else None)
                     assert page.promised_tick == max((by_position[p].header.promised_tick for p in extent), default=0)
                     assert page.next_position > start
                     found += [frame.position for frame in page.frames]
                     start = page.next_position
                 below = [p for p in positions if p < end]
-                wanted = [
-                    p for p in below if names is None or any(name in names for name, _ in by_position[p].vchannels)
-                ]
+                wanted = [p for p in below if names is None or any(name in names for name, _ in by_position[p].vchannels)]
                 assert found == wanted
 
     async def test_stored_bytes_of_a_frame_can_be_read(self, tmp_path: Path) -> None:
@@ -274,11 +239,7 @@ class BackendConformance:
             elif kind < 0.2:
                 frames.append(maker.broadcast(rng.sample(names, 3), rng.randbytes(rng.randrange(2_000))))
             else:
-                frames.append(
-                    maker.data(
-                        *[(rng.choice(names), rng.randbytes(rng.randrange(4_000))) for _ in range(rng.randrange(1, 9))]
-                    )
-                )
+                frames.append(maker.data(*[(rng.choice(names), rng.randbytes(rng.randrange(4_000))) for _ in range(rng.randrange(1, 9))]))
         async with self.opened(tmp_path) as log:
             positions = await append_all(log, frames)
             for size in (0, 1, 2, 5, 12):
@@ -456,9 +417,7 @@ class BackendConformance:
             log.sealed = lambda: sealed.append(len(log.extents()))
             positions = await append_all(log, frames)
             events = [
-                (position, frame.header.indices - 1)
-                for position, frame in zip(positions, frames, strict=True)
-                if frame.header.indices
+                (position, frame.header.indices - 1) for position, frame in zip(positions, frames, strict=True) if frame.header.indices
             ]
             extents = log.extents()
             assert len(extents) > 2
@@ -550,23 +509,15 @@ class BackendConformance:
         ]
         async with self.opened(tmp_path, checkpoint=0) as log:
             positions = await append_all(log, frames)
-        expected = [
-            (position, content_of(frame))
-            for position, frame in zip(positions, frames, strict=True)
-            if frame.header.compatible
-        ]
+        expected = [(position, content_of(frame)) for position, frame in zip(positions, frames, strict=True) if frame.header.compatible]
         for term in (2, 3):
             async with self.opened(tmp_path, term, checkpoint=0) as log:
                 for start in (0, positions[50] + 1, positions[150], log.durable_end):
                     for bytes_max in (1, 1_000, 1 << 20):
                         found = await read_keyed(log, start, bytes_max=bytes_max)
-                        assert [(frame.position, content(frame.view)) for frame in found] == [
-                            pair for pair in expected if pair[0] >= start
-                        ]
+                        assert [(frame.position, content(frame.view)) for frame in found] == [pair for pair in expected if pair[0] >= start]
                 page = await log.read_keyed(positions[3], bytes_max=1 << 30)
-                events = [
-                    (position, frame.header.indices - 1) for position, frame in zip(positions, frames, strict=True)
-                ]
+                events = [(position, frame.header.indices - 1) for position, frame in zip(positions, frames, strict=True)]
                 assert page.last_event == events[-1]
                 assert page.next_position == log.durable_end
 

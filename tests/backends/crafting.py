@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import google_crc32c
 
-__all__ = ["Field", "crafted", "fields_of", "sealed"]
-
 Field = tuple[int, str]
 """The offset of a field, and its format (of `struct`)."""
 

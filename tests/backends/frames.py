@@ -117,12 +117,7 @@ def content_of(frame: EncodedFrame, names: frozenset[str] | None = None) -> tupl
 
 
 async def pages(
-    log: PChannelLog,
-    start: int = 0,
-    *,
-    names: frozenset[str] | None = None,
-    bytes_max: int = 1 << 20,
-    end: int | None = None,
+    log: PChannelLog, start: int = 0, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20, end: int | None = None
 ) -> list[FramePage]:
     """Returns the pages from `start` to the durable end at the call, each beginning where the one before ended."""
     end = log.durable_end if end is None else end
@@ -135,9 +130,7 @@ async def pages(
     return found
 
 
-async def read_all(
-    log: PChannelLog, start: int = 0, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
-) -> list[StoredFrame]:
+async def read_all(log: PChannelLog, start: int = 0, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20) -> list[StoredFrame]:
     """The frames of those pages."""
     return [frame for page in await pages(log, start, names=names, bytes_max=bytes_max) for frame in page.frames]
 

@@ -54,12 +54,7 @@ async def journal(
 ) -> AsyncIterator[JournalLog]:
     """Yields the log; creates it first when the term is 1."""
     backend = JournalBackend(
-        place,
-        first_segment_bytes=first or segment,
-        segment_bytes=segment,
-        disk=disk,
-        group_readable=group_readable,
-        write_path=write_path,
+        place, first_segment_bytes=first or segment, segment_bytes=segment, disk=disk, group_readable=group_readable, write_path=write_path
     )
     try:
         if term == 1:

@@ -24,6 +24,4 @@ class TestJournalBackendWithSmallSegments(BackendConformance):
 @pytest.mark.usefixtures("always_by_loop")
 class TestJournalBackendOnTheLoop(BackendConformance):
     def make(self, place: Path) -> LogBackend:
-        return JournalBackend(
-            place / "journal", first_segment_bytes=64 << 10, segment_bytes=64 << 10, write_path="loop"
-        )
+        return JournalBackend(place / "journal", first_segment_bytes=64 << 10, segment_bytes=64 << 10, write_path="loop")

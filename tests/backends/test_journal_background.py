@@ -15,9 +15,7 @@ from wal.errors import StorageError
 WAIT_S = 60.0
 
 
-@pytest.mark.parametrize(
-    ("suffix", "segment", "vchannels"), [(".zeros", 64 << 10, 1), (".idx", 1 << 20, 2048), (".tmp", 64 << 10, 1)]
-)
+@pytest.mark.parametrize(("suffix", "segment", "vchannels"), [(".zeros", 64 << 10, 1), (".idx", 1 << 20, 2048), (".tmp", 64 << 10, 1)])
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), MemoryError("no memory")], ids=["defect", "memory"])
 async def test_defect_in_the_preparers_thread_ends_the_writing(
     tmp_path: Path, suffix: str, segment: int, vchannels: int, defect: Exception

@@ -218,9 +218,7 @@ async def test_large_checkpoints_are_synced_in_parts(tmp_path: Path) -> None:
     assert sum(count for name, count in disk.syncs.items() if name.startswith("checkpoint-")) >= 7
 
 
-async def test_failed_checkpoint_is_tried_again_and_fails_no_append(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     saved: list[Checkpoint] = []
     refuse_record = False

@@ -28,9 +28,7 @@ async def spare_ready(place: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("suffix", [".spare", ".wal"], ids=["opening the file", "opening the directory"])
-async def test_append_without_a_descriptor_is_refused_and_the_next_goes_through(
-    tmp_path: Path, number: int, suffix: str
-) -> None:
+async def test_append_without_a_descriptor_is_refused_and_the_next_goes_through(tmp_path: Path, number: int, suffix: str) -> None:
     disk = BrokenDisk(suffix)
     maker = FrameMaker(1)
     frames = [maker.data(("v", b"first"))]

@@ -242,12 +242,7 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
     file.bypass_cache()
     assert is_direct(file) is can_be_direct(tmp_path)
     reader = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _READER,
-        str(path),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-c", _READER, str(path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert reader.stdin is not None
     assert reader.stdout is not None

@@ -172,8 +172,6 @@ def test_name_that_cannot_be_looked_at_is_a_loss_that_says_why(tmp_path: Path) -
     held = HeldDirectory(tmp_path / "here")
     (tmp_path / "here").rmdir()
     (tmp_path / "here").symlink_to(tmp_path / "here")
-    with pytest.raises(
-        StorageError, match=f"the directory {tmp_path}/here cannot be looked at .*: Too many levels of symbolic links"
-    ):
+    with pytest.raises(StorageError, match=f"the directory {tmp_path}/here cannot be looked at .*: Too many levels of symbolic links"):
         held.check()
     held.close()

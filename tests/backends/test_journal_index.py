@@ -30,20 +30,7 @@ def grown(rng: random.Random, count: int) -> tuple[SegmentIndex, list[int], list
     starts, parts = [0], []
     for ordinal in range(count):
         header = FrameHeader(
-            0,
-            KEYED * rng.randrange(2),
-            3,
-            1 + ordinal // 50,
-            ordinal,
-            10 * ordinal,
-            10 * ordinal + 2,
-            3,
-            3,
-            1,
-            1,
-            50,
-            700,
-            9,
+            0, KEYED * rng.randrange(2), 3, 1 + ordinal // 50, ordinal, 10 * ordinal, 10 * ordinal + 2, 3, 3, 1, 1, 50, 700, 9
         )
         names = [f"v-{rng.randrange(5)}" for _ in range(rng.randint(0, 3))]
         index.add(index.end, header, names, pchannel_wide=rng.random() < 0.1)
@@ -129,9 +116,7 @@ async def test_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch:
         shutil.copytree(tmp_path / "data", crashed)  # a killed process would leave these files
     (header,) = [path.read_bytes()[:HEADER_PAGE_BYTES] for path in folder(crashed).glob("*.wal")]
     generation = struct.unpack_from("<Q", header, 24)[0]
-    stored = SegmentIndex.decode(
-        (folder(crashed) / index_name(0)).read_bytes(), base=0, incarnation=0x1CE, generation=generation
-    )
+    stored = SegmentIndex.decode((folder(crashed) / index_name(0)).read_bytes(), base=0, incarnation=0x1CE, generation=generation)
     assert count - batch <= len(stored) < count
     assert list(stored.positions) == positions[: len(stored)]
     async with journal(crashed, 2, segment=64 << 20) as log:

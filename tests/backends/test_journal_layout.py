@@ -123,9 +123,7 @@ async def test_sealed_segment_and_its_successor(tmp_path: Path) -> None:
     assert (new.base, new.previous_base, new.previous_term, new.previous_sequence) == (base, 0, 1, 0)
     assert new.newest == (first, 0)
     assert new.promised_tick < new.first_tick
-    generations = {
-        SegmentHeader.unpack(path.read_bytes()[:4096]).generation for path in sorted(folder(tmp_path).glob("*.wal"))
-    }
+    generations = {SegmentHeader.unpack(path.read_bytes()[:4096]).generation for path in sorted(folder(tmp_path).glob("*.wal"))}
     assert len(generations) == 3
     assert newest == second + slot_bytes(3_000 + 200)
 
@@ -171,12 +169,7 @@ def frame_header(sequence: int, *, tick: int, indices: int, body: int) -> FrameH
 
 
 rows = st.lists(
-    st.tuples(
-        st.lists(st.sampled_from(["a", "b", "ü", "long name"]), max_size=4),
-        st.booleans(),
-        st.integers(0, 3),
-        st.integers(0, 3_000),
-    ),
+    st.tuples(st.lists(st.sampled_from(["a", "b", "ü", "long name"]), max_size=4), st.booleans(), st.integers(0, 3), st.integers(0, 3_000)),
     max_size=30,
 )
 
@@ -187,9 +180,7 @@ def test_index_is_the_naive_index(frames: list[tuple[list[str], bool, int, int]]
     positions: list[int] = []
     for sequence, (names, wide, indices, body) in enumerate(frames):
         positions.append(index.end)
-        index.add(
-            index.end, frame_header(sequence, tick=10 * sequence, indices=indices, body=body), names, pchannel_wide=wide
-        )
+        index.add(index.end, frame_header(sequence, tick=10 * sequence, indices=indices, body=body), names, pchannel_wide=wide)
     stored = SegmentIndex.decode(index.encode(incarnation=1, generation=2), base=0x9000, incarnation=1, generation=2)
     assert (stored.end, stored.last) == (index.end, (5, len(frames) - 1) if frames else None)
     for found in (index, stored):
@@ -221,9 +212,7 @@ def test_no_flip_in_an_index_is_believed() -> None:
 
 @given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=20), st.integers(0, 1))
 @settings(max_examples=25)
-def test_control_page_with_a_torn_slot_uses_the_other(
-    tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int
-) -> None:
+def test_control_page_with_a_torn_slot_uses_the_other(tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int) -> None:
     path = tmp_path_factory.mktemp("control") / "control"
     ControlPage.create(Disk(), path, RECORD)
     records = [RECORD]

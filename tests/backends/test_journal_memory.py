@@ -75,8 +75,6 @@ def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:
 
 
 def run(program: str, *arguments: str) -> str:
-    answer = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    answer = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout

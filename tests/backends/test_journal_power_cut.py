@@ -91,8 +91,7 @@ class Model:
             self.in_flight += frames
             futures = [append(log, frame) for frame in frames]
             outcomes = await asyncio.gather(
-                *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)],
-                return_exceptions=True,
+                *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)], return_exceptions=True
             )
             self.acked.sort(key=lambda pair: pair[0])
             for outcome in outcomes:
@@ -111,9 +110,7 @@ class Model:
         if rng.random() < 0.1:
             return maker.time_tick()
         size = rng.choice((10, 300, 1_500, 6_000, 14_000))
-        return maker.data(
-            *[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))]
-        )
+        return maker.data(*[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))])
 
 
 @pytest.mark.one_loop
@@ -137,9 +134,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
         life += 1
         power = rng.random() < 0.75
         disk.go_on(rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))), power=power)
-        backend = JournalBackend(
-            here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk, write_path=rng.choice(paths)
-        )
+        backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk, write_path=rng.choice(paths))
         log = None
         try:
             if opened is not None:

@@ -30,12 +30,7 @@ WAIT_S = 60.0
 async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
     """Starts a child, and waits until it reports that its log is open."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.backends.child",
-        *map(str, arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "tests.backends.child", *map(str, arguments), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -141,9 +136,7 @@ async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Pa
         lines += (await process.stdout.read()).splitlines(keepends=True)
         assert await process.wait() == (0 if ending is signal.SIGCONT else -signal.SIGKILL)
         found = await positions_of(log)
-        acked = {
-            (2, int(sequence)): int(position) for position, sequence in map(bytes.split, lines) if position != b"fenced"
-        }
+        acked = {(2, int(sequence)): int(position) for position, sequence in map(bytes.split, lines) if position != b"fenced"}
         assert {key: found.get(key) for key in acked} == acked
         assert found[3, 0] == ours == max(found.values())
         if ending is signal.SIGCONT:

@@ -75,9 +75,7 @@ def seen_pages(
 def images(place: Path) -> dict[str, str]:
     """Returns every file of the journal and its content."""
     return {
-        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(place.rglob("*"))
-        if path.is_file()
+        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()
     }
 
 
@@ -92,11 +90,7 @@ def random_frames(rng: random.Random, maker: FrameMaker, count: int) -> list[Enc
         elif kind == 2:
             frames.append(maker.pchannel_wide(b"wide"))
         else:
-            frames.append(
-                maker.data(
-                    *[(rng.choice(NAMES), rng.randbytes(rng.randrange(4_000))) for _ in range(rng.randrange(1, 5))]
-                )
-            )
+            frames.append(maker.data(*[(rng.choice(NAMES), rng.randbytes(rng.randrange(4_000))) for _ in range(rng.randrange(1, 5))]))
     return frames
 
 

@@ -83,9 +83,7 @@ async def test_index_that_a_reader_computed_is_not_stored_after_its_segment_went
         assert not indices_without_segment(tmp_path)
 
 
-async def test_fenced_writer_stores_no_index_of_a_removed_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fenced_writer_stores_no_index_of_a_removed_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer stores neither the rest of its segment's index nor all of it: the next writer has truncated that segment meanwhile."""
     monkeypatch.setattr(active, "PART_FRAMES", 1)
     disk = HeldDisk(".idx")

@@ -308,9 +308,7 @@ async def test_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Path
 
 @by_loop
 @pytest.mark.parametrize("kind", ["wal-prepare", "wal-write"])
-async def test_log_whose_thread_cannot_start_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+async def test_log_whose_thread_cannot_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The machine has no thread left. What was opened for the log is released, and it can be opened again."""
     closed: list[int] = []
     start, close = threading.Thread.start, AsyncWrite.close

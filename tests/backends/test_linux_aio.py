@@ -188,9 +188,7 @@ def test_file_system_that_is_not_known_to_sync() -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize(
-    ("kind", "syncs"), [(0xEF53, True), (0x58465342, True), (0x9123683E, False), (0x794C7630, False)]
-)
+@pytest.mark.parametrize(("kind", "syncs"), [(0xEF53, True), (0x58465342, True), (0x9123683E, False), (0x794C7630, False)])
 def test_file_systems_that_sync(monkeypatch: pytest.MonkeyPatch, kind: int, syncs: bool) -> None:
     """ext4 and XFS; neither btrfs, which did not sync queued direct writes before Linux 6.1, nor overlayfs."""
 

@@ -64,9 +64,7 @@ def test_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
 
 
 def test_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:
-    root = ElementTree.fromstring(
-        plot("t", {"a": [(1, 10), (2, 20), (4, 40)], "b": [(1, 5)]}, x_label="x", y_label="y")
-    )
+    root = ElementTree.fromstring(plot("t", {"a": [(1, 10), (2, 20), (4, 40)], "b": [(1, 5)]}, x_label="x", y_label="y"))
     line, point = (list(one.get("points", "").split()) for one in root.iter(f"{SVG}polyline"))
     (x1, y1), (x2, y2), (x4, y4) = ([float(part) for part in pair.split(",")] for pair in line)
     assert y1 > y2 > y4

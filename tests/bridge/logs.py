@@ -40,10 +40,7 @@ class Writer:
 
     def __init__(self, data: str, *, segment_bytes: int = 1 << 20) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, data, str(segment_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", WRITER, data, str(segment_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._hear("open")
 

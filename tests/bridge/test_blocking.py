@@ -17,14 +17,7 @@ import pytest
 
 from tests.bridge.logs import Writer, numbers
 from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, Txn, WALAccesser, bridge
-from wal.errors import (
-    BulkAppendError,
-    ClosedError,
-    InvalidArgumentError,
-    InvalidTransactionStateError,
-    StorageError,
-    WALError,
-)
+from wal.errors import BulkAppendError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
 from wal.storage.journal.writer import LOOP_BYTES_MAX
 
 WAIT_TIMEOUT_S = 60.0
@@ -38,10 +31,7 @@ def location(request: pytest.FixtureRequest, data: str) -> str:
 def public(one: type, *, without: set[str]) -> dict[str, list[str]]:
     """Returns the public names of a class, with the parameters of its methods."""
     return {
-        name: [
-            str(each.replace(annotation=inspect.Parameter.empty))
-            for each in inspect.signature(member).parameters.values()
-        ]
+        name: [str(each.replace(annotation=inspect.Parameter.empty)) for each in inspect.signature(member).parameters.values()]
         if callable(member)
         else []
         for name, member in inspect.getmembers(one)
@@ -430,9 +420,7 @@ if sys.argv[2] == "raise":
 
 @pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
 def test_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False)
     assert ended.returncode == (3 if way == "raise" else 0), ended.stderr
     assert ended.stderr == ""
     if way != "daemon":
@@ -447,9 +435,7 @@ def test_bulk_error_names_remaining_messages(location: str) -> None:
         log.create_vchannel("here", pchannel="p0")
         log.create_vchannel("there", pchannel="p1")
         # For two seconds this one takes nearly all of the room, so that the drop comes while the others wait.
-        holder = log.append_nowait(
-            Message("there", bytes(90_000)), barrier_time_tick=log.allocate_time_tick() + (2000 << 18)
-        )
+        holder = log.append_nowait(Message("there", bytes(90_000)), barrier_time_tick=log.allocate_time_tick() + (2000 << 18))
         bulk = pool.submit(log.append_bulk, iter(messages))
         while not log.statistics().appends_waiting:
             assert not bulk.done()
@@ -463,6 +449,4 @@ def test_bulk_error_names_remaining_messages(location: str) -> None:
         assert holder.result(WAIT_TIMEOUT_S) is not None
         with log.read("there", follow=False) as scanner:
             there = [message.payload for message in scanner]
-        assert [payload for payload in there if len(payload) < 90_000] == [
-            message.payload for message in messages[1::2]
-        ]
+        assert [payload for payload in there if len(payload) < 90_000] == [message.payload for message in messages[1::2]]

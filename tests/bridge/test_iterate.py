@@ -298,14 +298,10 @@ def test_ids_of_bodies_stand_for_their_transactions_even_truncated_ones(data: st
         log.raw_append(Message("orders", b"3"))
         with log.read("orders", follow=False) as scanner:
             first, second = scanner
-        with bridge.iterate(
-            data, "orders", follow=False, deliver_policy=StartFrom(first.bodies()[1].message_id)
-        ) as messages:
+        with bridge.iterate(data, "orders", follow=False, deliver_policy=StartFrom(first.bodies()[1].message_id)) as messages:
             assert numbers(messages) == [0, 1, 2, 3]
         log.truncate(up_to=first.message_id)
-        with bridge.iterate(
-            data, "orders", follow=False, deliver_policy=StartAfter(first.bodies()[1].message_id)
-        ) as messages:
+        with bridge.iterate(data, "orders", follow=False, deliver_policy=StartAfter(first.bodies()[1].message_id)) as messages:
             assert numbers(messages) == [3]
         for lost in (StartFrom(first.bodies()[1].message_id), StartFrom(first.message_id)):
             with pytest.raises(TruncatedError) as caught, bridge.iterate(data, "orders", deliver_policy=lost):

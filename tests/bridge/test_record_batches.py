@@ -122,11 +122,7 @@ def test_position_comes_after_the_batches_given(data: str) -> None:
         for count, position in places[:: max(1, len(places) // 8)]:
             if position is None:
                 continue
-            rest = [
-                row
-                for one in bridge.record_batches(data, "orders", follow=False, resume=position)
-                for row in one.to_pylist()
-            ]
+            rest = [row for one in bridge.record_batches(data, "orders", follow=False, resume=position) for row in one.to_pylist()]
             # A batch may end in the middle of a frame or a transaction; the position is then before it.
             assert whole[len(whole) - len(rest) :] == rest
             assert len(whole) - len(rest) <= count
@@ -181,9 +177,7 @@ def test_ids_and_times_of_rows_can_be_used_to_read(data: str) -> None:
     with bridge.blocking(data) as log:
         results = log.append_bulk([Message("orders", b"%d" % number) for number in range(3)])
     (batch,) = bridge.record_batches(data, "orders", follow=False)
-    assert [MessageID.from_bytes(value.as_py()) for value in batch.column("message_id")] == [
-        result.message_id for result in results
-    ]
+    assert [MessageID.from_bytes(value.as_py()) for value in batch.column("message_id")] == [result.message_id for result in results]
     middle = MessageID.from_bytes(batch.column("message_id")[1].as_py())
     with bridge.iterate(data, "orders", follow=False, deliver_policy=StartFrom(middle)) as messages:
         assert numbers(messages) == [1, 2]
@@ -230,8 +224,7 @@ def test_row_of_a_time_tick_is_what_the_scanner_gives(data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [["message_id", "payload"], ["properties"], ["append_time", "txn_id", "vchannel"], ["message_type", "time_tick"]],
+    "columns", [["message_id", "payload"], ["properties"], ["append_time", "txn_id", "vchannel"], ["message_type", "time_tick"]]
 )
 def test_only_the_columns_asked_for_are_given(data: str, columns: list[str]) -> None:
     write_mixture(data, Random(11))
@@ -281,9 +274,7 @@ def test_read_is_a_stream_of_arrows_interface(data: str) -> None:
         assert pa.table(batches).schema == batches.schema == schema(["payload"])
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"), [(Settings(), "give the setting kv"), (Settings(kv="kv"), "one process has for itself")]
-)
+@pytest.mark.parametrize(("settings", "says"), [(Settings(), "give the setting kv"), (Settings(kv="kv"), "one process has for itself")])
 def test_log_on_pulsar_needs_metadata_that_several_processes_can_use(settings: Settings, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders", settings=settings)

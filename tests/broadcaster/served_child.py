@@ -26,8 +26,6 @@ from wal.location import parse_location
 from wal.storage.metadata import BROADCAST_ROOT
 from wal.write.pipeline import FramePipeline
 
-__all__ = ["serve"]
-
 _SAVES = (f"{BROADCAST_ROOT}/", CHECKPOINT_PREFIX)
 _PAUSES_MAX = 6
 
@@ -71,9 +69,7 @@ class Points:
         FramePipeline._settled = durable  # type: ignore[assignment, method-assign]
 
 
-async def serve(
-    line: Connection, directory: str, listen: str, at: int | None, seed: int | None, counting: bool
-) -> None:
+async def serve(line: Connection, directory: str, listen: str, at: int | None, seed: int | None, counting: bool) -> None:
     """Serves the log until the parent says `close`."""
     points = Points(line, at, seed)
     points.watch()

@@ -90,9 +90,7 @@ class Script:
         await self.append("narrow", "a0", "b0", label="narrow again")
         await self.ack("wide again", "c0")
 
-    async def append(
-        self, key: str, *vchannels: str, label: str = "", needs_ack: bool = True, wait: bool = False
-    ) -> None:
+    async def append(self, key: str, *vchannels: str, label: str = "", needs_ack: bool = True, wait: bool = False) -> None:
         label = label or key
         message = self.messages[label] = BroadcastMessage(
             vchannels=vchannels,
@@ -209,9 +207,7 @@ class Checks:
 
     async def is_held(self, life: Life | ServedLife, task: BroadcastTask) -> None:
         with pytest.raises(ResourceAcquiredError) as caught:
-            await life.broadcast.append(
-                BroadcastMessage(vchannels=["a0"], payload=b"late", resource_keys=task.resource_keys)
-            )
+            await life.broadcast.append(BroadcastMessage(vchannels=["a0"], payload=b"late", resource_keys=task.resource_keys))
         assert caught.value.holder == task.broadcast_id
 
     async def finish(self, life: Life | ServedLife) -> None:
@@ -221,9 +217,7 @@ class Checks:
                 await life.broadcast.ack(task.broadcast_id, vchannel)
         assert await life.broadcast.tasks() == []
         keys = {key for message in self.script.messages.values() for key in message.resource_keys}
-        await life.broadcast.append(
-            BroadcastMessage(vchannels=["a0", "b0"], payload=b"last", resource_keys=tuple(keys), needs_ack=False)
-        )
+        await life.broadcast.append(BroadcastMessage(vchannels=["a0", "b0"], payload=b"last", resource_keys=tuple(keys), needs_ack=False))
         for pchannel in self.world.pchannels:
             await life.checkpoint(pchannel)
         async with asyncio.timeout(60):

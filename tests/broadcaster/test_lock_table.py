@@ -9,20 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broadcaster.lock_table import OVERTAKEN_MAX, LockTable, distinct_keys
 from wal.message import ResourceKey
 
-KEYS = st.lists(
-    st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), shared=st.booleans()), min_size=0, max_size=3
-).map(distinct_keys)
+KEYS = st.lists(st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), shared=st.booleans()), min_size=0, max_size=3).map(
+    distinct_keys
+)
 PICK = st.integers(0, 1 << 30)
 
 Keys = tuple[ResourceKey, ...]
 
 
 def meet(ours: Keys, theirs: Keys) -> bool:
-    return any(
-        (one.domain, one.key) == (other.domain, other.key) and not (one.shared and other.shared)
-        for one in ours
-        for other in theirs
-    )
+    return any((one.domain, one.key) == (other.domain, other.key) and not (one.shared and other.shared) for one in ours for other in theirs)
 
 
 class LockMachine(RuleBasedStateMachine):
@@ -105,9 +101,7 @@ class LockMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_holds_against_another(self) -> None:
         owners = list(self.holding)
-        assert not any(
-            meet(self.holding[one], self.holding[other]) for at, one in enumerate(owners) for other in owners[:at]
-        )
+        assert not any(meet(self.holding[one], self.holding[other]) for at, one in enumerate(owners) for other in owners[:at])
         assert self.table.waiting == len(self.waiting)
         for name in "abc":
             expected = {owner for owner, keys in self.holding.items() if any(key.key == name for key in keys)}
@@ -123,12 +117,7 @@ TestLockTable = LockMachine.TestCase
 
 
 def test_exclusive_wins_and_keys_come_in_order() -> None:
-    keys = [
-        ResourceKey("b", "x", shared=True),
-        ResourceKey("a", "y"),
-        ResourceKey("b", "x"),
-        ResourceKey("a", "y", shared=True),
-    ]
+    keys = [ResourceKey("b", "x", shared=True), ResourceKey("a", "y"), ResourceKey("b", "x"), ResourceKey("a", "y", shared=True)]
     assert distinct_keys(keys) == (ResourceKey("a", "y"), ResourceKey("b", "x"))
     shared = ResourceKey("a", "y", shared=True)
     assert distinct_keys([shared, shared]) == (shared,)

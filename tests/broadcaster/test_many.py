@@ -96,10 +96,7 @@ async def test_exclusive_keys_never_overlap_and_all_complete(soak: int) -> None:
             nonlocal done, refused
             chance = random.Random(1000 + number)
             for _ in range(rounds):
-                keys = [
-                    ResourceKey("k", str(chance.randrange(KEYS)), shared=chance.random() < 0.3)
-                    for _ in range(chance.randint(1, 3))
-                ]
+                keys = [ResourceKey("k", str(chance.randrange(KEYS)), shared=chance.random() < 0.3) for _ in range(chance.randint(1, 3))]
                 message = BroadcastMessage(
                     vchannels=chance.sample(vchannels, chance.randint(1, 6)),
                     payload=chance.randbytes(100),
@@ -152,9 +149,7 @@ async def test_wide_broadcast_is_stored_once_and_its_acks_cost_little(pchannels:
     names = [f"orders-{number:06d}" for number in range(1024)]
     world = World(pchannels, vchannels={name: f"p{at % pchannels}" for at, name in enumerate(names)})
     async with Life(world) as life:
-        result = await life.broadcast.append(
-            BroadcastMessage(vchannels=names, payload=bytes(KIB), resource_keys=[ResourceKey("k", "all")])
-        )
+        result = await life.broadcast.append(BroadcastMessage(vchannels=names, payload=bytes(KIB), resource_keys=[ResourceKey("k", "all")]))
         assert life.frames == pchannels
         for name in names:  # one after the other: no two acks share a save
             await life.broadcast.ack(result.broadcast_id, name)

@@ -74,9 +74,9 @@ class TombstoneMachine(RuleBasedStateMachine):
 
 TestTombstones = TombstoneMachine.TestCase
 
-CHANGE = st.tuples(
-    st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2), max_size=3), st.sets(st.sampled_from("abcd"))
-).map(lambda change: (change[0], sorted(change[1] - change[0].keys())))
+CHANGE = st.tuples(st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2), max_size=3), st.sets(st.sampled_from("abcd"))).map(
+    lambda change: (change[0], sorted(change[1] - change[0].keys()))
+)
 
 
 @given(st.lists(CHANGE, max_size=12), st.integers(4, 8), st.integers(1, 20))

@@ -64,9 +64,7 @@ def test_every_record_is_decoded_as_it_was_encoded() -> None:
 
 def test_these_are_the_bytes_of_version_1() -> None:
     header = BroadcastHeader(5, ("a", "b"), (ResourceKey("d", "k"),), True)
-    assert encode_task(header, Content(b"x", 2), {"p0": ["a"], "p1": ["b"]}) == (
-        "lQGUBZKhYaFikZOhZKFrwsOTxAF4AsQAkqJwMKJwMZIAAQ=="
-    )
+    assert encode_task(header, Content(b"x", 2), {"p0": ["a"], "p1": ["b"]}) == ("lQGUBZKhYaFikZOhZKFrwsOTxAF4AsQAkqJwMKJwMZIAAQ==")
     assert encode_acks(5, 3, {0}) == {"acks/0000000000000005/0": "kgHEAQM="}
     assert encode_progress(3) == "kgHEAQM="
     assert encode_abort("no") == "kgGibm8="

@@ -114,9 +114,7 @@ async def test_it_can_be_aborted() -> None:
         assert world.in_logs().aborts == {(broadcast_id, name): 1 for name in ("a0", "a1")}
 
 
-@pytest.mark.parametrize(
-    "error", [WouldBlockError("busy"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
-)
+@pytest.mark.parametrize("error", [WouldBlockError("busy"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__)
 async def test_failed_frame_is_retried_like_any_other(error: WALError) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
@@ -135,9 +133,7 @@ async def test_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool
         for _ in range(2):
             with pytest.raises(NoSpaceError, match="full"):
                 await life.broadcast.append(
-                    BroadcastMessage(
-                        vchannels=("a0", "a1"), payload=b"change", resource_keys=[KEY], needs_ack=needs_ack
-                    )
+                    BroadcastMessage(vchannels=("a0", "a1"), payload=b"change", resource_keys=[KEY], needs_ack=needs_ack)
                 )
         assert await life.broadcast.tasks() == []
         life.refuse = lambda pchannel, vchannels: None

@@ -79,9 +79,7 @@ class TaskMachine(RuleBasedStateMachine):
     def took(self, pick: int, refused: set[str]) -> None:
         step = self.under_way.pop(pick % len(self.under_way))
         # A log answers with the copy that it has, whatever happened to the vchannel.
-        refusals = {
-            name: ChannelNotExistError(name) for name in step.vchannels if name in refused and name not in self.in_log
-        }
+        refusals = {name: ChannelNotExistError(name) for name in step.vchannels if name in refused and name not in self.in_log}
         if step.kind is StepKind.ABORTS:
             refusals = {name: ChannelNotExistError(name) for name in step.vchannels if name in refused}
             delay_s = self.task.took(step, refusals)
@@ -217,9 +215,7 @@ class TaskMachine(RuleBasedStateMachine):
         assert set(self.task.missing_appends) == missing
         assert set(self.task.missing_acks) == (names - self.acked if self.needs_ack else set())
         assert self.task.complete is not bool(missing)
-        assert set(self.task.touched()) == {
-            pchannel for pchannel, members in self.places.items() if self.known_in & set(members)
-        }
+        assert set(self.task.touched()) == {pchannel for pchannel, members in self.places.items() if self.known_in & set(members)}
 
     def withdrawn(self, names: set[str], missing: set[str], busy: bool) -> bool:
         """Returns whether no log has any frame of it, so that only its caller can know of it."""
@@ -245,11 +241,7 @@ TestTask = TaskMachine.TestCase
 
 def test_every_state_has_its_edges_and_the_ends_are_ends() -> None:
     assert set(EDGES) == set(BroadcastState)
-    assert {state for state, to in EDGES.items() if not to} == {
-        BroadcastState.DONE,
-        BroadcastState.ABORTED,
-        BroadcastState.WITHDRAWN,
-    }
+    assert {state for state, to in EDGES.items() if not to} == {BroadcastState.DONE, BroadcastState.ABORTED, BroadcastState.WITHDRAWN}
 
 
 def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_success() -> None:

@@ -10,14 +10,7 @@ import msgspec
 import pytest
 
 from actors import VirtualClock
-from broadcaster import (
-    BroadcastAppendResult,
-    BroadcasterLimits,
-    BroadcastMessage,
-    BroadcastState,
-    BroadcastTask,
-    Content,
-)
+from broadcaster import BroadcastAppendResult, BroadcasterLimits, BroadcastMessage, BroadcastState, BroadcastTask, Content
 from broadcaster.records import encode_task, task_key
 from broadcaster.single_frame import FRAMES_MAX
 from tests.broadcaster.world import Life, World, until
@@ -79,9 +72,7 @@ async def test_pchannel_without_room_is_retried_while_the_others_go_on() -> None
         life.refuse = refuse
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "b1", "c0")))
         await until(lambda: tried and life.frames == 2)
-        with pytest.raises(
-            UnknownOutcomeError, match=r"2 of its vchannels.*'b0'.*the disk is full.*do not repeat it"
-        ) as caught:
+        with pytest.raises(UnknownOutcomeError, match=r"2 of its vchannels.*'b0'.*the disk is full.*do not repeat it") as caught:
             await append
         assert isinstance(caught.value.__cause__, NoSpaceError)
         await clock.run(25.0)
@@ -135,10 +126,7 @@ async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str)
 
 async def test_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() -> None:
     world = World(vchannels=PLACES)
-    async with (
-        Life(world, clock=VirtualClock()) as life,
-        asyncio.timeout(60),
-    ):  # no time passes: an abort waits for no backoff
+    async with Life(world, clock=VirtualClock()) as life, asyncio.timeout(60):  # no time passes: an abort waits for no backoff
         life.refused.add("a1")
         with pytest.raises(UnrecoverableError, match=r"is stuck: 1 of its vchannels.*'a1'.*abort") as caught:
             await life.broadcast.append(message("a0", "a1", "b0"))
@@ -341,9 +329,7 @@ def without_ids(life: Life, error: WALError | None = None) -> None:
 async def test_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
-        life.refuse = lambda pchannel, names: (
-            StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
-        )
+        life.refuse = lambda pchannel, names: StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
         with pytest.raises(StorageError, match=r"may or may not be in the log .*: open the log again") as refused:
             await life.broadcast.append(message(*vchannels))
         assert refused.value.outcome_unknown
@@ -508,9 +494,7 @@ async def test_broadcast_whose_record_has_no_room_is_refused() -> None:
                 raise NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail
-        first, second = (
-            asyncio.create_task(life.broadcast.append(message("a0", name, key=None))) for name in ("b0", "b1")
-        )
+        first, second = (asyncio.create_task(life.broadcast.append(message("a0", name, key=None))) for name in ("b0", "b1"))
         ack = asyncio.create_task(life.broadcast.ack(there.broadcast_id, "a1"))
         for refused in (first, second):
             with pytest.raises(NoSpaceError, match="the KV is full"):
@@ -538,10 +522,7 @@ async def test_end_without_room_is_saved_later() -> None:
                 raise NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail
-        with pytest.raises(
-            UnknownOutcomeError,
-            match=r"the end of .* \(DONE\) could not be saved.*the KV is full.*do not repeat",
-        ):
+        with pytest.raises(UnknownOutcomeError, match=r"the end of .* \(DONE\) could not be saved.*the KV is full.*do not repeat"):
             await life.broadcast.append(message("a0", "b0", needs_ack=False))
         assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
         await clock.run(10.0)

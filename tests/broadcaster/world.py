@@ -155,12 +155,7 @@ class Life:
     """One run of a process on a world: an AppendOperator and the Broadcast over it."""
 
     def __init__(
-        self,
-        world: World,
-        cut: Cut | None = None,
-        *,
-        clock: Clock | None = None,
-        limits: BroadcasterLimits | None = None,
+        self, world: World, cut: Cut | None = None, *, clock: Clock | None = None, limits: BroadcasterLimits | None = None
     ) -> None:
         self.world = world
         self.cut = cut or Cut()
@@ -243,9 +238,7 @@ class Life:
     async def checkpoint(self, pchannel: str) -> None:
         """Saves the recovery state as of the durable end, and reports the broadcasts that it no longer lists."""
         log = self.logs[pchannel]
-        async with self.checkpointing.setdefault(
-            pchannel, asyncio.Lock()
-        ):  # one at a time, so that none replaces a newer one
+        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time, so that none replaces a newer one
             forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
             position = log.durable_end
             blob = msgspec.msgpack.encode(self.state[pchannel])
@@ -300,12 +293,7 @@ class Life:
         return places
 
     def append_copies_nowait(
-        self,
-        pchannel: str,
-        vchannels: Sequence[str],
-        content: Content,
-        header: BroadcastHeader,
-        answer: CopiesAnswer,
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:
         if self._at_times():
             return False
@@ -325,15 +313,11 @@ class Life:
         task.add_done_callback(pass_on)
         return True
 
-    async def append_copies(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> CopyOutcomes:
+    async def append_copies(self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader) -> CopyOutcomes:
         record = Record(content.payload, content.message_type, properties=content.properties)
         return await self._append(pchannel, vchannels, record, header, aborts=False)
 
-    async def append_aborts(
-        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
-    ) -> CopyOutcomes:
+    async def append_aborts(self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str) -> CopyOutcomes:
         return await self._append(pchannel, vchannels, Record(reason.encode(), ABORT), header, aborts=True)
 
     async def copies(self) -> Sequence[CopiesInLog]:
@@ -398,11 +382,7 @@ class Life:
             first_tick = self.world.tick + 1
             self.world.tick += draft.indices
             frame = encode_frame(
-                draft,
-                incarnation=INCARNATION,
-                term=self.world.term,
-                sequence=self._sequences[pchannel],
-                first_tick=first_tick,
+                draft, incarnation=INCARNATION, term=self.world.term, sequence=self._sequences[pchannel], first_tick=first_tick
             )
             self._sequences[pchannel] += 1
 
@@ -470,9 +450,7 @@ def _copies(frame: StoredFrame) -> list[_Copy]:
             header = BroadcastHeader.from_bytes(decode_ext(columns.exts[0])[ExtTag.BROADCAST], names[run.shared])
             kind = columns.types[0] if columns.types else int(MessageType.INSERT)
             content = Content(columns.payloads[0], kind, columns.properties[0] if columns.properties else b"")
-            found.append(
-                _Copy(header, content, run.name, (frame.position, run.index, view.header.first_tick + run.index))
-            )
+            found.append(_Copy(header, content, run.name, (frame.position, run.index, view.header.first_tick + run.index)))
     return found
 
 

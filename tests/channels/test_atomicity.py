@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, describe_channels
 from wal.channels.directory import Change, VChannelDirectory
-from wal.channels.vchannels import (
-    ADDRESS_BYTES_MAX,
-    DESCRIPTION_BYTES_MAX,
-    ROLE_BYTES_MAX,
-    OwnerDescription,
-    VChannelInfo,
-)
+from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
 
@@ -126,9 +120,7 @@ async def run(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
 
 
 @given(TURNS, st.none() | st.integers(0, 12))
-def test_after_every_commit_each_call_has_happened_or_not(
-    turns: list[list[tuple[str, Any]]], failing: int | None
-) -> None:
+def test_after_every_commit_each_call_has_happened_or_not(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
     asyncio.run(run(turns, failing))
 
 
@@ -154,10 +146,7 @@ async def test_more_channels_than_an_operation_takes_are_refused_whole() -> None
     kv = CrashingKV()
     directory = VChannelDirectory(kv)
     await directory.load()
-    calls = [
-        Call(tuple(admit_channels(directory, OWNER, 8, PCHANNELS)), remove=False),
-        Call((directory.admit("a", "p0"),), remove=False),
-    ]
+    calls = [Call(tuple(admit_channels(directory, OWNER, 8, PCHANNELS)), remove=False), Call((directory.admit("a", "p0"),), remove=False)]
     await directory.receive([call.change() for call in calls])
     for call in calls:
         assert isinstance(call.error[0], InvalidArgumentError)
@@ -187,14 +176,10 @@ async def test_calls_of_one_turn_together_fit_in_operations_of_every_kv() -> Non
     directory = VChannelDirectory(kv)
     await directory.load()
     owner = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
-    calls = [
-        Call(tuple(admit_channels(directory, owner, count, ["p0"])), remove=False) for count in (CHANNELS_MAX, 1, 59, 1)
-    ]
+    calls = [Call(tuple(admit_channels(directory, owner, count, ["p0"])), remove=False) for count in (CHANNELS_MAX, 1, 59, 1)]
     await directory.receive([call.change() for call in calls])
     assert [call.error for call in calls] == [[None]] * 4
-    assert [len(batch.saves) for batch in kv.batches] == [CHANNELS_MAX + 1, CHANNELS_MAX, 1], (
-        "the first has the counter"
-    )
+    assert [len(batch.saves) for batch in kv.batches] == [CHANNELS_MAX + 1, CHANNELS_MAX, 1], "the first has the counter"
     for batch in kv.batches:
         assert sum(len(text.encode()) for pair in batch.saves.items() for text in pair) < OPERATION_BYTES_MAX
     removals = [Call(call.infos, remove=True) for call in calls]

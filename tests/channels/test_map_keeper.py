@@ -34,9 +34,9 @@ async def test_it_shows_what_there_is(data_dir: Path) -> None:
         other = await log.create_vchannel("b", pchannel="p1")
 
         async def both() -> bool:
-            return (await shown(data_dir)).records == {"a": made.incarnation} and (
-                await shown(data_dir, "p1")
-            ).records == {"b": other.incarnation}
+            return (await shown(data_dir)).records == {"a": made.incarnation} and (await shown(data_dir, "p1")).records == {
+                "b": other.incarnation
+            }
 
         await eventually(both)
         assert (await shown(data_dir, "p1")).next_incarnation == other.incarnation + 1
@@ -99,9 +99,7 @@ async def test_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monk
         in_the_way = data_dir / "pchannels" / "p0" / "vchannels.tmp"
         in_the_way.mkdir()
         for _ in range(2):
-            with pytest.raises(
-                StorageError, match=r"'a' is saved .* readers in other processes cannot be told.* again"
-            ):
+            with pytest.raises(StorageError, match=r"'a' is saved .* readers in other processes cannot be told.* again"):
                 await log.drop_vchannel("a")
         assert [info.name for info in await log.vchannels()] == ["b"]
         with pytest.raises(StorageError, match="'a' could not be saved"):
@@ -162,9 +160,7 @@ async def test_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     assert reopened.next_incarnation == directory.next_incarnation == reopened.saved_next
 
 
-async def test_defect_does_not_end_the_maps(
-    data_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_defect_does_not_end_the_maps(data_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
     write, defect = map_keeper.write_map, [MemoryError("no memory")]  # type: ignore[attr-defined]
 

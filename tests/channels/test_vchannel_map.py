@@ -23,9 +23,7 @@ OWNERS = st.builds(OwnerDescription, NAMES, TEXTS, TEXTS)
 ENTRIES = st.dictionaries(NAMES, st.tuples(LIVES, st.none() | OWNERS), max_size=20)
 
 
-def content_of(
-    incarnation: int, following: int, entries: dict[str, tuple[int, OwnerDescription | None]]
-) -> VChannelMap:
+def content_of(incarnation: int, following: int, entries: dict[str, tuple[int, OwnerDescription | None]]) -> VChannelMap:
     records = {name: own for name, (own, _) in entries.items()}
     return VChannelMap(incarnation, following, records, {name: owner for name, (_, owner) in entries.items() if owner})
 
@@ -96,11 +94,9 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
     write_map(places["p0"].folder, VChannelMap(7, 6, {"a": 1, "b": 5}))
     write_map(places["p1"].folder, VChannelMap(7, 9, {"c": 2, "b": 8}))
     view = maps.look(places)
-    assert view.records == {
-        "a": VChannelInfo("a", "p0", 1),
-        "b": VChannelInfo("b", "p1", 8),
-        "c": VChannelInfo("c", "p1", 2),
-    }, "of two incarnations the later one counts"
+    assert view.records == {"a": VChannelInfo("a", "p0", 1), "b": VChannelInfo("b", "p1", 8), "c": VChannelInfo("c", "p1", 2)}, (
+        "of two incarnations the later one counts"
+    )
     assert (view.floor("p0"), view.floor("p1")) == (6, 9)
     assert maps.look(places) is view, "nothing was replaced"
     assert not view.is_over("p0", "a", 1)

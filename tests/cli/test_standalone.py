@@ -61,11 +61,7 @@ def test_tokens_come_from_a_file(tmp_path: Path) -> None:
         Token(Secret("2b"), "shop", frozenset([Right.READ, Right.WRITE])),
         Token(Secret("read,write 3c")),
     )
-    for text, words in (
-        ("a read 1\na write 2\n", "'a' is there twice"),
-        ("\n", "holds no token"),
-        ("a read \xe4\n", "printable ASCII"),
-    ):
+    for text, words in (("a read 1\na write 2\n", "'a' is there twice"), ("\n", "holds no token"), ("a read \xe4\n", "printable ASCII")):
         file.write_text(text)
         with pytest.raises(InvalidArgumentError, match=words):
             access_from(parsed("--token-file", str(file)))
@@ -79,10 +75,7 @@ def test_tokens_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            '[server]\nlissen = "a"',
-            "no setting 'lissen' of the server; accepted are: advertise, answer_bytes_max, .*, insecure, listen",
-        ),
+        ('[server]\nlissen = "a"', "no setting 'lissen' of the server; accepted are: advertise, answer_bytes_max, .*, insecure, listen"),
         ("[server]\nlisten = 5", "listen must be a text"),
         ('[server]\ninsecure = "yes"', "insecure must be true or false"),
         ("server = 5", r"server must be a table: write \[server\]"),
@@ -129,11 +122,7 @@ def test_sizes_and_times_have_units(flag: str, text: str, value: float) -> None:
     [
         ("--txn-bytes-max", "8MB", "'8MB' is not a size: write bytes, or a whole number and one of KiB, MiB, GiB, TiB"),
         ("--txn-bytes-max", "1.5GiB", "is not a size"),
-        (
-            "--retention-s",
-            "7w",
-            "'7w' is not a time: write seconds, or a number and one of ms, s, m, h, d, for example 7d",
-        ),
+        ("--retention-s", "7w", "'7w' is not a time: write seconds, or a number and one of ms, s, m, h, d, for example 7d"),
         ("--retention-s", f"{'9' * 400}d", "out of range"),
         ("--pchannels", "1KiB", "is not a whole number"),
     ],
@@ -149,9 +138,7 @@ def test_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkey
     with pytest.raises(InvalidArgumentError, match=r"token is what a client shows: .* in the table \[server\]"):
         settings_from(parsed("--config", str(file)))
     monkeypatch.setenv("WAL_TOKEN", "hunter2")
-    with pytest.raises(
-        InvalidArgumentError, match=r"WAL_TOKEN is the token that a client shows: .* WAL_SERVER_TOKEN"
-    ) as raised:
+    with pytest.raises(InvalidArgumentError, match=r"WAL_TOKEN is the token that a client shows: .* WAL_SERVER_TOKEN") as raised:
         settings_from(parsed())
     assert "hunter2" not in str(raised.value)
 
@@ -174,9 +161,7 @@ def test_errors_of_the_command_line_end_with_2(capsys: pytest.CaptureFixture[str
 
 async def run(*arguments: str) -> tuple[int | None, str]:
     """Runs the command to its end; returns its exit code and its standard error."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "wal", *arguments, stderr=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "wal", *arguments, stderr=asyncio.subprocess.PIPE)
     _, said = await process.communicate()
     return process.returncode, said.decode()
 
@@ -210,11 +195,7 @@ async def test_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_di
         (("memory:", "--config", "/none"), 2, "wal: settings file '/none' cannot be read: No such file"),
         (("wal://127.0.0.1:1",), 2, "wal: the log at wal://127.0.0.1:1 is opened by its server"),
         (("/dev/null",), 1, "wal: FormatError: /dev/null is a file: name a directory"),
-        (
-            ("memory:", "--listen", "no-such-host.invalid:0", "--insecure"),
-            1,
-            "wal: StorageError: nothing can listen at",
-        ),
+        (("memory:", "--listen", "no-such-host.invalid:0", "--insecure"), 1, "wal: StorageError: nothing can listen at"),
     ],
 )
 async def test_error_at_the_start_is_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
@@ -254,9 +235,7 @@ async def test_base_installation_has_help_and_version(package: str) -> None:
         ("pulsar", "pulsar", "pulsar://127.0.0.1:1/a/b"),
     ],
 )
-async def test_missing_package_is_named_before_a_file_exists(
-    package: str, extra: str, location: str, tmp_path: Path
-) -> None:
+async def test_missing_package_is_named_before_a_file_exists(package: str, extra: str, location: str, tmp_path: Path) -> None:
     place = location.format(data=tmp_path / "new")
     kv = ("--kv", str(tmp_path / "kv.sqlite3")) if extra == "pulsar" else ()
     code, _, said = await without(package, "standalone", place, "--listen", "127.0.0.1:0", *kv)
@@ -316,13 +295,7 @@ def test_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture
         main(["standalone", "--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for flag in (
-        "--config FILE",
-        "--listen HOST:PORT",
-        "--token-file FILE",
-        "--pchannels VALUE",
-        "--retention-s VALUE",
-    ):
+    for flag in ("--config FILE", "--listen HOST:PORT", "--token-file FILE", "--pchannels VALUE", "--retention-s VALUE"):
         assert flag in text
     assert "exit status:" in text
     assert "WAL_SERVER_TOKEN" in text

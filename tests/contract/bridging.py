@@ -10,16 +10,9 @@ from typing import Any
 import pytest
 
 from tests.contract.other import Line
-from wal import (
-    Message,
-    MessageType,
-    bridge,
-    open_wal,
-)
+from wal import Message, MessageType, bridge, open_wal
 
 WAIT_TIMEOUT_S = 60.0
-
-__all__ = ["WAIT_TIMEOUT_S", "append_what_is_told", "no_thread_is_left", "numbers", "until", "until_there", "write"]
 
 
 def write(data: str, count: int = 100, **overrides: Any) -> None:

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Line", "Other", "eventually"]
-
 WAIT_TIMEOUT_S: Final = 60.0
 START_TIMEOUT_S: Final = 60.0
 """The maximum time until a process runs its job: the first one waits for the imports of the process that it is forked from."""
@@ -43,9 +41,7 @@ context.set_forkserver_preload(
 class Other:
     """Starts a process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
 
-    def __init__(
-        self, job: Callable[..., Any], *args: Any, fresh: bool = False, prepare: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False, prepare: Callable[[], None] | None = None) -> None:
         """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests. It calls `prepare` before the
         job."""
         self._line, theirs = context.Pipe()

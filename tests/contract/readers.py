@@ -7,8 +7,6 @@ from typing import Any
 
 from wal import AppendResult, CursorInfo, Message, WALAccesser
 
-__all__ = ["numbered", "rest", "take", "the_cursor"]
-
 
 async def numbered(log: WALAccesser, count: int, name: str = "orders", first: int = 0) -> list[AppendResult]:
     return await log.append_bulk([Message(name, b"%d" % number) for number in range(first, first + count)])
@@ -20,9 +18,7 @@ async def rest(log: WALAccesser, vchannel: str | Sequence[str] = "orders", **opt
         return [int(body.payload) async for message in scanner for body in message.bodies()]
 
 
-async def take(
-    log: WALAccesser, count: int, vchannel: str | Sequence[str] = "orders", *, cursor: str, **options: Any
-) -> list[int]:
+async def take(log: WALAccesser, count: int, vchannel: str | Sequence[str] = "orders", *, cursor: str, **options: Any) -> list[int]:
     """Reads some numbers and saves the cursor."""
     taken: list[int] = []
     async with log.read(vchannel, follow=False, cursor=cursor, **options) as scanner:

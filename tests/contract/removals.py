@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["GONE", "READER_REMOVALS", "REMOVALS", "Removal", "content_of", "mounted_over", "no_longer_there"]
-
 GONE: Final = r"removed or replaced under the open log"
 Removal = Callable[[Path], object]
 
@@ -112,9 +110,7 @@ def mounted_over(directory: Path, *options: str) -> Iterator[None]:
 def content_of(directory: Path) -> dict[str, Any]:
     """Returns every file in the directory with its bytes and its inode."""
     return {
-        str(path.relative_to(directory)): (path.stat().st_ino, path.read_bytes())
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
+        str(path.relative_to(directory)): (path.stat().st_ino, path.read_bytes()) for path in sorted(directory.rglob("*")) if path.is_file()
     }
 
 

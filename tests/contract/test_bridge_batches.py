@@ -8,20 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.contract.bridging import (
-    append_what_is_told,
-    no_thread_is_left,
-    write,
-)
+from tests.contract.bridging import append_what_is_told, no_thread_is_left, write
 from tests.contract.other import Other
-from wal import (
-    Message,
-    MessageID,
-    MessageType,
-    MessageTypes,
-    StartAfter,
-    bridge,
-)
+from wal import Message, MessageID, MessageType, MessageTypes, StartAfter, bridge
 
 __all__ = ["no_thread_is_left"]
 

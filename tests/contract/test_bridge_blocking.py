@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.bridging import (
-    WAIT_TIMEOUT_S,
-    append_what_is_told,
-    no_thread_is_left,
-    numbers,
-    write,
-)
+from tests.contract.bridging import WAIT_TIMEOUT_S, append_what_is_told, no_thread_is_left, numbers, write
 from tests.contract.other import Line, Other
-from wal import (
-    Message,
-    ProducerKey,
-    bridge,
-)
+from wal import Message, ProducerKey, bridge
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, WALError
 
 __all__ = ["no_thread_is_left"]

@@ -12,27 +12,9 @@ import pytest
 from blockbuster import BlockBuster
 
 from tests.accesser.probes import facts
-from tests.contract.bridging import (
-    WAIT_TIMEOUT_S,
-    append_what_is_told,
-    no_thread_is_left,
-    numbers,
-    until,
-    until_there,
-    write,
-)
+from tests.contract.bridging import WAIT_TIMEOUT_S, append_what_is_told, no_thread_is_left, numbers, until, until_there, write
 from tests.contract.other import Other
-from wal import (
-    Latest,
-    Message,
-    MessageID,
-    MessageType,
-    MessageTypes,
-    ReadPosition,
-    StartAfter,
-    TimeTickGT,
-    bridge,
-)
+from wal import Latest, Message, MessageID, MessageType, MessageTypes, ReadPosition, StartAfter, TimeTickGT, bridge
 from wal.errors import FormatError, InvalidArgumentError, TruncatedError
 
 __all__ = ["no_thread_is_left"]
@@ -172,10 +154,7 @@ def test_errors(data: str, tmp_path: Any) -> None:
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         ids = [message.message_id for message in scanner]
         log.truncate(up_to=ids[50])
-    with (
-        pytest.raises(TruncatedError) as caught,
-        bridge.iterate(data, "orders", deliver_policy=StartAfter(ids[3])) as messages,
-    ):
+    with pytest.raises(TruncatedError) as caught, bridge.iterate(data, "orders", deliver_policy=StartAfter(ids[3])) as messages:
         next(messages)
     assert caught.value.earliest == ids[51]
 

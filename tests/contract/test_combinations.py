@@ -11,16 +11,7 @@ import pytest
 
 from tests.accesser.probes import bodies, payloads, read_all
 from tests.contract.other import Line, Other, eventually
-from wal import (
-    AppendResult,
-    ImmutableTxnMessage,
-    Message,
-    MessageType,
-    ProducerKey,
-    StartFrom,
-    WALAccesser,
-    open_wal,
-)
+from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, ProducerKey, StartFrom, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TransactionExpiredError, TruncatedError
 
 
@@ -86,9 +77,7 @@ async def test_outbox(data: str, pchannels: int) -> None:
 
         async def work(first: int, count: int) -> None:
             for number in range(first, first + count):
-                async with log.txn(
-                    vchannels=["state", "outbox"], idempotency_key=ProducerKey("service", number)
-                ) as txn:
+                async with log.txn(vchannels=["state", "outbox"], idempotency_key=ProducerKey("service", number)) as txn:
                     await txn.append(Message("state", bytes(20_000)))
                     await txn.append(Message("outbox", b"%d" % number))
 
@@ -177,14 +166,10 @@ async def test_exclusive_messages_and_keys(log: WALAccesser) -> None:
     """An append that a dropped collection failed was not written: its key is free."""
     txn = await log.txn("orders", idempotency_key="k")
     await txn.append(b"lost")
-    exclusive = await log.raw_append(
-        Message("orders", b"drop", message_type=MessageType.DROP_COLLECTION), idempotency_key="drop"
-    )
+    exclusive = await log.raw_append(Message("orders", b"drop", message_type=MessageType.DROP_COLLECTION), idempotency_key="drop")
     with pytest.raises(TransactionExpiredError):
         await txn.commit()
-    again = await log.raw_append(
-        Message("orders", b"drop", message_type=MessageType.DROP_COLLECTION), idempotency_key="drop"
-    )
+    again = await log.raw_append(Message("orders", b"drop", message_type=MessageType.DROP_COLLECTION), idempotency_key="drop")
     assert again.duplicate
     assert again.message_id == exclusive.message_id
     assert not (await log.raw_append(Message("orders", b"1"), idempotency_key="k")).duplicate
@@ -204,9 +189,7 @@ async def test_keys_with_barriers(log: WALAccesser) -> None:
     tick = await log.allocate_time_tick()
     first = await log.raw_append(Message("orders", b"1"), barrier_time_tick=tick, idempotency_key="k")
     assert first.time_tick > tick
-    waits = log.append_nowait(
-        Message("orders", b"2"), barrier_time_tick=first.time_tick + (30 << 18), idempotency_key="w"
-    )
+    waits = log.append_nowait(Message("orders", b"2"), barrier_time_tick=first.time_tick + (30 << 18), idempotency_key="w")
     shares = await log.raw_append(Message("orders", b"3"), idempotency_key="w")
     result = await waits
     assert result.duplicate != shares.duplicate, "one of them was written"
@@ -224,9 +207,7 @@ async def test_everything_in_one_process_at_once(data: str) -> None:
             for number in range(count):
                 key: Any = f"{name} {number}" if number % 2 else ProducerKey(name, number)
                 message = Message(name, b"%d" % number + b" " * 4000)
-                results = await asyncio.gather(
-                    *(log.raw_append(message, idempotency_key=key) for _ in range(2)),
-                )
+                results = await asyncio.gather(*(log.raw_append(message, idempotency_key=key) for _ in range(2)))
                 assert sum(not result.duplicate for result in results) == 1
                 assert results[0].message_id == results[1].message_id
 

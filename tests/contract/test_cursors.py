@@ -12,25 +12,8 @@ import pytest
 from tests.accesser.probes import made_on, turns
 from tests.contract.other import eventually
 from tests.contract.readers import numbered, rest, take, the_cursor
-from wal import (
-    All,
-    CursorInfo,
-    Latest,
-    Message,
-    MessageType,
-    MessageTypes,
-    ReadPosition,
-    StartAfter,
-    WALAccesser,
-    open_wal,
-)
-from wal.errors import (
-    ChannelNotExistError,
-    CorruptionError,
-    InvalidArgumentError,
-    TruncatedError,
-    WALError,
-)
+from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser, open_wal
+from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, TruncatedError, WALError
 
 
 async def test_reader_goes_on_behind_what_it_saved(log: WALAccesser) -> None:
@@ -184,9 +167,7 @@ async def test_it_moves_over_what_holds_nothing_for_its_reader(log: WALAccesser)
 async def test_filtered_reader_moves_too(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"0", message_type=MessageType.DELETE))
     results = await numbered(log, 50, first=1)
-    async with log.read(
-        "orders", cursor="deletes", filters=[MessageTypes(MessageType.DELETE)], follow=False
-    ) as scanner:
+    async with log.read("orders", cursor="deletes", filters=[MessageTypes(MessageType.DELETE)], follow=False) as scanner:
         assert [message.payload async for message in scanner] == [b"0"]
         await scanner.save()
     await log.truncate(up_to=results[-1].message_id)

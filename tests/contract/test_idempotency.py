@@ -17,11 +17,7 @@ __all__ = ["small_disk"]
 
 
 def same_write(first: AppendResult, second: AppendResult) -> bool:
-    return (first.message_id, first.time_tick, first.last_confirmed) == (
-        second.message_id,
-        second.time_tick,
-        second.last_confirmed,
-    )
+    return (first.message_id, first.time_tick, first.last_confirmed) == (second.message_id, second.time_tick, second.last_confirmed)
 
 
 async def test_first_write_wins(log: WALAccesser) -> None:
@@ -343,10 +339,7 @@ async def write_keyed(line: Line, data: str, pchannels: int, first: int) -> None
     async with open_wal(data, pchannels=pchannels) as log:
         number = max(first - 20, 0)
         while True:
-            calls = [
-                log.append_nowait(Message(f"v{n % 8}", b"%d" % n), idempotency_key=f"k{n}")
-                for n in range(number, number + 16)
-            ]
+            calls = [log.append_nowait(Message(f"v{n % 8}", b"%d" % n), idempotency_key=f"k{n}") for n in range(number, number + 16)]
             for n, result in enumerate(await asyncio.gather(*calls), number):
                 line.tell((f"k{n}", str(result.message_id), result.time_tick))
             number += 16
@@ -407,10 +400,7 @@ async def test_failed_write_frees_its_key_and_fails_who_shared_it(small_disk: Pa
         number = 0
         while not failed:
             calls = {
-                n: [
-                    log.append_nowait(Message("orders", b"%d" % n + bytes(50_000)), idempotency_key=f"k{n}")
-                    for _ in range(2)
-                ]
+                n: [log.append_nowait(Message("orders", b"%d" % n + bytes(50_000)), idempotency_key=f"k{n}") for _ in range(2)]
                 for n in range(number, number + 20)
             }
             for n, (owner, sharer) in calls.items():

@@ -46,9 +46,7 @@ class Model:
             return True, self.in_flight[scope, key]
         if isinstance(key, ProducerKey):
             sequences = self.producers.setdefault((scope, key.producer), {})
-            known = [
-                sequence for sequence in sequences if (scope, ProducerKey(key.producer, sequence)) not in self.in_flight
-            ]
+            known = [sequence for sequence in sequences if (scope, ProducerKey(key.producer, sequence)) not in self.in_flight]
             if known and key.sequence <= max(known):
                 return True, sequences[key.sequence] if key.sequence in sorted(known)[-RESULTS_KEPT:] else None
             if sequences and key.sequence < max(sequences):

@@ -57,9 +57,7 @@ async def test_each_gets_every_message(log: WALAccesser) -> None:
 async def test_with_filters_of_their_own(log: WALAccesser) -> None:
     ticks = [(await log.raw_append(Message("orders", b"%d" % number))).time_tick for number in range(10)]
     followers = [
-        asyncio.ensure_future(
-            follow(log, "orders", filters=[TimeTickGT(ticks[number % 10]), MessageTypes(MessageType.INSERT)])
-        )
+        asyncio.ensure_future(follow(log, "orders", filters=[TimeTickGT(ticks[number % 10]), MessageTypes(MessageType.INSERT)]))
         for number in range(SCANNERS)
     ]
     await log.raw_append(Message("orders", b"10", message_type=MessageType.DELETE))

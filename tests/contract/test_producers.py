@@ -21,9 +21,7 @@ __all__ = ["small_disk"]
 RESULTS_KEPT = 16
 
 
-async def put(
-    log: WALAccesser, sequence: int, *, producer: str = "p", vchannel: str = "orders"
-) -> AppendResult[Any, Any]:
+async def put(log: WALAccesser, sequence: int, *, producer: str = "p", vchannel: str = "orders") -> AppendResult[Any, Any]:
     return await log.raw_append(Message(vchannel, b"%d" % sequence), idempotency_key=ProducerKey(producer, sequence))
 
 
@@ -117,14 +115,7 @@ async def test_producers_do_not_know_each_other(log4: WALAccesser) -> None:
     infos = await log4.producers()
     assert all(isinstance(info, ProducerInfo) for info in infos)
     told = sorted((info.name, tuple(info.vchannels), info.last_sequence) for info in infos)
-    assert told == [
-        ("x", ("a",), 5),
-        ("x", ("b",), 6),
-        ("x", ("c",), 5),
-        ("y", ("a",), 5),
-        ("y", ("b",), 5),
-        ("y", ("c",), 5),
-    ]
+    assert told == [("x", ("a",), 5), ("x", ("b",), 6), ("x", ("c",), 5), ("y", ("a",), 5), ("y", ("b",), 5), ("y", ("c",), 5)]
 
 
 async def test_transactions_have_sequences_too(data: str) -> None:
@@ -349,10 +340,7 @@ async def produce(line: Line, data: str) -> None:
             sent = [(producer, first + step + offset) for producer, first in start.items() for offset in range(3)]
             await asyncio.gather(
                 *(
-                    log.append_nowait(
-                        Message("orders", f"{producer} {sequence}".encode()),
-                        idempotency_key=ProducerKey(producer, sequence),
-                    )
+                    log.append_nowait(Message("orders", f"{producer} {sequence}".encode()), idempotency_key=ProducerKey(producer, sequence))
                     for producer, sequence in sent
                 )
             )

@@ -98,9 +98,7 @@ async def test_log_is_read_without_a_writer(data: str) -> None:
     async with open_wal(data, read_only=True) as one, open_wal(data, read_only=True) as two:
         for reader in (one, two):
             assert [facts(message) for message in await read_all(reader, "orders")] == before
-    assert {path: path.stat().st_mtime_ns for path in Path(data).rglob("*") if path.is_file()} == files, (
-        "it writes nothing"
-    )
+    assert {path: path.stat().st_mtime_ns for path in Path(data).rglob("*") if path.is_file()} == files, "it writes nothing"
 
 
 async def test_writing_half_is_refused(data: str) -> None:

@@ -10,18 +10,8 @@ from tests.accesser.probes import bodies, payloads, read_all
 from tests.contract.other import Line, Other
 from tests.contract.test_many_scanners import SCANNERS, follow, write
 from tests.contract.test_read_only import content
-from wal import (
-    Latest,
-    Message,
-    MessageType,
-    TimeTickMessage,
-    open_wal,
-)
-from wal.errors import (
-    LockedError,
-    StreamingCode,
-    TruncatedError,
-)
+from wal import Latest, Message, MessageType, TimeTickMessage, open_wal
+from wal.errors import LockedError, StreamingCode, TruncatedError
 
 
 async def write_content(line: Line, data: str, pchannels: int = 1) -> None:
@@ -46,11 +36,7 @@ async def test_reader_follows_a_writer_of_another_process(data: str) -> None:
                 message_id, tick = await writer.hear()
                 async with asyncio.timeout(60):
                     message = await anext(scanner)
-                assert (message.payload, str(message.message_id), message.time_tick) == (
-                    b"new %d" % number,
-                    message_id,
-                    tick,
-                )
+                assert (message.payload, str(message.message_id), message.time_tick) == (b"new %d" % number, message_id, tick)
                 assert (await payloads(log, "orders"))[-1] == b"new %d" % number, "what was acknowledged is seen"
             await scanner.wait_for(tick)
             writer.tell("close")
@@ -92,9 +78,7 @@ async def test_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
             await log.raw_append(Message("orders", b"-1"))
             while seen[-1] != -1:
                 seen.append(int((await anext(scanner)).payload))
-            assert [int(payload) for payload in await payloads(log, "orders")] == seen, (
-                "what it was given is in the log"
-            )
+            assert [int(payload) for payload in await payloads(log, "orders")] == seen, "what it was given is in the log"
 
 
 async def write_numbers(line: Line, data: str) -> None:
@@ -110,10 +94,7 @@ async def write_numbers(line: Line, data: str) -> None:
 async def test_time_ticks_arrive_in_another_process(data: str) -> None:
     writer = Other(write_content, data)
     await writer.hear()
-    async with (
-        open_wal(data, read_only=True) as log,
-        log.read("orders", deliver_policy=Latest(), include_time_ticks=True) as scanner,
-    ):
+    async with open_wal(data, read_only=True) as log, log.read("orders", deliver_policy=Latest(), include_time_ticks=True) as scanner:
         ticks = [await anext(scanner) for _ in range(5)]
         assert all(isinstance(tick, TimeTickMessage) for tick in ticks)
         assert [tick.time_tick for tick in ticks] == sorted({tick.time_tick for tick in ticks})
@@ -135,9 +116,7 @@ async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> No
         assert (await reader.hear())[0] == b"00000"
         await reader.stop()
         for first in range(300, 2000, 100):
-            results += await writer.append_bulk(
-                [Message("orders", payload) for payload in written[first : first + 100]]
-            )
+            results += await writer.append_bulk([Message("orders", payload) for payload in written[first : first + 100]])
             await writer.truncate(up_to=results[-50].message_id)
         reader.cont()
         reader.tell("go")

@@ -189,9 +189,7 @@ async def test_calls_on_a_log_whose_directory_was_replaced_touch_nothing_there(d
             await other.end()
 
 
-async def test_relative_location_and_another_working_directory(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_relative_location_and_another_working_directory(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(Path(data).parent)
     async with open_wal(Path(data).name, segment_bytes=1 << 20) as log:
@@ -249,7 +247,5 @@ async def follow_until_told(line: Line, data: str) -> None:
 
 async def test_log_under_load_is_never_taken_for_removed(data: str, soak: int) -> None:
     async with open_wal(data, segment_bytes=1 << 20, pchannels=4) as log:
-        await asyncio.gather(
-            *[log.append_bulk(Message(f"orders-{one}", bytes(2000)) for _ in range(500 * soak)) for one in range(8)]
-        )
+        await asyncio.gather(*[log.append_bulk(Message(f"orders-{one}", bytes(2000)) for _ in range(500 * soak)) for one in range(8)])
     assert await eventually(lambda: (Path(data) / "LOCK").exists())

@@ -80,13 +80,7 @@ async def test_calls_of_a_reader_without_a_read_are_told(data: str, removal: Rem
         await anext(scanner)
         await scanner.save()
         await asyncio.to_thread(removal, Path(data))
-        for call in (
-            scanner.save,
-            log.cursors,
-            lambda: log.delete_cursor("billing"),
-            log.vchannels,
-            log.retention,
-        ):
+        for call in (scanner.save, log.cursors, lambda: log.delete_cursor("billing"), log.vchannels, log.retention):
             with pytest.raises(StorageError, match=GONE):
                 await call()
     if Path(data).is_dir() and removal is replace_by_an_empty_one:

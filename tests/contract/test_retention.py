@@ -302,9 +302,7 @@ async def test_reader_is_overtaken_loudly(data: str) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-async def test_clock_that_jumps_drops_nothing(
-    data: str, jump_s: float, wall: Wall, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clock_that_jumps_drops_nothing(data: str, jump_s: float, wall: Wall, caplog: pytest.LogCaptureFixture) -> None:
     """By the wall clock everything is a day old (or from tomorrow): that is no reason to drop it, and it is reported."""
     async with open_wal(data, segment_bytes=MIB, retention_s=3600.0) as log:
         await fill(log, 4)
@@ -312,9 +310,7 @@ async def test_clock_that_jumps_drops_nothing(
         await fill(log, 4, first=64)
 
         def warned() -> bool:
-            return any(
-                record.levelno == logging.WARNING and "clock" in record.getMessage() for record in caplog.records
-            )
+            return any(record.levelno == logging.WARNING and "clock" in record.getMessage() for record in caplog.records)
 
         await eventually(warned)
         await log.retention()

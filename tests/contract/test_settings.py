@@ -69,9 +69,7 @@ async def test_bound_that_was_lowered_takes_nobody_s_memory(data: str) -> None:
     async with open_wal(data, producers_max=2) as log:
         assert len(await log.producers()) == 5
         for number in range(5):
-            assert (
-                await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey(f"p{number}", 1))
-            ).duplicate
+            assert (await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey(f"p{number}", 1))).duplicate
         with pytest.raises(WouldBlockError):
             await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey("p5", 1))
 

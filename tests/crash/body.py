@@ -12,8 +12,6 @@ import zlib
 
 import msgspec
 
-__all__ = ["Body", "Kind", "claims_of"]
-
 
 class Kind(enum.StrEnum):
     """The operation with which the writer appends a body."""

@@ -23,8 +23,6 @@ from wal.errors import InvalidArgumentError, ResourceAcquiredError, Unrecoverabl
 from wal.kv import SqliteKV
 from wal.write.pipeline import FramePipeline
 
-__all__ = ["KEYS", "NAMES", "PCHANNELS"]
-
 PCHANNELS = 2
 NAMES = [f"v{number}" for number in range(8)]
 KEYS = [ResourceKey("collection", str(number)) for number in range(4)]

@@ -16,8 +16,6 @@ import sys
 
 from wal import Message, OwnerDescription, WALAccesser, open_wal
 
-__all__ = ["PCHANNELS"]
-
 PCHANNELS = 2
 
 

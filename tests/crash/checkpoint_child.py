@@ -15,8 +15,6 @@ from wal import Message, ProducerKey, WALAccesser, open_wal
 from wal.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
 
-__all__ = ["WRITERS", "key_of"]
-
 WRITERS = 4
 PAYLOAD = bytes(20_000)
 TRUNCATE_EVERY = 40

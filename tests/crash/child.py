@@ -18,8 +18,6 @@ from tests.crash.load import SIDES, follow, make_vchannels, work
 from tests.crash.report import Closed, Closing, Opened, Opening, Plan, Report
 from wal import open_wal
 
-__all__ = ["Reporter", "commands", "run"]
-
 _encode: Final = msgspec.json.Encoder().encode
 
 

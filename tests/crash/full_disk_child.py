@@ -16,8 +16,6 @@ from typing import Any
 from wal import Message, WALAccesser, open_wal
 from wal.errors import NoSpaceError
 
-__all__ = ["SIZES"]
-
 SIZES = (60_000, 300)
 """Payload sizes in bytes: large ones fill the disk, then small ones the rest of the last segment."""
 

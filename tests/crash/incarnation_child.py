@@ -23,8 +23,6 @@ from wal import Message, WALAccesser, open_wal
 from wal.channels import map_keeper
 from wal.channels.vchannel_map import VChannelMap, write_map
 
-__all__ = ["NAMES", "PCHANNELS", "STAYS"]
-
 PCHANNELS: Final = 2
 NAMES: Final = [f"v{number}" for number in range(6)]
 STAYS: Final = "stays"

@@ -18,8 +18,6 @@ from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, op
 from wal.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
 
-__all__ = ["PIPELINED", "WORKERS", "Done", "KeyedPlan", "payloads_of"]
-
 WORKERS: Final = 5
 PIPELINED: Final = 6
 """The number of appends that a worker with a producer's key has in flight."""
@@ -65,9 +63,7 @@ async def append(log: WALAccesser, worker: int, number: int) -> AppendResult[Any
         message = Message("keyed", payloads[0], message_type=kind)
         return await log.raw_append(message, barrier_time_tick=barrier, idempotency_key=f"0-{number}")
     if worker == 1:
-        return await log.raw_append(
-            Message("other", payloads[0], properties={"n": str(number)}), idempotency_key=f"1-{number}"
-        )
+        return await log.raw_append(Message("other", payloads[0], properties={"n": str(number)}), idempotency_key=f"1-{number}")
     vchannels, key = (["txns"], f"3-{number}") if worker == 3 else (["txns", "wide"], ProducerKey("wide", number))
     messages = [Message(vchannels[at % len(vchannels)], payload) for at, payload in enumerate(payloads)]
     if (number + os.getpid()) % 2:
@@ -109,9 +105,7 @@ def tell(worker: int, number: int, result: AppendResult) -> None:
 
 async def run(plan: KeyedPlan) -> None:
     LocalLog.checkpoint_rule = CheckpointRule(keyed_events=CHECKPOINT_EVENTS)
-    log = await open_wal(
-        plan.directory, pchannels=plan.pchannels, segment_bytes=1 << 20, time_tick_interval_s=TIME_TICK_INTERVAL_S
-    )
+    log = await open_wal(plan.directory, pchannels=plan.pchannels, segment_bytes=1 << 20, time_tick_interval_s=TIME_TICK_INTERVAL_S)
     names = {info.name for info in await log.vchannels()}
     for name in ("txns", "wide"):
         if name not in names:

@@ -16,8 +16,6 @@ from tests.crash.report import Committed, LeasePlan, RanOut, TxnOpen
 from wal import Message, WALAccesser, open_wal
 from wal.errors import TransactionExpiredError
 
-__all__ = ["run"]
-
 
 async def run(plan: LeasePlan) -> None:
     reporter = await Reporter.open()

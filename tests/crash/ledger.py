@@ -15,8 +15,6 @@ from tests.crash.body import Body, Kind
 from tests.crash.report import Absent, Acked, AckedEvent, Content, Delivered
 from wal import MessageID
 
-__all__ = ["Event", "Ledger", "ObservedBody", "Violation"]
-
 
 class Violation(AssertionError):
     """The log broke a guarantee."""
@@ -112,9 +110,7 @@ class Ledger:
                 f"{pchannel}: what was read before is not what is read now, from event {_first_difference(seen, events)} on",
             )
             _check_order(pchannel, events)
-            _require(
-                ticks.isdisjoint(event.time_tick for event in events), f"{pchannel}: another pchannel has a tick of it"
-            )
+            _require(ticks.isdisjoint(event.time_tick for event in events), f"{pchannel}: another pchannel has a tick of it")
             ticks.update(event.time_tick for event in events)
             new = events[len(seen) :]
             self._check_units(pchannel, new)
@@ -163,9 +159,7 @@ class Ledger:
                     self._rounds_seen < claims.round <= self._newest_round,
                     f"{at} appears only now, after rounds {self._rounds_seen + 1} to {self._newest_round}",
                 )
-                _require(
-                    body.time_tick == event.time_tick, f"{at} has tick {body.time_tick}, its event {event.time_tick}"
-                )
+                _require(body.time_tick == event.time_tick, f"{at} has tick {body.time_tick}, its event {event.time_tick}")
             operations = {claims.operation for claims in bodies}
             _require(len(operations) == 1, f"{event.message_id} holds bodies of operations {operations}")
             units.setdefault(operations.pop(), []).append((event.transaction, bodies))
@@ -180,9 +174,7 @@ def _check_unit(what: str, unit: Sequence[_Claimed]) -> None:
         _require(len(unit) == 1, f"{what}: its transaction is there {len(unit)} times")
         _require(transaction, f"{what}: its transaction was delivered as a plain message")
         indices = [claims.index for claims in bodies]
-        _require(
-            sorted(indices) == list(range(first.count)), f"{what}: a transaction of {first.count} bodies has {indices}"
-        )
+        _require(sorted(indices) == list(range(first.count)), f"{what}: a transaction of {first.count} bodies has {indices}")
         for name in {claims.vchannel for claims in bodies}:
             indices = [claims.index for claims in bodies if claims.vchannel == name]
             _require(indices == sorted(indices), f"{what}: the bodies on {name} are out of order: {indices}")
@@ -197,10 +189,7 @@ def _check_unit(what: str, unit: Sequence[_Claimed]) -> None:
 
 def _check_order(pchannel: str, events: Sequence[Event]) -> None:
     for before, event in itertools.pairwise(events):
-        _require(
-            event.message_id > before.message_id,
-            f"{pchannel}: id {event.message_id} follows {before.message_id}",
-        )
+        _require(event.message_id > before.message_id, f"{pchannel}: id {event.message_id} follows {before.message_id}")
         _require(event.time_tick > before.time_tick, f"{pchannel}: tick {event.time_tick} follows {before.time_tick}")
 
 

@@ -16,8 +16,6 @@ from tests.crash.report import Absent, Acked, AckedEvent, Content, Delivered, Pl
 from wal import AppendResult, Latest, Message, MessageType, WALAccesser
 from wal.errors import ClosedError, TransactionExpiredError
 
-__all__ = ["SIDES", "follow", "make_vchannels", "work"]
-
 SIDES: Final = (("left-0", "left-1", "left-2"), ("right-0", "right-1", "right-2"))
 """The vchannels that every round uses; a side is on one pchannel."""
 
@@ -140,9 +138,7 @@ class _Worker:
         except ClosedError as error:
             outcomes = [error, error]
         closed: ClosedError | None = None
-        for (op, group), outcome in sorted(
-            zip(groups, outcomes, strict=True), key=lambda pair: getattr(pair[1], "time_tick", 0)
-        ):
+        for (op, group), outcome in sorted(zip(groups, outcomes, strict=True), key=lambda pair: getattr(pair[1], "time_tick", 0)):
             if isinstance(outcome, AppendResult):
                 await self._acked([(outcome, group)], op=op)
             elif isinstance(outcome, ClosedError):
@@ -188,15 +184,7 @@ class _Worker:
     def _any(self) -> str:
         return self._rng.choice(self._vchannels)
 
-    def _message(
-        self,
-        vchannel: str,
-        kind: Kind,
-        index: int = 0,
-        count: int = 1,
-        *,
-        message_type: MessageType | None = None,
-    ) -> Message:
+    def _message(self, vchannel: str, kind: Kind, index: int = 0, count: int = 1, *, message_type: MessageType | None = None) -> Message:
         rng = self._rng
         body = Body(self._plan.round, self._worker, self._op, kind, index, count, vchannel)
         payload = body.payload(rng, int(self._plan.filler_bytes_max * rng.random() ** 3))

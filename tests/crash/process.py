@@ -19,8 +19,6 @@ import msgspec
 
 from tests.crash.report import Acked, LeasePlan, Plan, Report
 
-__all__ = ["Child"]
-
 WAIT_TIMEOUT_S: Final = 60.0
 _LINE_BYTES_MAX: Final = 1 << 26
 _ROOT: Final = Path(__file__).parents[2]

@@ -10,8 +10,6 @@ from tests.crash.ledger import Event, ObservedBody, Violation
 from tests.crash.report import content
 from wal import ImmutableMessage, ImmutableTxnMessage, MessageID, ReadPosition, StartAfter, WALAccesser
 
-__all__ = ["check_resuming", "names_by_pchannel", "read_log"]
-
 
 async def names_by_pchannel(log: WALAccesser) -> dict[str, list[str]]:
     """Returns the vchannels of each pchannel."""
@@ -23,15 +21,10 @@ async def names_by_pchannel(log: WALAccesser) -> dict[str, list[str]]:
 
 async def read_log(log: WALAccesser) -> dict[str, list[Event]]:
     """Returns all events, read by a scanner for each pchannel."""
-    return {
-        pchannel: await _read(log, names, None) if names else []
-        for pchannel, names in (await names_by_pchannel(log)).items()
-    }
+    return {pchannel: await _read(log, names, None) if names else [] for pchannel, names in (await names_by_pchannel(log)).items()}
 
 
-async def check_resuming(
-    log: WALAccesser, whole: dict[str, list[Event]], stored: Sequence[str], rng: random.Random
-) -> None:
+async def check_resuming(log: WALAccesser, whole: dict[str, list[Event]], stored: Sequence[str], rng: random.Random) -> None:
     """Raises Violation unless every read that begins elsewhere gives exactly the rest of `whole`.
 
     The reads begin at the `stored` positions (texts, of followers that were killed); and on a random pchannel at a position taken from a

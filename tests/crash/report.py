@@ -12,25 +12,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "Absent",
-    "Acked",
-    "AckedEvent",
-    "Closed",
-    "Closing",
-    "Committed",
-    "Content",
-    "Delivered",
-    "LeasePlan",
-    "Opened",
-    "Opening",
-    "Plan",
-    "RanOut",
-    "Report",
-    "TxnOpen",
-    "content",
-]
-
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A child's task: it opens the log in `directory` and loads it, as `seed` and `round` say, until it is killed."""

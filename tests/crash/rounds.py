@@ -19,8 +19,6 @@ from tests.crash.reading import check_resuming, read_log
 from tests.crash.report import Absent, Acked, Closed, Closing, Delivered, Opened, Opening, Plan
 from wal import open_wal
 
-__all__ = ["Rounds"]
-
 AHEAD: Final = 2
 """The number of children that wait for their round."""
 SETTINGS: Final[dict[str, Any]] = {"pchannels": 2, "time_tick_interval_s": 0.05}
@@ -111,14 +109,7 @@ class Rounds:
 
     async def _start(self, number: int) -> Child:
         child = await Child.start(
-            Plan(
-                directory=self._directory,
-                seed=self.seed,
-                round=number,
-                settings=self._settings,
-                uvloop=number % 2 == 0,
-                **self._plan,
-            )
+            Plan(directory=self._directory, seed=self.seed, round=number, settings=self._settings, uvloop=number % 2 == 0, **self._plan)
         )
         self._children.append(child)
         return child

@@ -126,9 +126,7 @@ async def check(directory: Path, said: Said) -> None:
             for key in task.resource_keys:
                 with pytest.raises(ResourceAcquiredError):
                     exclusive = msgspec.structs.replace(key, shared=False)
-                    await log.broadcast().append(
-                        BroadcastMessage(vchannels=NAMES[:1], payload=b"", resource_keys=[exclusive])
-                    )
+                    await log.broadcast().append(BroadcastMessage(vchannels=NAMES[:1], payload=b"", resource_keys=[exclusive]))
 
 
 async def finish(directory: Path) -> None:

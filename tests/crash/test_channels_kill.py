@@ -58,9 +58,7 @@ class Said(msgspec.Struct):
         assert {name: role for name, role in self.there.items() if name not in may_be_gone}.items() <= found.items()
         others = Counter(role for name, role in found.items() if name not in self.there)
         for role, count in others.items():
-            assert count == self.creating.get(role), (
-                f"{role} created {self.creating.get(role)} channels in part: {count}"
-            )
+            assert count == self.creating.get(role), f"{role} created {self.creating.get(role)} channels in part: {count}"
         self.gone |= self.there.keys() - found.keys()
         self.there, self.creating, self.destroying = found, {}, []
 

@@ -77,9 +77,7 @@ class Results:
                     found[worker, number] = str(message.message_id), message.time_tick
         assert [payload for payload, count in seen.items() if count > 1] == []
         for place, done in self.first.items():
-            assert found.get(place) == (done.message_id, done.time_tick), (
-                f"{done} is at another position: {found.get(place)}"
-            )
+            assert found.get(place) == (done.message_id, done.time_tick), f"{done} is at another position: {found.get(place)}"
         beyond = Counter(worker for worker, _ in found.keys() - self.first.keys())
         assert all(count <= PIPELINED for count in beyond.values())
         last = {worker: max(number for of, number in found if of == worker) for worker in (2, 4)}

@@ -70,9 +70,7 @@ def check(name: str, said: Said, messages: list[ImmutableMessage]) -> None:
     """Checks that a reader shows the acknowledged state, or that state after the one requested step, which may have happened."""
     shown = [int(message.payload) for message in messages]
     assert len(set(shown)) <= 1, f"{name} shows several incarnations"
-    assert all(number > said.over for number in shown), (
-        f"{name} shows {shown}, of an incarnation that was dropped: {said}"
-    )
+    assert all(number > said.over for number in shown), f"{name} shows {shown}, of an incarnation that was dropped: {said}"
     if said.number >= 0 and not said.dropping:
         assert shown[: said.messages] == [said.number] * said.messages, f"{name} shows {shown} of {said}"
 

@@ -17,15 +17,11 @@ from wal import Message, MessageID, open_wal
 Log = dict[str, list[Event]]
 
 
-def _body(
-    op: int, vchannel: str, kind: Kind = Kind.PLAIN, index: int = 0, count: int = 1, *, round: int = 0, worker: int = 0
-) -> bytes:
+def _body(op: int, vchannel: str, kind: Kind = Kind.PLAIN, index: int = 0, count: int = 1, *, round: int = 0, worker: int = 0) -> bytes:
     return Body(round, worker, op, kind, index, count, vchannel).payload(random.Random(op), 20)
 
 
-def _event(
-    position: int, *bodies: bytes, pchannel: str = "p-0", tick: int | None = None, transaction: bool = False
-) -> Event:
+def _event(position: int, *bodies: bytes, pchannel: str = "p-0", tick: int | None = None, transaction: bool = False) -> Event:
     """Returns an event at this position; its tick is ten times the position, unless given."""
     at = MessageID(pchannel, 7, position, 0)
     tick = position * 10 if tick is None else tick
@@ -48,13 +44,7 @@ def _txn(position: int, op: int, count: int, **event: object) -> Event:
 
 def _acked(*events: Event, op: int, worker: int = 0, round: int = 0) -> Acked:
     return Acked(
-        round,
-        worker,
-        op,
-        [
-            AckedEvent(str(event.message_id), event.time_tick, [body.content for body in event.bodies])
-            for event in events
-        ],
+        round, worker, op, [AckedEvent(str(event.message_id), event.time_tick, [body.content for body in event.bodies]) for event in events]
     )
 
 
@@ -147,10 +137,7 @@ DAMAGES: dict[str, tuple[Callable[[Log], None], str]] = {
     "a rolled-back body": (_add(_event(9, _body(11, "v-0", Kind.ROLLED_BACK))), "that was rolled back"),
     "a refused operation": (_add(_event(9, _body(5, "v-0"))), "its operation was refused: expired"),
     "a gap in a series": (_lose(3), "of 4 appends in order there are"),
-    "a gap in what nobody acknowledged": (
-        _add(_event(9, _body(12, "v-0", Kind.SERIES, 1, 3))),
-        "of 3 appends in order there are",
-    ),
+    "a gap in what nobody acknowledged": (_add(_event(9, _body(12, "v-0", Kind.SERIES, 1, 3))), "of 3 appends in order there are"),
     "a message on another vchannel": (
         _add(
             msgspec.structs.replace(
@@ -162,16 +149,11 @@ DAMAGES: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "a body with a tick of its own": (
         _add(
-            msgspec.structs.replace(
-                (lone := _event(9, _body(11, "v-0"))), bodies=(msgspec.structs.replace(lone.bodies[0], time_tick=1),)
-            )
+            msgspec.structs.replace((lone := _event(9, _body(11, "v-0"))), bodies=(msgspec.structs.replace(lone.bodies[0], time_tick=1),))
         ),
         "has tick 1, its event 90",
     ),
-    "two operations in one event": (
-        _add(_event(9, _body(11, "v-0"), _body(12, "v-0"), transaction=True)),
-        "holds bodies of operations",
-    ),
+    "two operations in one event": (_add(_event(9, _body(11, "v-0"), _body(12, "v-0"), transaction=True)), "holds bodies of operations"),
 }
 
 

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from wal.errors import InvalidArgumentError
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 
-__all__ = ["cursor", "cursors", "names"]
-
 
 def cursor(name: str = "billing", vchannels: Iterable[str] = ("orders",), **fields: Any) -> Cursor:
     key = CursorKey.of(name, vchannels)

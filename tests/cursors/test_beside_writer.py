@@ -112,9 +112,7 @@ async def test_next_writer_removes_the_mark_of_one_that_was_killed() -> None:
 
 
 @pytest.mark.parametrize("lost", ["compare_and_swap", "multi_save"])
-async def test_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
-    lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The removal fails once, or the answer to the save of the mark is lost: other processes can soon save their cursors again."""
     kv = MemoryKV()
     writer, beside = CursorsInKV(kv), CursorsBesideWriter(kv)

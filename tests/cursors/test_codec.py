@@ -84,9 +84,7 @@ def test_set_is_not_its_names_joined() -> None:
     assert name_of(CursorKey.of("a", ["b", "c"])) != name_of(CursorKey.of("a", ["bc"]))
 
 
-@pytest.mark.parametrize(
-    "name", ["", "_own", "x" * (CURSOR_NAME_BYTES_MAX + 1), "é" * 128, "a\nb", "\x7f", "\ud800"], ids=repr
-)
+@pytest.mark.parametrize("name", ["", "_own", "x" * (CURSOR_NAME_BYTES_MAX + 1), "é" * 128, "a\nb", "\x7f", "\ud800"], ids=repr)
 def test_wrong_names(name: str) -> None:
     with pytest.raises(InvalidArgumentError):
         check_cursor(name)

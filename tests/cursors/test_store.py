@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.errors import (
-    ChannelNotExistError,
-    CorruptionError,
-    InvalidArgumentError,
-    TruncatedError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, TruncatedError, WouldBlockError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.files import file_name as name_of
@@ -197,10 +191,7 @@ def test_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) -> N
     content = path.read_bytes()
     for spoilt in (b"", content[:30], content[:-1] + b"\0", bytes(len(content))):
         path.write_bytes(spoilt)
-        uses: tuple[Callable[[], object], ...] = (
-            lambda: files.load(cursor("bad").key),
-            lambda: save(files, cursor("bad")),
-        )
+        uses: tuple[Callable[[], object], ...] = (lambda: files.load(cursor("bad").key), lambda: save(files, cursor("bad")))
         for use in uses:
             with pytest.raises(CorruptionError, match=r"bad-.*\.cursor.*delete_cursor") as caught:
                 use()

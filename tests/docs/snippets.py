@@ -24,14 +24,10 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks", "blocks_before_spark", "extras", "matches", "run", "run_page"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
-_FENCE: Final = re.compile(
-    r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
-)
+_FENCE: Final = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _INSTALL: Final = re.compile(r"pip install '\.\[([a-z,]+)\]'")
 _TICK: Final = re.compile(r"\b\d{17,20}\b")
 

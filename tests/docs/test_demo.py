@@ -31,13 +31,7 @@ def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_to
     }
     command = [sys.executable, "-m", "examples.flights", "--location", "pulsar", "--flights", "6000", "--no-spark"]
     ran = subprocess.run(
-        [*command, "--seed", "7"],
-        cwd=ROOT,
-        env={**os.environ, **servers},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [*command, "--seed", "7"], cwd=ROOT, env={**os.environ, **servers}, capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "killed with SIGKILL" in ran.stdout

@@ -188,19 +188,13 @@ def test_arrow_polars(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> Non
     from examples import arrow_polars
 
     arrow_polars.main(str(data_dir))
-    assert capsys.readouterr().out.splitlines() == [
-        "600 rows, 29.5 minutes late on average",
-        "600 rows, 39.5 minutes late on average",
-    ]
+    assert capsys.readouterr().out.splitlines() == ["600 rows, 29.5 minutes late on average", "600 rows, 39.5 minutes late on average"]
 
 
 async def test_web_service(data_dir: Path) -> None:
     app = make_app(str(data_dir))
     transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://log") as client,
-    ):
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://log") as client:
         assert (await client.get("/events")).json() == {"events": [], "position": ""}
 
         ordered = await client.post("/orders", json={"customer": "ada", "items": ["apples", "pears"]})
@@ -222,10 +216,7 @@ async def test_web_service(data_dir: Path) -> None:
 async def test_web_service_wakes_a_client_that_waits(data_dir: Path) -> None:
     app = make_app(str(data_dir))
     transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://log") as client,
-    ):
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://log") as client:
         waiting = asyncio.create_task(client.get("/events", params={"wait_s": 30}))
         log = app.state.log
         while log.statistics().pchannels[0].readers == 0:

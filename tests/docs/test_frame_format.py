@@ -54,18 +54,14 @@ def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
                     {int(ExtTag[tag]): value for tag, value in run["exts"][at].items()} if run["exts"] else {},
                 )
             )
-    found = [
-        (*row[:6], short(row[6]), short(row[7]), {tag: short(value) for tag, value in row[8].items()}) for row in rows
-    ]
+    found = [(*row[:6], short(row[6]), short(row[7]), {tag: short(value) for tag, value in row[8].items()}) for row in rows]
     assert found == expected
     assert copies == expected_copies
 
 
 @pytest.mark.parametrize("copies", [[], ["b", "d"], ["a", "b", "c", "d"]])
 @pytest.mark.parametrize("keys", [(), (ResourceKey("table", "shop", shared=True),)])
-def test_it_reads_every_form_of_a_broadcasts_header(
-    page: dict[str, Any], copies: list[str], keys: tuple[ResourceKey, ...]
-) -> None:
+def test_it_reads_every_form_of_a_broadcasts_header(page: dict[str, Any], copies: list[str], keys: tuple[ResourceKey, ...]) -> None:
     header = BroadcastHeader(7, ("a", "b", "c", "d"), keys, False)
     number, names, found, needs_ack = page["broadcast_header"](header.to_bytes(copies), copies)
     assert (number, names, needs_ack) == (7, ["a", "b", "c", "d"], False)

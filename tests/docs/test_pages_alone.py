@@ -33,15 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the clone in its current state."""
     directory = tmp_path_factory.mktemp("wheel")
     ensured = subprocess.run([ROOT / ".ci" / "ensure-uv"], check=True, capture_output=True, text=True)
-    command = [
-        str(ROOT / ensured.stdout.strip()),
-        "build",
-        "--quiet",
-        "--wheel",
-        "--out-dir",
-        str(directory),
-        str(ROOT),
-    ]
+    command = [str(ROOT / ensured.stdout.strip()), "build", "--quiet", "--wheel", "--out-dir", str(directory), str(ROOT)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert built.returncode == 0, built.stderr
     (wheel,) = directory.glob("*.whl")

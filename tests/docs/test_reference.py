@@ -19,16 +19,7 @@ REFERENCE: Final = ROOT / "docs" / "reference"
 PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over", "use_cursor_of"}
 """Names that are public for neighbouring packages, not for users."""
 PUBLIC_MODULES: Final = (
-    *(
-        "actors",
-        "broadcaster",
-        "wal",
-        "wal.bridge",
-        "wal.errors",
-        "wal.flowgraph",
-        "wal.flowgraph.nodes",
-        "wal.kv.etcd",
-    ),
+    *("actors", "broadcaster", "wal", "wal.bridge", "wal.errors", "wal.flowgraph", "wal.flowgraph.nodes", "wal.kv.etcd"),
     *("wal.msgstream", "wal.params", "wal.rocksmq", "wal.spark", "wal.timestamp", "wal.watchdog"),
 )
 UNITS: Final = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
@@ -60,9 +51,7 @@ def test_every_setting_with_its_default() -> None:
 
 def test_every_error_with_its_code_and_whether_to_retry() -> None:
     text = page("errors.md")
-    classes = {
-        name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.WALError)
-    }
+    classes = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.WALError)}
     assert set(classes) - names_in(text) == set()
     rows = re.findall(r"^\| (`.*?) \| ([\d, ]+) \| (yes)? *\|", text, re.MULTILINE)
     assert len(rows) > 10

@@ -25,12 +25,7 @@ class Sender:
     """Sends pieces whose futures the test resolves; before the piece `waits_at` it waits for room that never comes."""
 
     def __init__(
-        self,
-        count: int,
-        *,
-        waits_at: int | None = None,
-        fails_at: int | None = None,
-        sizes: Mapping[int, int] = MappingProxyType({}),
+        self, count: int, *, waits_at: int | None = None, fails_at: int | None = None, sizes: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         """A piece has one message unless `sizes` says how many."""
         self.sent: list[asyncio.Future[Any]] = []

@@ -64,9 +64,7 @@ class MadeUpSource(ReadOnlySource):
 
     def create(self, vchannel: str, pchannel: str, incarnation: int) -> None:
         self.maps[pchannel].records[vchannel] = incarnation
-        self.maps = {
-            name: VChannelMap(known.incarnation, incarnation + 1, known.records) for name, known in self.maps.items()
-        }
+        self.maps = {name: VChannelMap(known.incarnation, incarnation + 1, known.records) for name, known in self.maps.items()}
 
     def drop(self, vchannel: str) -> None:
         for known in self.maps.values():

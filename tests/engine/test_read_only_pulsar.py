@@ -80,11 +80,7 @@ def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
 def test_metadata_that_do_not_answer_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that follows a log survives a restart of etcd, as it survives a restart of the broker."""
     monkeypatch.setattr(read_only, "RETRY_S", 0.01)
-    answers = [
-        UnavailableError("as if etcd were away"),
-        UnavailableError("and still"),
-        ClosedError("it was asked again"),
-    ]
+    answers = [UnavailableError("as if etcd were away"), UnavailableError("and still"), ClosedError("it was asked again")]
 
     def look() -> Any:
         raise answers.pop(0)

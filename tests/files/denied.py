@@ -7,8 +7,6 @@ import platform
 import struct
 from typing import Final
 
-__all__ = ["deny_flock"]
-
 _FLOCK: Final = {"x86_64": 73, "aarch64": 32}
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -21,12 +19,7 @@ def deny_flock(errno: int) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
-    steps = (
-        (_LOAD, 0, 0, 0),
-        (_JUMP_IF_EQUAL, 0, 1, _FLOCK[platform.machine()]),
-        (_RETURN, 0, 0, _ERRNO | errno),
-        (_RETURN, 0, 0, _ALLOW),
-    )
+    steps = ((_LOAD, 0, 0, 0), (_JUMP_IF_EQUAL, 0, 1, _FLOCK[platform.machine()]), (_RETURN, 0, 0, _ERRNO | errno), (_RETURN, 0, 0, _ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = Program(len(steps), ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)

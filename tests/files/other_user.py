@@ -18,8 +18,6 @@ import pytest
 from tests.contract.other import Line, Other
 from wal import Message, bridge
 
-__all__ = ["READERS", "SERVICE", "STRANGER", "OtherUser", "modes", "place", "root_only"]
-
 STRANGER: Final = 61_001
 """A user without an entry in any table, as in many containers."""
 SERVICE: Final = 61_002
@@ -27,8 +25,7 @@ READERS: Final = 61_100
 """The group of users who may read."""
 
 root_only = pytest.mark.skipif(
-    os.geteuid() != 0,
-    reason="THE TESTS THAT NEED ANOTHER USER OF THE MACHINE ARE LEFT OUT: only root can become one; CI runs as root",
+    os.geteuid() != 0, reason="THE TESTS THAT NEED ANOTHER USER OF THE MACHINE ARE LEFT OUT: only root can become one; CI runs as root"
 )
 
 
@@ -38,9 +35,7 @@ class OtherUser(Other):
     `uses_log`: it first imports the modules that a log needs, because it might not be allowed to later.
     """
 
-    def __init__(
-        self, job: Callable[..., Any], *args: Any, uid: int = STRANGER, gid: int = READERS, uses_log: bool = True
-    ) -> None:
+    def __init__(self, job: Callable[..., Any], *args: Any, uid: int = STRANGER, gid: int = READERS, uses_log: bool = True) -> None:
         super().__init__(_drop_and_run, job, uid, gid, *args, prepare=_use_everything_once if uses_log else None)
 
 

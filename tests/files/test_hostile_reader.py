@@ -47,9 +47,7 @@ def hold_everything(line: Line, directory: str, kind: int) -> None:
         if line._line.poll(0.01):
             if line.hear_now() == "end":
                 return
-            line.tell(
-                sorted(os.path.relpath(path, directory) for path in _everything(directory) if _identity(path) in held)
-            )
+            line.tell(sorted(os.path.relpath(path, directory) for path in _everything(directory) if _identity(path) in held))
 
 
 def _identity(path: str) -> tuple[int, int] | None:

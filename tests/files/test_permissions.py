@@ -73,9 +73,7 @@ async def test_modes_follow_the_setting_whatever_the_umask_is(tmp_path: Path, um
             path = directory / name
             is_directory = path.is_dir() or name == "."
             private = not group_readable or is_for_writers(name)
-            assert oct(mode) == oct(
-                (0o700 if is_directory else 0o600) if private else (0o750 if is_directory else 0o640)
-            ), name
+            assert oct(mode) == oct((0o700 if is_directory else 0o600) if private else (0o750 if is_directory else 0o640)), name
 
 
 def is_for_writers(name: str) -> bool:
@@ -109,9 +107,7 @@ def loosen(directory: Path) -> None:
             os.chmod(Path(root, name), 0o644)
 
 
-async def test_journal_that_others_could_read_is_closed_with_one_warning(
-    data_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_journal_that_others_could_read_is_closed_with_one_warning(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     await use_all(str(data_dir))
     loosen(data_dir)
     for expected in (1, 0):

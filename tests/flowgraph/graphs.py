@@ -14,8 +14,6 @@ import msgspec
 
 from wal.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
 
-__all__ = ["FailingError", "Item", "Plan", "Watched", "graph_of", "random_plan", "sequential"]
-
 
 class FailingError(Exception):
     """Raised by a node that has to fail."""
@@ -146,10 +144,7 @@ class Watched(BaseNode):
 
     def __init__(self, plan: Plan, node: NodePlan, fails: Callable[[str, int], bool]) -> None:
         super().__init__(
-            node.name,
-            max_queue_length=node.max_queue_length,
-            max_parallelism=node.max_parallelism,
-            in_thread=node.mode == "thread",
+            node.name, max_queue_length=node.max_queue_length, max_parallelism=node.max_parallelism, in_thread=node.mode == "thread"
         )
         self.plan, self.of, self.fails = plan, node, fails
         self.begun: list[tuple[int, list[Any]]] = []
@@ -237,9 +232,7 @@ class Watched(BaseNode):
         return outputs_of(self.plan, self.of, tick, values)
 
 
-def graph_of(
-    plan: Plan, fails: Callable[[str, int], bool] = lambda name, tick: False
-) -> tuple[TimeTickedFlowGraph, dict[str, Watched]]:
+def graph_of(plan: Plan, fails: Callable[[str, int], bool] = lambda name, tick: False) -> tuple[TimeTickedFlowGraph, dict[str, Watched]]:
     """Returns the graph of a plan, and its nodes."""
     graph = TimeTickedFlowGraph()
     nodes = {node.name: Watched(plan, node, fails) for node in plan.nodes}

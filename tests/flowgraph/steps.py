@@ -10,8 +10,6 @@ from actors import VirtualClock
 from tests.flowgraph.graphs import Item
 from wal.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
 
-__all__ = ["Input", "Silent", "Step", "row", "until"]
-
 
 class Input(BaseNode):
     """Gives these ticks, and keeps what was committed. After the last one it waits for ever if it is `endless`."""
@@ -70,9 +68,7 @@ class Step(BaseNode):
         return [Item(tick, next(msg.value for msg in msgs if isinstance(msg, Item)))]
 
 
-def row(
-    *nodes: BaseNode, clock: VirtualClock | None = None, drain_timeout_s: float = 60.0, start_tick: int = 0
-) -> TimeTickedFlowGraph:
+def row(*nodes: BaseNode, clock: VirtualClock | None = None, drain_timeout_s: float = 60.0, start_tick: int = 0) -> TimeTickedFlowGraph:
     """Returns a graph of nodes in a row."""
     graph = TimeTickedFlowGraph(clock=clock, drain_timeout_s=drain_timeout_s, start_tick=start_tick)
     names = [node.name for node in nodes]

@@ -30,13 +30,7 @@ async def test_backpressure_reaches_the_input() -> None:
             await asyncio.sleep(0)
         assert numbers.given == list(range(1, held + 1))
         assert [(edge.pending, edge.capacity) for edge in graph.statistics().edges] == [(3, 3), (3, 3), (3, 3), (2, 2)]
-        assert [node.waits_for for node in graph.statistics().nodes] == [
-            ("step 0",),
-            ("step 1",),
-            ("step 2",),
-            ("slow",),
-            (),
-        ]
+        assert [node.waits_for for node in graph.statistics().nodes] == [("step 0",), ("step 1",), ("step 2",), ("slow",), ()]
         assert all(node.blocked_s > 0 for node in graph.statistics().nodes if node.name != "slow")
         assert node_of(graph, "slow").working_s > 0
         assert numbers.committed == []
@@ -65,9 +59,7 @@ async def test_ticks_at_once_in_order(parallelism: int) -> None:
                 await until(lambda: tick in step.done)  # noqa: B023
                 assert last.begun == list(range(1, first))
             gates[first].set()
-        workers = [
-            task for task in asyncio.all_tasks() if re.fullmatch(r"flow graph: worker \d+: step", task.get_name())
-        ]
+        workers = [task for task in asyncio.all_tasks() if re.fullmatch(r"flow graph: worker \d+: step", task.get_name())]
         assert len(workers) <= parallelism
         await graph.done()
     assert last.begun == list(range(1, 21))
@@ -83,9 +75,7 @@ async def test_threads_run_beside_the_loop_and_each_other() -> None:
             return msgs
 
     last = Step("last")
-    async with row(
-        Input(range(1, 31)), InThread("first", in_thread=True, max_parallelism=3, max_queue_length=9), last
-    ) as graph:
+    async with row(Input(range(1, 31)), InThread("first", in_thread=True, max_parallelism=3, max_queue_length=9), last) as graph:
         await graph.done()
     assert graph.error is None
     assert last.begun == list(range(1, 31))
@@ -113,9 +103,7 @@ async def test_router_and_a_join() -> None:
 
     class Join(BaseNode):
         def operate(self, msgs: list[Msg]) -> Outputs:
-            got.append(
-                (msgs[0].time_tick, [msg.value if isinstance(msg, Item) else None for msg in msgs]),
-            )
+            got.append((msgs[0].time_tick, [msg.value if isinstance(msg, Item) else None for msg in msgs]))
             return None
 
     numbers = Input(range(1, 101))
@@ -133,9 +121,7 @@ async def test_router_and_a_join() -> None:
     assert graph.error is None
     # A tick with remainder 0 goes to both branches, one with remainder 3 to none.
     values: dict[int, list[int]] = {0: [1, 1], 1: [0, 1], 2: [1, 0]}
-    assert got == [
-        (tick, [tick if there else None for there in values[tick % 4]]) for tick in range(1, 101) if tick % 4 != 3
-    ]
+    assert got == [(tick, [tick if there else None for there in values[tick % 4]]) for tick in range(1, 101) if tick % 4 != 3]
     assert branches[0].begun == [tick for tick in range(1, 101) if tick % 4 in (0, 1)]
     assert numbers.committed[-1] == 100
     assert node_of(graph, "join").completed == 75

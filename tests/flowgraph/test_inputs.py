@@ -33,19 +33,14 @@ def test_in_any_order_of_arrival(data: st.DataObject) -> None:
         while data.draw(st.booleans()) and (got := aligner.take()) is not None:
             tick, msgs = got
             taken.append(tick)
-            assert msgs == [
-                Item(tick, edge) if tick in stream else SkipTickMsg(tick) for edge, stream in enumerate(streams)
-            ]
+            assert msgs == [Item(tick, edge) if tick in stream else SkipTickMsg(tick) for edge, stream in enumerate(streams)]
         assert taken == known[: len(taken)]
         assert [len(aligner.queues[edge]) for edge in range(len(streams))] == [
-            len([tick for tick in stream[:count] if tick not in taken])
-            for stream, count in zip(streams, arrived, strict=True)
+            len([tick for tick in stream[:count] if tick not in taken]) for stream, count in zip(streams, arrived, strict=True)
         ]
         if taken == known:
             assert aligner.take() is None
-        assert aligner.missing == [
-            edge for edge in range(len(streams)) if edge not in ended and len(aligner.queues[edge]) == 0
-        ]
+        assert aligner.missing == [edge for edge in range(len(streams)) if edge not in ended and len(aligner.queues[edge]) == 0]
     while (got := aligner.take()) is not None:
         taken.append(got[0])
     assert aligner.ended

@@ -15,26 +15,10 @@ import google_crc32c
 from tests.frame.drafts import view_of
 from tests.golden.frame_cases import CASES, path_of
 from wal.errors import CorruptionError, FormatError
-from wal.frame import (
-    FLAG_BODY,
-    FLAG_COMMIT,
-    FLAG_COPY,
-    HEADER_BYTES,
-    FrameHeader,
-    FrameView,
-    RunKind,
-    RunRow,
-    decode_ext,
-    decode_txn,
-)
+from wal.frame import FLAG_BODY, FLAG_COMMIT, FLAG_COPY, HEADER_BYTES, FrameHeader, FrameView, RunKind, RunRow, decode_ext, decode_txn
 
 CRC_AT = HEADER_BYTES - 4
-HEADER_FIELDS = [
-    (4, "H"),
-    (6, "H"),
-    *((at, "I") for at in (8, 12, *range(56, 84, 4))),
-    *((at, "Q") for at in range(16, 56, 8)),
-]
+HEADER_FIELDS = [(4, "H"), (6, "H"), *((at, "I") for at in (8, 12, *range(56, 84, 4))), *((at, "Q") for at in range(16, 56, 8))]
 """The offset and width of each field of the header, except the magic."""
 
 SMALL = sorted((path_of(case).read_bytes() for case in CASES if case != "several_blocks"), key=len)
@@ -156,9 +140,7 @@ def write(data: bytearray, at: int, form: str, dice: random.Random) -> None:
         return
     (value,) = struct.unpack_from(f"<{form}", data, at)
     top = (1 << 8 * width) - 1
-    changed = dice.choice(
-        (value + 1, value - 1, 0, 1, 2, top, top >> 1, value ^ (1 << dice.randrange(8 * width)), dice.randrange(64))
-    )
+    changed = dice.choice((value + 1, value - 1, 0, 1, 2, top, top >> 1, value ^ (1 << dice.randrange(8 * width)), dice.randrange(64)))
     struct.pack_into(f"<{form}", data, at, changed & top)
 
 

@@ -141,18 +141,14 @@ def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName,
         else:
             key = RunKind(run.kind)
         if run.kind == RunKind.SYSTEM:
-            rows = [
-                (0, *row[1:]) for row in rows
-            ]  # system records take no index; the value in the column has no meaning
+            rows = [(0, *row[1:]) for row in rows]  # system records take no index; the value in the column has no meaning
         assert key not in runs
         runs[key] = rows
     return runs, copies
 
 
 names = st.sampled_from([("a", 1), ("a", 2), ("orders", 1), ("zwölf", 3), ("by-dev-rootcoord-dml_0_4v1", 9)])
-sizes = st.one_of(
-    st.integers(0, 40), st.sampled_from([0, 1, 1024, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK_BYTES_MIN + 1, 40_000])
-)
+sizes = st.one_of(st.integers(0, 40), st.sampled_from([0, 1, 1024, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK_BYTES_MIN + 1, 40_000]))
 payloads = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0, 255))
 fields = st.tuples(
     payloads,
@@ -173,9 +169,7 @@ def calls(draw: st.DrawFn) -> Call:
     chosen = tuple(draw(st.lists(names, min_size=1, max_size=4, unique=True)))
     if method == "broadcast":
         return Call(method, chosen, ((("", 0), draw(fields)),))
-    return Call(
-        method, chosen, tuple((draw(st.sampled_from(chosen)), draw(fields)) for _ in range(draw(st.integers(0, 4))))
-    )
+    return Call(method, chosen, tuple((draw(st.sampled_from(chosen)), draw(fields)) for _ in range(draw(st.integers(0, 4)))))
 
 
 plans = st.lists(calls(), max_size=7)

@@ -14,12 +14,7 @@ A, B = ("a", 1), ("b", 1)
 
 
 def state(draft: FrameDraft) -> tuple[object, ...]:
-    return (
-        draft.indices,
-        [(run.kind, run.name, len(run.records)) for run in draft.runs],
-        draft.has_flags,
-        draft.in_order,
-    )
+    return (draft.indices, [(run.kind, run.name, len(run.records)) for run in draft.runs], draft.has_flags, draft.in_order)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +26,7 @@ def state(draft: FrameDraft) -> tuple[object, ...]:
         ([(A, Record(b"x")), (B, Record(b"x"))], [A], "name it in `names`"),
     ],
 )
-def test_transaction_over_other_names_is_refused_whole(
-    bodies: list[tuple[RunName, Record]], names: list[RunName], text: str
-) -> None:
+def test_transaction_over_other_names_is_refused_whole(bodies: list[tuple[RunName, Record]], names: list[RunName], text: str) -> None:
     draft = FrameDraft()
     draft.append(A, [Record(b"before")])
     before = state(draft)
@@ -73,9 +66,7 @@ def test_callers_list_is_not_kept() -> None:
         max_size=6,
     )
 )
-def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(
-    operations: list[tuple[RunName, bool, list[bytes], bool]],
-) -> None:
+def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations: list[tuple[RunName, bool, list[bytes], bool]]) -> None:
     draft, rows = FrameDraft(), FrameDraft()
     for name, is_txn, payloads, keyed in operations:
         records = [Record(payload, 1 + len(payload), 0, payload[:2]) for payload in payloads]

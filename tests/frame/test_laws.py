@@ -36,13 +36,7 @@ def columns_of(frame: bytes) -> dict[str, tuple[int, str]]:
     return found | {"names": (at, "B")}
 
 
-HEADER_AT = {
-    "first_tick": (40, "Q"),
-    "indices": (56, "I"),
-    "records": (60, "I"),
-    "body_len": (76, "I"),
-    "names_len": (80, "I"),
-}
+HEADER_AT = {"first_tick": (40, "Q"), "indices": (56, "I"), "records": (60, "I"), "body_len": (76, "I"), "names_len": (80, "I")}
 
 
 def changed(case: str, *changes: tuple[str, int, int]) -> bytes:

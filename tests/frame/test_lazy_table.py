@@ -17,17 +17,7 @@ from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameHeader, FrameView, RunKind, RunName, tables
 from wal.frame.tables import LazyRunTable
 
-NAMES: list[RunName] = [
-    ("a", 1),
-    ("aa", 1),
-    ("aaa", 1),
-    ("a", 2),
-    ("b", 1),
-    ("bo", 3),
-    ("ü", 1),
-    ("zwölf", 1),
-    ("by-dev-1", 7),
-]
+NAMES: list[RunName] = [("a", 1), ("aa", 1), ("aaa", 1), ("a", 2), ("b", 1), ("bo", 3), ("ü", 1), ("zwölf", 1), ("by-dev-1", 7)]
 WANTED = [set(), {"a"}, {"aa", "ü"}, {"nobody"}, {""}, {"a", "aa", "b", "bo", "zwölf"}, {"y-dev", "-"}]
 
 
@@ -91,9 +81,7 @@ def test_few_names_are_found_as_by_looking_at_every_run(plan: list[Call]) -> Non
 
 
 @given(wide_plans(), st.randoms(use_true_random=False))
-def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(
-    plan: list[Call], dice: random.Random
-) -> None:
+def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(plan: list[Call], dice: random.Random) -> None:
     data = break_cleverly(b"".join(encode(build(plan)[0]).buffers), dice)
     for names in WANTED:
         try:
@@ -108,9 +96,7 @@ def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(
         assert whole is None or found == whole
         for run, columns, *_ in found:
             assert run.name in names
-            assert sum(map(len, columns.payloads + (columns.properties or []) + (columns.exts or []))) == (
-                run.body_end - run.body_start
-            )
+            assert sum(map(len, columns.payloads + (columns.properties or []) + (columns.exts or []))) == (run.body_end - run.body_start)
             assert columns.indices == sorted(set(columns.indices))
 
 

@@ -9,9 +9,7 @@ from wal.frame import FrameDraft, Payloads, Record, RunName, encode_key
 Txn = tuple[RunName, list[bytes], bytes]
 """The vchannel, the bodies, and the key."""
 
-txns = st.lists(
-    st.tuples(names, st.lists(payloads, max_size=5), st.sampled_from([b"", b"", encode_key("a key")])), max_size=6
-)
+txns = st.lists(st.tuples(names, st.lists(payloads, max_size=5), st.sampled_from([b"", b"", encode_key("a key")])), max_size=6)
 others = st.sampled_from(["none", "none", "append", "commit", "broadcast", "pchannel", "system"])
 
 

@@ -7,18 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frame.drafts import HEADER, Call, build, contents, encode, plans, view_of
-from wal.frame import (
-    BLOCK_BYTES_MIN,
-    BROADCAST,
-    FLAG_COMMIT,
-    CopyNames,
-    FrameDraft,
-    FrameView,
-    Record,
-    RunKind,
-    RunName,
-    encode_frame,
-)
+from wal.frame import BLOCK_BYTES_MIN, BROADCAST, FLAG_COMMIT, CopyNames, FrameDraft, FrameView, Record, RunKind, RunName, encode_frame
 
 
 @given(plans)
@@ -159,9 +148,7 @@ def test_runs_are_a_sequence() -> None:
 @given(
     names=st.lists(st.sampled_from([("a", 1), ("bb", 7), ("ü", 3), ("a", 2)]), min_size=1, unique=True),
     records=st.lists(
-        st.tuples(
-            st.sampled_from([0, 3, 16 * 1024, 40_000]), st.sampled_from([1, 2]), st.sampled_from([b"", b"properties"])
-        ),
+        st.tuples(st.sampled_from([0, 3, 16 * 1024, 40_000]), st.sampled_from([1, 2]), st.sampled_from([b"", b"properties"])),
         min_size=2,
         max_size=6,
     ),
@@ -185,9 +172,7 @@ _SIZES = st.sampled_from([0, 1, 100, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK
 
 
 @given(_SIZES, _SIZES, _SIZES, st.sampled_from([2, 3]))
-def test_frame_of_one_message_has_the_bytes_that_any_draft_has(
-    payload: int, properties: int, ext: int, message_type: int
-) -> None:
+def test_frame_of_one_message_has_the_bytes_that_any_draft_has(payload: int, properties: int, ext: int, message_type: int) -> None:
     record = Record(bytes(payload), message_type, 0, b"p" * properties, b"e" * ext)
     draft = FrameDraft()
     draft.append(("orders", 7), [record])

@@ -107,11 +107,7 @@ def keyed() -> Case:
     draft = FrameDraft()
     draft.append(A, [Record(b"created", ext=encode_key("order-7"))], keyed=True)
     draft.commit(
-        [(A, Record(b"paid")), (B, Record(b"taken"))],
-        names=[A, B],
-        txn_id=79,
-        keepalive_ms=10_000,
-        key=encode_key("till", sequence=9),
+        [(A, Record(b"paid")), (B, Record(b"taken"))], names=[A, B], txn_id=79, keepalive_ms=10_000, key=encode_key("till", sequence=9)
     )
     draft.append(C, [Record(b"plain")])
     draft.producer_forgotten("zwölf")
@@ -185,9 +181,7 @@ def _run(view: FrameView, ordinal: int) -> dict[str, Any]:
     described["types"] = columns.types and [names(number).name for number in columns.types]
     described["flags"] = columns.flags
     described["properties"] = columns.properties and [_bytes(stored) for stored in columns.properties]
-    described["exts"] = columns.exts and [
-        {tag.name: _bytes(value) for tag, value in decode_ext(ext).items()} for ext in columns.exts
-    ]
+    described["exts"] = columns.exts and [{tag.name: _bytes(value) for tag, value in decode_ext(ext).items()} for ext in columns.exts]
     return described
 
 

@@ -19,23 +19,7 @@ PUT, DELETE = WatchKind.PUT, WatchKind.DELETE
 
 BAD_KEYS = ["", "a\0b", "\0", "a\ud800"]
 BAD_TYPES = [None, 1, b"key", ["key"]]
-AWKWARD = [
-    "a",
-    "a%",
-    "a_",
-    "a/",
-    "a//",
-    "a'b",
-    'a"b',
-    "ä",
-    "a\U0010ffff",
-    "a\U0010ffff\U0010ffff",
-    "\ud7ff",
-    "\ue000",
-    "a\nb",
-    "A",
-    " ",
-]
+AWKWARD = ["a", "a%", "a_", "a/", "a//", "a'b", 'a"b', "ä", "a\U0010ffff", "a\U0010ffff\U0010ffff", "\ud7ff", "\ue000", "a\nb", "A", " "]
 
 
 async def take(watch: Watch, count: int) -> list[WatchEvent]:
@@ -102,12 +86,7 @@ class KVConformance:
 
     async def test_str_is_no_list_of_keys_and_a_list_no_mapping(self, kv: KVBase) -> None:
         no_mapping: Any = ["a"]
-        for call in (
-            kv.multi_load("ab"),
-            kv.multi_remove("ab"),
-            kv.multi_save_and_remove({}, "ab"),
-            kv.multi_save(no_mapping),
-        ):
+        for call in (kv.multi_load("ab"), kv.multi_remove("ab"), kv.multi_save_and_remove({}, "ab"), kv.multi_save(no_mapping)):
             with pytest.raises(TypeError):
                 await call
 
@@ -254,9 +233,7 @@ class KVConformance:
     async def test_one_of_fifty_wins_each_round(self, kv: KVBase) -> None:
         async with asyncio.timeout(60):
             for expected, value in [(None, "0"), ("0", "1"), ("1", "2")]:
-                won = await asyncio.gather(
-                    *(kv.compare_and_swap("a", expected, value, saves={f"{value}/{n}": "won"}) for n in range(50))
-                )
+                won = await asyncio.gather(*(kv.compare_and_swap("a", expected, value, saves={f"{value}/{n}": "won"}) for n in range(50)))
                 assert sum(won) == 1
                 keys, _ = await kv.load_with_prefix(f"{value}/")
                 assert keys == [f"{value}/{won.index(True)}"]
@@ -403,9 +380,7 @@ class KVConformance:
         async with await a.watch_with_prefix("") as watch, await ab.watch("key") as other:
             for one in (kv, a, ab, nested):
                 await one.save("key", one.root_path)
-            assert [await one.load("key") for one in (kv, a, ab, nested)] == [
-                one.root_path for one in (kv, a, ab, nested)
-            ]
+            assert [await one.load("key") for one in (kv, a, ab, nested)] == [one.root_path for one in (kv, a, ab, nested)]
             assert await contents(ab) == {"key": ab.root_path}
             assert list(await contents(a)) == ["b/key", "key"]
             assert list(await contents(kv)) == ["a/b/key", "a/key", "ab/key", "key"]

@@ -10,17 +10,13 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-__all__ = ["call", "compact", "leases", "revoke", "text", "watchers"]
-
 
 def text(value: str) -> str:
     """Returns bytes in the gateway's encoding."""
     return base64.b64encode(value.encode()).decode()
 
 
-async def call(
-    address: str, path: str, *, tls: ssl.SSLContext | None = None, token: str | None = None, **request: Any
-) -> dict[str, Any]:
+async def call(address: str, path: str, *, tls: ssl.SSLContext | None = None, token: str | None = None, **request: Any) -> dict[str, Any]:
     """Calls `/v3/…` with a JSON body and returns the answer. Raises urllib.error.HTTPError when etcd refuses."""
     url = f"{'http' if tls is None else 'https'}://{address}/v3/{path}"
     headers = {} if token is None else {"Authorization": token}

@@ -128,9 +128,7 @@ async def test_etcd_that_is_not_there_is_named_with_what_was_tried() -> None:
     from tests.servers.process import free_ports
 
     one, two = free_ports(2)
-    with pytest.raises(
-        UnavailableError, match=rf"(?s)127\.0\.0\.1:{one}.*refused.*127\.0\.0\.1:{two}.*refused"
-    ) as caught:
+    with pytest.raises(UnavailableError, match=rf"(?s)127\.0\.0\.1:{one}.*refused.*127\.0\.0\.1:{two}.*refused") as caught:
         await EtcdKV.open([f"127.0.0.1:{one}", f"127.0.0.1:{two}"], timeout_s=0.5)
     assert caught.value.retryable
     assert not caught.value.outcome_unknown
@@ -163,10 +161,7 @@ async def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
 
 
 async def test_two_kvs_of_one_cluster_see_each_other(kv: EtcdKV, etcd_address: str) -> None:
-    async with (
-        await EtcdKV.open([etcd_address], root_path=kv.root_path) as other,
-        await kv.watch_with_prefix("") as watch,
-    ):
+    async with await EtcdKV.open([etcd_address], root_path=kv.root_path) as other, await kv.watch_with_prefix("") as watch:
         await other.multi_save({str(number): "v" for number in range(OPERATIONS_MAX)})
         async with asyncio.timeout(60):
             events = [await anext(watch) for _ in range(OPERATIONS_MAX)]

@@ -49,26 +49,13 @@ async def test_log_with_its_metadata_over_tls(tls_server: EtcdServer, certificat
 
 
 async def test_refused_client_learns_who_refused_it_and_why(tls_server: EtcdServer, certificates: Path) -> None:
-    ours = TlsFiles(
-        ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key"
-    )
+    ours = TlsFiles(ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key")
     refused = "if it asks its clients for certificates, give one"
     wrong = (
         (TlsFiles(ca=certificates / "ca.pem"), refused),
+        (TlsFiles(ca=certificates / "ca.pem", certificate=certificates / "stranger.pem", key=certificates / "stranger.key"), refused),
         (
-            TlsFiles(
-                ca=certificates / "ca.pem",
-                certificate=certificates / "stranger.pem",
-                key=certificates / "stranger.key",
-            ),
-            refused,
-        ),
-        (
-            TlsFiles(
-                ca=certificates / "other-ca.pem",
-                certificate=certificates / "client.pem",
-                key=certificates / "client.key",
-            ),
+            TlsFiles(ca=certificates / "other-ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key"),
             "not of an authority that this client trusts: name the file",
         ),
         (None, r"if it has TLS, connect with etcd\+ssl://"),

@@ -290,9 +290,7 @@ def _restore(server: EtcdServer, backup: Path, changes: int) -> None:
     shutil.rmtree(server.data_dir)
     shutil.copytree(backup, server.data_dir)
     if changes:
-        with EtcdServer(
-            Path(server.command[0]), folder=server.folder / "elsewhere", data_dir=server.data_dir
-        ) as hidden:
+        with EtcdServer(Path(server.command[0]), folder=server.folder / "elsewhere", data_dir=server.data_dir) as hidden:
             asyncio.run(_write(hidden.address, changes))
     server.start()
 

@@ -50,11 +50,6 @@ for thread in threads:
 @pytest.mark.parametrize(("script", "said"), [(CLOSED_ON_A_LOOP, ""), (IN_TWO_THREADS, "done\n" * 3)])
 def test_poller_disturbs_no_loop(script: str, said: str, etcd_address: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", script, etcd_address, "wal-test-poller"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [sys.executable, "-c", script, etcd_address, "wal-test-poller"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, said, "")

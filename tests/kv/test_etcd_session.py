@@ -116,10 +116,7 @@ async def test_owner_is_told_before_anybody_else_can_see_the_lease_expire(server
 
 
 async def test_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> None:
-    async with (
-        await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv,
-        await kv.session(ttl_s=12) as session,
-    ):
+    async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv, await kv.session(ttl_s=12) as session:
         await session.save("a", "mine")
         await asyncio.to_thread(server.restart)
         renewals = session.renewals
@@ -191,9 +188,7 @@ async def test_one_leads_at_a_time_in_the_order_of_candidature(kv: EtcdKV, etcd_
         ):
             leading.append(name)
             tokens.append(leadership.token)
-            assert (await EtcdElection(kv, "coordinator").leader()) == Leader(
-                name, leadership.token, leadership.key, leadership.token
-            )
+            assert (await EtcdElection(kv, "coordinator").leader()) == Leader(name, leadership.token, leadership.key, leadership.token)
             if name == "0":
                 stood.set()
                 async with asyncio.timeout(WAIT_S):

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wal.kv.etcd
-from wal.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    NoSpaceError,
-    TruncatedError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
+from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, TruncatedError, UnavailableError, UnknownOutcomeError
 from wal.kv import WatchEvent, WatchKind
 from wal.kv.etcd.api import rpc_pb2
 from wal.kv.etcd.refusals import Refusal, classify, explain
@@ -70,9 +63,7 @@ def test_generated_code_is_of_the_proto_that_lies_beside_it() -> None:
     assert set(re.findall(r"^message (\w+)", proto, re.MULTILINE)) == set(rpc_pb2.DESCRIPTOR.message_types_by_name)
     fields = re.findall(r"^ +(?:repeated )?\w+ (\w+) = (\d+);", proto, re.MULTILINE)
     generated = rpc_pb2.DESCRIPTOR.message_types_by_name.values()
-    assert sorted(fields) == sorted(
-        (field.name, str(field.number)) for message in generated for field in message.fields
-    )
+    assert sorted(fields) == sorted((field.name, str(field.number)) for message in generated for field in message.fields)
 
 
 @given(prefix=texts, key=texts.filter(bool))
@@ -116,9 +107,7 @@ def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> No
         (12, "unknown service", Refusal.WRONG, InvalidArgumentError, InvalidArgumentError),
     ],
 )  # fmt: skip
-def test_meaning_of_each_status(
-    code: int, text: str, refusal: Refusal, reading: type[Exception], writing: type[Exception]
-) -> None:
+def test_meaning_of_each_status(code: int, text: str, refusal: Refusal, reading: type[Exception], writing: type[Exception]) -> None:
     assert classify(code, text) is refusal
     for error, expected in (
         (explain(refusal, "etcd at a:1, saving", text, writing=False), reading),
@@ -161,9 +150,7 @@ def test_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
     if sent is None:
         position.begin_stream()
         given_out += [
-            one
-            for group in position.take([one for one in store if one.revision >= position.next_revision], more=False)
-            for one in group
+            one for group in position.take([one for one in store if one.revision >= position.next_revision], more=False) for one in group
         ]
     assert given_out == [one for one in store if one.revision >= start]
     assert position.next_revision >= start

@@ -16,15 +16,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.kv.writer import KEYS
-from wal.errors import (
-    CorruptionError,
-    FormatError,
-    InvalidArgumentError,
-    LockedError,
-    NoSpaceError,
-    StorageError,
-    WouldBlockError,
-)
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, NoSpaceError, StorageError, WouldBlockError
 from wal.kv import SqliteKV
 from wal.kv.sqlite_store import SqliteStore
 
@@ -64,9 +56,7 @@ async def refuse_poison(path: Path) -> None:
     """Makes sqlite itself fail at the statement that saves the value `poison`."""
     await (await SqliteKV.open(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON kv WHEN NEW.value = 'poison' BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
-        )
+        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON kv WHEN NEW.value = 'poison' BEGIN SELECT RAISE(ABORT, 'poisoned'); END")
     connection.close()
 
 
@@ -88,10 +78,7 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
     number = 0
     for _ in range(6):
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.kv.writer", str(path), str(number)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", "tests.kv.writer", str(path), str(number)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         for _ in range(random.randint(2, 40)):
@@ -117,10 +104,7 @@ async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: P
         assert await kv.load_with_prefix("") == (["a"], ["before"])
         commits = kv.statistics().commits
         answers = await asyncio.gather(
-            *(
-                kv.multi_save({f"k{number}": "1", f"l{number}": "poison" if number % 5 == 0 else "2"})
-                for number in range(50)
-            ),
+            *(kv.multi_save({f"k{number}": "1", f"l{number}": "poison" if number % 5 == 0 else "2"}) for number in range(50)),
             kv.compare_and_swap("a", "before", "poison", removals=["k1"]),
             return_exceptions=True,
         )
@@ -177,12 +161,7 @@ asyncio.run(main())
 
 def test_failed_write_is_final_for_this_opening(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED_WRITER, str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
+        [sys.executable, "-c", LIMITED_WRITER, str(path)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
     )
     first, second, third, fourth = done.stdout.splitlines()
     assert first.startswith("StorageError")

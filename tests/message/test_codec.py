@@ -23,13 +23,7 @@ from wal.message import (
     encode_properties,
     wire_pb2,
 )
-from wal.message.codec import (
-    id_from_wire,
-    id_to_wire,
-    immutable_from_wire,
-    message_from_wire,
-    to_wire,
-)
+from wal.message.codec import id_from_wire, id_to_wire, immutable_from_wire, message_from_wire, to_wire
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 properties = st.dictionaries(text.filter(lambda key: not key.startswith("_")), text, max_size=4)
@@ -37,9 +31,7 @@ u64 = st.integers(0, 2**64 - 1)
 origins = st.builds(Origin, text.filter(bool), u64, u64) | st.builds(
     Origin, text.filter(bool), u64, st.integers(0, 2**128 - 1), st.just(FORM_PULSAR)
 )
-contexts = st.builds(
-    TxnContext, st.integers(0, 2**63 - 1), st.integers(0, 10**9).map(lambda ms: ms / 1000) | st.just(math.inf)
-)
+contexts = st.builds(TxnContext, st.integers(0, 2**63 - 1), st.integers(0, 10**9).map(lambda ms: ms / 1000) | st.just(math.inf))
 headers = st.builds(
     BroadcastHeader,
     u64,
@@ -50,15 +42,7 @@ headers = st.builds(
 plain_types = st.integers(0, 0xFFFF).filter(lambda number: number not in (MessageType.TIME_TICK, MessageType.TXN))
 immutables = st.builds(
     lambda origin, index, tick, vchannel, payload, number, given_properties, context, header: ImmutableMessage(
-        origin,
-        index,
-        tick,
-        vchannel,
-        payload,
-        number,
-        encode_properties(given_properties) if given_properties else b"",
-        context,
-        header,
+        origin, index, tick, vchannel, payload, number, encode_properties(given_properties) if given_properties else b"", context, header
     ),
     origins,
     st.integers(0, 2**32 - 1),
@@ -93,9 +77,7 @@ def over_the_wire(wire: wire_pb2.Message) -> wire_pb2.Message:
 
 
 @given(text.filter(bool), st.binary(max_size=40), st.sampled_from(MessageType), properties)
-def test_messages_round_trip(
-    vchannel: str, payload: bytes, message_type: MessageType, given_properties: dict[str, str]
-) -> None:
+def test_messages_round_trip(vchannel: str, payload: bytes, message_type: MessageType, given_properties: dict[str, str]) -> None:
     message = Message(vchannel, payload, message_type=message_type, properties=given_properties)
     assert message_from_wire(over_the_wire(to_wire(message))) == message
 
@@ -240,9 +222,7 @@ def test_malformed_delivered_message_is_refused_by_its_key(changed: dict[str, st
     ],
 )
 def test_malformed_message_to_append_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
-    fields = {
-        name: value for name, value in ({"_v": "2", "_t": "2", "_vc": "v"} | changed).items() if value is not None
-    }
+    fields = {name: value for name, value in ({"_v": "2", "_t": "2", "_vc": "v"} | changed).items() if value is not None}
     with pytest.raises(InvalidArgumentError, match=f"^property '{key}' "):
         message_from_wire(wire_pb2.Message(properties=fields))
 
@@ -258,10 +238,7 @@ def test_only_a_time_tick_comes_without_an_id() -> None:
         immutable_from_wire(None, wire_pb2.Message(properties=DELIVERED))
 
 
-@given(
-    st.dictionaries(st.sampled_from([*DELIVERED, "_tx", "_bh", "_lc", "_h", "a"]), text, max_size=6),
-    st.binary(max_size=5),
-)
+@given(st.dictionaries(st.sampled_from([*DELIVERED, "_tx", "_bh", "_lc", "_h", "a"]), text, max_size=6), st.binary(max_size=5))
 def test_any_wire_message_is_understood_or_refused(changed: dict[str, str], payload: bytes) -> None:
     for base in (DELIVERED, {}):
         wire = wire_pb2.Message(payload=payload, properties=base | changed)
@@ -280,14 +257,7 @@ def test_stored_property_with_a_reserved_key_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "context",
-    [
-        TxnContext(-1, 1.0),
-        TxnContext(1 << 63, 1.0),
-        TxnContext(1, -0.001),
-        TxnContext(1, math.nan),
-        TxnContext(1, 1e300),
-    ],
+    "context", [TxnContext(-1, 1.0), TxnContext(1 << 63, 1.0), TxnContext(1, -0.001), TxnContext(1, math.nan), TxnContext(1, 1e300)]
 )
 def test_context_that_the_wire_cannot_hold(context: TxnContext) -> None:
     with pytest.raises(InvalidArgumentError, match="has no wire form"):

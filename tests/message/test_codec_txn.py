@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from tests.message.test_codec import contexts, over_the_wire, properties, state
 from wal.errors import InvalidArgumentError
-from wal.message import (
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    MessageID,
-    MessageType,
-    Origin,
-    TxnContext,
-    encode_properties,
-)
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TxnContext, encode_properties
 from wal.message.codec import WirePart, immutable_from_wire, to_wire, txn_from_wire, txn_to_wire
 
 ORIGIN = Origin("p", 1, 4096)
@@ -68,9 +60,7 @@ def transaction(*, bodies: int = 2, first: int = 3) -> ImmutableTxnMessage:
         int(MessageType.TXN),
         b"",
         CONTEXT,
-        messages=tuple(
-            ImmutableMessage(ORIGIN, first + at, 99, "v", b"%d" % at, 2, b"", CONTEXT) for at in range(bodies)
-        ),
+        messages=tuple(ImmutableMessage(ORIGIN, first + at, 99, "v", b"%d" % at, 2, b"", CONTEXT) for at in range(bodies)),
         vchannels=("v",),
         _first_index=first,
     )
@@ -168,9 +158,7 @@ def test_commit_without_a_header_names_the_key() -> None:
 
 
 def test_transaction_without_a_context_is_refused() -> None:
-    txn = ImmutableTxnMessage(
-        ORIGIN, 5, 99, "v", b"", int(MessageType.TXN), b"", messages=(), vchannels=("v",), _first_index=5
-    )
+    txn = ImmutableTxnMessage(ORIGIN, 5, 99, "v", b"", int(MessageType.TXN), b"", messages=(), vchannels=("v",), _first_index=5)
     with pytest.raises(InvalidArgumentError, match="no txn_context"):
         txn_to_wire(txn)
 

@@ -33,8 +33,7 @@ def test_plain_message() -> None:
     assert message.broadcast is None
     assert message.bodies() == (message,)
     assert repr(message) == (
-        f"ImmutableMessage(message_id=p_0:abc:8192:3, time_tick={TICK}, vchannel='orders', "
-        "message_type=DELETE, payload=4 bytes)"
+        f"ImmutableMessage(message_id=p_0:abc:8192:3, time_tick={TICK}, vchannel='orders', message_type=DELETE, payload=4 bytes)"
     )
 
 
@@ -63,13 +62,8 @@ def test_delivered_messages_are_immutable() -> None:
 
 def test_transaction() -> None:
     context = TxnContext(7, 10.0)
-    bodies = tuple(
-        ImmutableMessage(ORIGIN, index, TICK, "orders", b"abc", 2, encode_properties({"a": "b"}), context)
-        for index in (4, 5)
-    )
-    txn = ImmutableTxnMessage(
-        ORIGIN, 6, TICK, "orders", b"", 999, b"", context, messages=bodies, vchannels=("orders",), _first_index=4
-    )
+    bodies = tuple(ImmutableMessage(ORIGIN, index, TICK, "orders", b"abc", 2, encode_properties({"a": "b"}), context) for index in (4, 5))
+    txn = ImmutableTxnMessage(ORIGIN, 6, TICK, "orders", b"", 999, b"", context, messages=bodies, vchannels=("orders",), _first_index=4)
     assert txn.message_id == MessageID("p_0", 0xABC, 8192, 6)
     assert txn.message_type is MessageType.TXN
     assert txn.messages == txn.bodies() == bodies

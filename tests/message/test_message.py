@@ -16,12 +16,7 @@ properties = st.dictionaries(text.filter(lambda key: not key.startswith("_")), t
 
 def test_defaults() -> None:
     message = Message("orders", b"created")
-    assert (message.vchannel, message.payload, message.message_type, message.properties) == (
-        "orders",
-        b"created",
-        MessageType.INSERT,
-        {},
-    )
+    assert (message.vchannel, message.payload, message.message_type, message.properties) == ("orders", b"created", MessageType.INSERT, {})
 
 
 @pytest.mark.parametrize("payload", ["text", bytearray(b"x"), memoryview(b"x"), None, 7, type("B", (bytes,), {})(b"x")])
@@ -68,11 +63,7 @@ def test_reserved_keys_are_refused(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("vchannel", "given_properties", "named"),
-    [
-        ("a\ud800", {}, "vchannel"),
-        ("v", {"k\udfff": "x"}, "property key"),
-        ("v", {"k": "x\ud800"}, "value of property 'k'"),
-    ],
+    [("a\ud800", {}, "vchannel"), ("v", {"k\udfff": "x"}, "property key"), ("v", {"k": "x\ud800"}, "value of property 'k'")],
 )
 def test_text_that_has_no_utf_8_is_refused(vchannel: str, given_properties: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{named}.*remove the lone surrogate"):
@@ -109,13 +100,9 @@ def test_same_object_can_be_used_again() -> None:
 
 
 @given(st.binary(max_size=50), properties)
-def test_estimate_size_counts_bytes_of_payload_keys_and_values(
-    payload: bytes, given_properties: dict[str, str]
-) -> None:
+def test_estimate_size_counts_bytes_of_payload_keys_and_values(payload: bytes, given_properties: dict[str, str]) -> None:
     message = Message("v", payload, properties=given_properties)
-    assert message.estimate_size() == len(payload) + sum(
-        len(key.encode()) + len(value.encode()) for key, value in given_properties.items()
-    )
+    assert message.estimate_size() == len(payload) + sum(len(key.encode()) + len(value.encode()) for key, value in given_properties.items())
 
 
 def test_estimate_size_of_text_outside_ascii() -> None:

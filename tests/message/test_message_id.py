@@ -18,9 +18,7 @@ small = st.integers(0, 3)
 
 
 def ids(
-    pchannel: st.SearchStrategy[str] = names,
-    incarnation: st.SearchStrategy[int] = u64,
-    index: st.SearchStrategy[int] = u32,
+    pchannel: st.SearchStrategy[str] = names, incarnation: st.SearchStrategy[int] = u64, index: st.SearchStrategy[int] = u32
 ) -> st.SearchStrategy[MessageID]:
     return st.one_of(
         st.builds(MessageID, pchannel, incarnation, u64 | small, index),

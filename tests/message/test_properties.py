@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.message import (
-    BroadcastHeader,
-    ResourceKey,
-    check_properties,
-    decode_properties,
-    encode_properties,
-    properties_size,
-)
+from wal.message import BroadcastHeader, ResourceKey, check_properties, decode_properties, encode_properties, properties_size
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 headers = st.builds(
@@ -39,17 +32,7 @@ def test_stored_form_is_a_messagepack_map() -> None:
 
 
 @pytest.mark.parametrize(
-    "stored",
-    [
-        b"\x81",
-        b"\x81\xa1a",
-        b"\x81\xa1a\x01",
-        b"\x81\x01\xa1a",
-        b"\x91\xa1a",
-        b"\x81\xa1\xff\xa1a",
-        b"\x80\x00",
-        b"\xc1",
-    ],
+    "stored", [b"\x81", b"\x81\xa1a", b"\x81\xa1a\x01", b"\x81\x01\xa1a", b"\x91\xa1a", b"\x81\xa1\xff\xa1a", b"\x80\x00", b"\xc1"]
 )
 def test_damaged_properties(stored: bytes) -> None:
     with pytest.raises(CorruptionError, match="stored properties cannot be decoded"):

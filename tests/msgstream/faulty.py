@@ -50,9 +50,7 @@ class FaultyMedium:
         await self.call("producer", channel)
         return FaultyProducer(self, channel, await self.memory.producer(channel))
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> FaultyConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> FaultyConsumer:
         await self.call("consumer", channel)
         consumer = await self.memory.consumer(channel, sub_name, earliest=earliest, exclusive=exclusive)
         return FaultyConsumer(self, channel, consumer)

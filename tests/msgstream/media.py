@@ -90,9 +90,7 @@ class PulsarPlace:
 async def pulsar(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PulsarPlace]:
     host, admin, token = (request.getfixturevalue(f"pulsar_{name}") for name in ("host", "admin_host", "token"))
     tenant, _, namespace = keeping_namespace(f"http://{admin}", token or None).partition("/")
-    address = PulsarAddress(
-        f"pulsar://{host}", tenant, namespace, admin_url=f"http://{admin}", token=Secret(token) if token else None
-    )
+    address = PulsarAddress(f"pulsar://{host}", tenant, namespace, admin_url=f"http://{admin}", token=Secret(token) if token else None)
     async with PulsarMedium(address) as medium:
         yield PulsarPlace(medium)
 
@@ -145,9 +143,7 @@ class WalPlace:
         return [b"x", bytes(40), *(bytes(WalId(channel, wrong)) for wrong in (elsewhere, above))]
 
 
-def wal_place(
-    location: Callable[[Path], str],
-) -> Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]:
+def wal_place(location: Callable[[Path], str]) -> Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[Place]]:
     """Returns the place in a log at this location, on two pchannels, with ticks that are promised often."""
 
     @asynccontextmanager

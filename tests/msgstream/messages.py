@@ -19,8 +19,6 @@ from wal.msgstream import (
     TsMsg,
 )
 
-__all__ = ["CLASSES", "TYPES", "bases", "deletes", "i64", "inserts", "messages", "of_type", "plain", "u32", "u64"]
-
 TYPES: Final = [named for named in MsgType if named is not MsgType.UNDEFINED]
 CLASSES: Final[dict[MsgType, type[TsMsg]]] = {
     MsgType.INSERT: InsertMsg,
@@ -57,11 +55,7 @@ def row_fields(draw: st.DrawFn, rows_max: int = 6) -> tuple[int, dict[str, Any]]
     base = draw(bases)
     if base.pop("hash_keys", None):
         base["hash_keys"] = draw(st.lists(u32, min_size=count, max_size=count))
-    fields = {
-        "timestamps": draw(st.lists(u64, min_size=count, max_size=count)),
-        "collection_id": draw(i64),
-        "partition_id": draw(i64),
-    }
+    fields = {"timestamps": draw(st.lists(u64, min_size=count, max_size=count)), "collection_id": draw(i64), "partition_id": draw(i64)}
     return count, base | fields
 
 
@@ -89,9 +83,7 @@ def of_type(msg_type: MsgType) -> st.SearchStrategy[TsMsg]:
         case MsgType.TIME_TICK:
             return st.builds(lambda base, ts: TimeTickMsg(**{"timestamp": ts} | base), bases, u64)
         case MsgType.CREATE_COLLECTION:
-            return st.builds(
-                lambda base, *fields: CreateCollectionMsg(*fields, **base), bases, i64, names, st.binary(max_size=8)
-            )
+            return st.builds(lambda base, *fields: CreateCollectionMsg(*fields, **base), bases, i64, names, st.binary(max_size=8))
         case MsgType.DROP_COLLECTION:
             return st.builds(lambda base, *fields: DropCollectionMsg(*fields, **base), bases, i64, names)
         case MsgType.CREATE_PARTITION:

@@ -11,14 +11,7 @@ def row(number: int, *timestamps: int, key: int = 0, size: int = 0, id: int = 0,
     """Returns a message that the tests know by its number. Its first and last timestamps are its begin and its end."""
     stamps = timestamps or (number + 1,)
     count = len(stamps)
-    return InsertMsg(
-        stamps,
-        [number] * count,
-        [b"x" * size] * count,
-        hash_keys=[key] * count,
-        id=id,
-        source_id=source_id,
-    )
+    return InsertMsg(stamps, [number] * count, [b"x" * size] * count, hash_keys=[key] * count, id=id, source_id=source_id)
 
 
 def tick(timestamp: int, *, key: int = 0) -> TimeTickMsg:

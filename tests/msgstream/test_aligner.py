@@ -131,16 +131,7 @@ def test_message_that_spans_a_tick_comes_with_the_pack_of_its_end() -> None:
 
 
 def test_message_that_was_sent_twice_is_delivered_once() -> None:
-    log = [
-        row(1, 1, id=7),
-        row(2, 2, id=7, source_id=1),
-        row(3, 2),
-        row(3, 2),
-        row(1, 1, id=7),
-        tick(5),
-        row(4, 6, id=7),
-        tick(9),
-    ]
+    log = [row(1, 1, id=7), row(2, 2, id=7, source_id=1), row(3, 2), row(3, 2), row(1, 1, id=7), tick(5), row(4, 6, id=7), tick(9)]
     for at, msg in enumerate(log):
         msg.set_position(MsgPosition("channel 0", at.to_bytes(4, "big"), SUB, msg.begin_ts))
     packs = Feeder([log], 0).packs()
@@ -186,19 +177,11 @@ def test_bytes_are_those_of_the_messages_that_wait() -> None:
 
 @pytest.mark.parametrize("timestamps", [(5, 9), (9, 5)])
 def test_positions_with_different_timestamps_continue_each_channel_at_its_own(timestamps: tuple[int, int]) -> None:
-    logs: list[list[Event]] = [
-        [(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12],
-        [(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12],
-    ]
+    logs: list[list[Event]] = [[(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12], [(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12]]
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], 0)
     starts = [MsgPosition(f"channel {index}", bytes(4), SUB, ts) for index, ts in enumerate(timestamps)]
     delivered = [number(msg) for pack in feeder.packs(starts) for msg in pack.msgs]
-    expected = {
-        index * 1_000 + at + 1
-        for index, ts in enumerate(timestamps)
-        for at, end in ((2, 6), (4, 8), (6, 10))
-        if end > ts
-    }
+    expected = {index * 1_000 + at + 1 for index, ts in enumerate(timestamps) for at, end in ((2, 6), (4, 8), (6, 10)) if end > ts}
     assert sorted(delivered) == sorted(expected)
 
 

@@ -81,13 +81,7 @@ OWN: dict[type[TsMsg], dict[str, list[tuple[Any, type[Exception]]]]] = {
     InsertMsg: ROWS
     | {
         "row_ids": IDS,
-        "row_data": [
-            ([], InvalidArgumentError),
-            ([b"", b""], InvalidArgumentError),
-            (["a"], TypeError),
-            (b"a", TypeError),
-            (3, TypeError),
-        ],
+        "row_data": [([], InvalidArgumentError), ([b"", b""], InvalidArgumentError), (["a"], TypeError), (b"a", TypeError), (3, TypeError)],
     },
     DeleteMsg: ROWS | {"primary_keys": IDS},
     TimeTickMsg: {},

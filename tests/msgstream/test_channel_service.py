@@ -92,9 +92,7 @@ async def test_channels_outlive_the_service(tmp_path: Path) -> None:
         (OWNER, "2", TypeError),
     ],
 )
-async def test_bad_input_creates_nothing(
-    service: ChannelService, owner: Any, count: Any, error: type[Exception]
-) -> None:
+async def test_bad_input_creates_nothing(service: ChannelService, owner: Any, count: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         await service.create_channels(owner, count)
     assert await service.describe_channels() == []

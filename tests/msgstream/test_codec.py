@@ -44,18 +44,9 @@ def test_message_is_protobuf_as_msg_proto_says(message: InsertMsg) -> None:
 def test_numbers_of_the_base_are_fixed() -> None:
     """A stream outlives the code: these bytes were written by the first version."""
     message = OpaqueMsg(
-        MsgType.FLUSH,
-        b"\x12\x01x",
-        id=3,
-        timestamp=4,
-        source_id=5,
-        target_id=6,
-        hash_keys=[7],
-        trace_ctx={"traceparent": "00-ab"},
+        MsgType.FLUSH, b"\x12\x01x", id=3, timestamp=4, source_id=5, target_id=6, hash_keys=[7], trace_ctx={"traceparent": "00-ab"}
     )
-    encoded = bytes.fromhex(
-        "0a27 089203 1003 1804 2005 2806 3214 0a0b7472616365706172656e74 120530302d6162 3a0407000000 120178"
-    )
+    encoded = bytes.fromhex("0a27 089203 1003 1804 2005 2806 3214 0a0b7472616365706172656e74 120530302d6162 3a0407000000 120178")
     assert message.marshal() == encoded
     assert OpaqueMsg.unmarshal(encoded) == message
 

@@ -67,9 +67,7 @@ async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) 
     return packs
 
 
-async def test_restart_at_any_pack_continues_exactly_after_it(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_restart_at_any_pack_continues_exactly_after_it(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     """Also for media with ticks of their own: a pack is cut alike when it is read again."""
     channels = place.channels(2)
     stream = await opened(channels, "first")
@@ -102,9 +100,7 @@ async def test_restart_at_any_pack_continues_exactly_after_it(
             continue
         again = await packs_after(stream, len(rest), *pack.end_positions)
         assert cut(again) == cut(rest)
-        assert [[p.msg_id for p in one.end_positions] for one in again] == [
-            [p.msg_id for p in one.end_positions] for one in rest
-        ]
+        assert [[p.msg_id for p in one.end_positions] for one in again] == [[p.msg_id for p in one.end_positions] for one in rest]
     for at in (0, len(packs) - 1):
         if place.own_ticks and at == 0:
             continue
@@ -146,9 +142,7 @@ async def test_random_channels_give_the_packs_of_the_model(
         assert cut(again) == cut(packs[at + 1 :])
 
 
-async def test_pack_ends_at_the_smallest_of_the_newest_ticks(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_pack_ends_at_the_smallest_of_the_newest_ticks(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     fast, slow = channels = place.channels(2)
@@ -166,9 +160,7 @@ async def test_pack_ends_at_the_smallest_of_the_newest_ticks(
     assert {counts.channel_name: counts.tick for counts in stream.statistics().channels} == {fast: 20, slow: 25}
 
 
-async def test_message_that_was_sent_twice_is_delivered_once(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_message_that_was_sent_twice_is_delivered_once(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     (channel,) = place.channels(1)
@@ -180,9 +172,7 @@ async def test_message_that_was_sent_twice_is_delivered_once(
     assert (counts.delivered, counts.repeated, counts.received) == (4, 1, 6)
 
 
-async def test_too_many_bytes_before_a_tick_end_the_stream(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_too_many_bytes_before_a_tick_end_the_stream(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     small, large = channels = place.channels(2)
@@ -197,9 +187,7 @@ async def test_too_many_bytes_before_a_tick_end_the_stream(
         await stream.start()
 
 
-async def test_bad_messages_are_skipped_and_handled(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_bad_messages_are_skipped_and_handled(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     (channel,) = place.channels(1)
     refused: list[Refused] = []
     stream = await opened([channel], on_refused=refused.append)
@@ -219,9 +207,7 @@ async def test_bad_messages_are_skipped_and_handled(
     assert len(refused) == 2
 
 
-async def test_subscription_continues_after_what_was_acknowledged(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_subscription_continues_after_what_was_acknowledged(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     channels = place.channels(2)
     delivered: list[int] = []
     for turn in range(5):
@@ -229,9 +215,7 @@ async def test_subscription_continues_after_what_was_acknowledged(
         for index, channel in enumerate(channels):
             n = 10 * turn + 2 * index
             msgs = [row(n, 10 * turn + 1, 10 * turn + 9 + index), row(n + 1, 10 * turn + 2)]
-            await send(
-                producers, channel, *msgs, *([] if place.own_ticks else [tick(10 * turn + 5), tick(10 * turn + 9)])
-            )
+            await send(producers, channel, *msgs, *([] if place.own_ticks else [tick(10 * turn + 5), tick(10 * turn + 9)]))
         packs = await consume_messages(stream, 2)
         await stream.ack(packs[0])
         delivered += numbers(packs)
@@ -279,9 +263,7 @@ async def test_close_ends_a_consume(place: Place, opened: Opener) -> None:
     assert await stream.consume() is None
 
 
-async def test_seek_that_is_refused_moves_no_channel(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_seek_that_is_refused_moves_no_channel(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     one, other = channels = place.channels(2)
     ticks = [] if place.own_ticks else [tick(5)]
     await send(producers, one, row(1, 1), *ticks)
@@ -299,9 +281,7 @@ async def test_seek_that_is_refused_moves_no_channel(
         await stream.seek(good)
 
 
-async def test_channels_may_be_sought_one_after_the_other(
-    place: Place, opened: Opener, producers: Callable[[str], Any]
-) -> None:
+async def test_channels_may_be_sought_one_after_the_other(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     channels = place.channels(2)

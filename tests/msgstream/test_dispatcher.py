@@ -92,8 +92,7 @@ def test_type_of_the_users_own(factory: UnmarshalDispatcherFactory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "expected"),
-    [(None, "None"), (b"bytes", "bytes"), (KeyError("x"), "KeyError"), (OSError("y"), "OSError")],
+    ("result", "expected"), [(None, "None"), (b"bytes", "bytes"), (KeyError("x"), "KeyError"), (OSError("y"), "OSError")]
 )
 def test_template_of_the_user_that_fails_is_an_undecodable_message(result: object, expected: str) -> None:
     def read(data: bytes) -> TsMsg:

@@ -24,12 +24,7 @@ from wal.msgstream.media.memory import MemoryMedium
 
 FACTORIES = pytest.mark.parametrize(
     ("kind", "place"),
-    [
-        (MemoryMsgStreamFactory, "medium"),
-        (PulsarMsgStreamFactory, "address"),
-        (RmqMsgStreamFactory, "path"),
-        (WalMsgStreamFactory, "log"),
-    ],
+    [(MemoryMsgStreamFactory, "medium"), (PulsarMsgStreamFactory, "address"), (RmqMsgStreamFactory, "path"), (WalMsgStreamFactory, "log")],
 )
 
 

@@ -24,9 +24,7 @@ KILLS = 3
 def kill(directory: Path, seed: int, sends: int) -> None:
     """Runs a process until it has sent so many packs, and kills it."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.msgstream.migrating", str(directory), str(seed)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "tests.msgstream.migrating", str(directory), str(seed)], stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     with child:

@@ -41,14 +41,7 @@ def keyed(draw: st.DrawFn) -> TsMsg:
 
 def rows(message: TsMsg) -> list[tuple[int, Row]]:
     """Returns the rows of a message, each with its key. The row of an undivided message is the message."""
-    base: Row = (
-        message.msg_type,
-        message.id,
-        message.timestamp,
-        message.source_id,
-        message.target_id,
-        message.trace_ctx,
-    )
+    base: Row = (message.msg_type, message.id, message.timestamp, message.source_id, message.target_id, message.trace_ctx)
     columns: Iterable[Row]
     if isinstance(message, InsertMsg):
         base += (message.collection_id, message.partition_id)
@@ -73,9 +66,7 @@ def naive(messages: list[TsMsg], producers: int) -> dict[int, list[tuple[int, Ro
 def test_every_row_goes_in_order_to_the_producer_of_its_key(messages: list[TsMsg], producers: int) -> None:
     before = [message.marshal() for message in messages]
     found = distribute(messages, producers)
-    assert {index: [row for one in some for row in rows(one)] for index, some in found.items()} == naive(
-        messages, producers
-    )
+    assert {index: [row for one in some for row in rows(one)] for index, some in found.items()} == naive(messages, producers)
     assert [message.marshal() for message in messages] == before
     for some in found.values():
         for one in some:

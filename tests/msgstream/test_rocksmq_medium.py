@@ -128,9 +128,7 @@ async def test_seek_moves_the_group(mq: RocksMQ) -> None:
 
 
 @given(st.permutations(range(1, 13)), st.permutations(range(1, 13)), st.lists(st.integers(1, 5), max_size=12))
-def test_subscription_never_passes_what_is_not_handled(
-    delivered: list[int], handled: list[int], sizes: list[int]
-) -> None:
+def test_subscription_never_passes_what_is_not_handled(delivered: list[int], handled: list[int], sizes: list[int]) -> None:
     subscription = RocksMQSubscription()
     subscription.delivered(delivered)
     subscription.delivered(delivered[:3])  # given back, and delivered again
@@ -206,9 +204,7 @@ async def main():
 
 asyncio.run(main())
 """
-    found = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
+    found = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert found.stdout == "locked\n", found.stderr
     await medium.close()
 
@@ -231,9 +227,7 @@ async def test_large_send_is_several_batches(directory: Path) -> None:
 
 
 async def test_send_that_fails_midway_says_what_is_durable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with await RocksMQ.open(
-        directory, settings=RocksMQSettings(message_bytes_max=100, batch_bytes_max=250)
-    ) as mq:
+    async with await RocksMQ.open(directory, settings=RocksMQSettings(message_bytes_max=100, batch_bytes_max=250)) as mq:
         producer = await RocksMQMedium(mq).producer("x")
         before = mq.produce
         calls = 0
@@ -316,9 +310,7 @@ async def test_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Pat
             await medium.producer("channel")
 
 
-async def test_failed_close_is_not_in_the_way_of_the_next_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_close_is_not_in_the_way_of_the_next_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close = RocksMQ.close
 
     async def failing(mq: RocksMQ) -> None:

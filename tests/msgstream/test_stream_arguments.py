@@ -18,9 +18,7 @@ def test_settings_out_of_range(settings: dict[str, Any]) -> None:
         TtMsgStream(MemoryMedium(), **settings)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"on_refused": "a queue"}, {"dispatcher": UnmarshalDispatcher.unmarshal}, {"auto_ack": "no"}]
-)
+@pytest.mark.parametrize("settings", [{"on_refused": "a queue"}, {"dispatcher": UnmarshalDispatcher.unmarshal}, {"auto_ack": "no"}])
 def test_settings_of_a_wrong_type(settings: dict[str, Any]) -> None:
     for kind in (MsgStream, TtMsgStream):
         with pytest.raises(TypeError, match=next(iter(settings))):

@@ -255,9 +255,7 @@ async def test_channels_are_added_all_or_none(medium: FaultyMedium, call: str) -
     async with TtMsgStream(medium) as stream:
 
         async def add() -> None:
-            await (
-                stream.as_producer(["a", "b"]) if call == "producer" else stream.as_consumer(["a", "b"], "subscription")
-            )
+            await (stream.as_producer(["a", "b"]) if call == "producer" else stream.as_consumer(["a", "b"], "subscription"))
 
         medium.fail(call, UnavailableError("no server"), channel="b")
         with pytest.raises(UnavailableError):

@@ -58,9 +58,7 @@ def replaced(message: TsMsg) -> TsMsg:
     return msgspec.structs.replace(message, id=message.id)
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), received, replaced]
-)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), received, replaced])
 @given(message=rows)
 def test_copies_of_an_unread_message_equal_it(copied: Callable[[TsMsg], TsMsg], message: TsMsg) -> None:
     unread = received(message)

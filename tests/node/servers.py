@@ -33,9 +33,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    location: str | Path = "memory:", *, access: Access | None = None, **settings: Any
-) -> AsyncIterator[Serving]:
+async def serving(location: str | Path = "memory:", *, access: Access | None = None, **settings: Any) -> AsyncIterator[Serving]:
     """Opens a log, serves it in this process, and closes both."""
     log = LocalLog(parse_location(location), with_absolute_paths(Settings(**settings)))
     await log.open()

@@ -61,9 +61,7 @@ async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
         assert list(map(len, await stored(served, "orders"))) == [10, 20]
 
 
-async def test_large_request_is_no_larger_frame(
-    served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_request_is_no_larger_frame(served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""
     await served.log.create_vchannel("orders", None)
     lengths: list[int] = []

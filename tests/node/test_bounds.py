@@ -41,11 +41,7 @@ async def bounded(**bounds: Any) -> AsyncIterator[Serving]:
 @contextlib.asynccontextmanager
 async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
     """A plain connection of its own, whose windows do not grow: what nobody reads stays at the server."""
-    options = [
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.http2.bdp_probe", 0),
-    ]
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1), ("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         yield channel
 
@@ -94,9 +90,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
 async def test_streams_of_a_client_are_bounded() -> None:
     async with bounded(client_calls_max=8) as served, connected(served.address) as connection:
         info = await assigned(connection)
-        header = consumer_header(
-            proto.CreateConsumerRequest(pchannel=info, frames=frames_pb2.FrameSelection(tail_only=True))
-        )
+        header = consumer_header(proto.CreateConsumerRequest(pchannel=info, frames=frames_pb2.FrameSelection(tail_only=True)))
         await settled(lambda: bounds_of(served).calls.used == 0)  # the stream of the assignments has ended
         streams = [await connection.stream(CONSUME, "consuming", headers=[header]) for _ in range(8)]
         for stream in streams:
@@ -134,11 +128,7 @@ async def test_streams_that_append_have_a_bound_of_their_own() -> None:
 
 
 async def test_health_answers_over_every_bound() -> None:
-    async with (
-        bounded(calls_max=1) as served,
-        channel_to(served.address) as channel,
-        connected(served.address) as other,
-    ):
+    async with bounded(calls_max=1) as served, channel_to(served.address) as channel, connected(served.address) as other:
         stream = await opened(other)
         await settled(lambda: bounds_of(served).calls.used == 1)
         with pytest.raises(WouldBlockError, match="calls_max=1"):
@@ -159,12 +149,8 @@ async def test_unread_pages_are_bounded_and_others_read(monkeypatch: pytest.Monk
         for _ in range(6):
             await log.raw_append(Message("orders", bytes(MIB - 1024)))
         async with connected(served.address) as connection, channel_to(served.address) as channel:
-            request = pchannel_calls_pb2.ReadFramesRequest(
-                pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=MIB
-            )
-            read = channel.unary_stream(
-                READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None
-            )
+            request = pchannel_calls_pb2.ReadFramesRequest(pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=MIB)
+            read = channel.unary_stream(READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None)
             calls = [read(request) for _ in range(40)]  # of which nobody reads an answer
             answers = bounds_of(served).answers
             await settled(lambda: sum(call.done() for call in calls) >= 30)
@@ -189,9 +175,7 @@ async def test_memory_of_unread_answers_comes_back(data_dir: Path) -> None:
             request = pchannel_calls_pb2.ReadFramesRequest(
                 pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=4 * MIB
             )
-            read = channel.unary_stream(
-                READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None
-            )
+            read = channel.unary_stream(READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None)
             before = memory()
             calls = [read(request) for _ in range(64)]
             await settled(lambda: memory() > before + 128 * MIB)
@@ -289,11 +273,7 @@ async def test_budget_grants_room_in_order() -> None:
         await budget.wait(client, size, 30.0)
         order.append(client)
 
-    waiting = [
-        asyncio.ensure_future(wait("a", 3)),
-        asyncio.ensure_future(wait("c", 7)),
-        asyncio.ensure_future(wait("d", 1)),
-    ]
+    waiting = [asyncio.ensure_future(wait("a", 3)), asyncio.ensure_future(wait("c", 7)), asyncio.ensure_future(wait("d", 1))]
     await asyncio.sleep(0)
     assert not order
     budget.release("b", 4)

@@ -9,25 +9,12 @@ import pytest
 
 from tests.node.servers import Serving
 from tests.node.test_produce import assigned
-from wal.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    InvalidRequestSeqError,
-    TruncatedError,
-    WALError,
-)
+from wal.errors import ClosedError, InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
 from wal.message import Message, Origin
 from wal.read.assembly import assemble
 from wal.read.options import EventFilter, WholePChannel
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.api.frames_pb2 import (
-    AwaitTickRequest,
-    ChangeNamesRequest,
-    FramePage,
-    FrameSelection,
-    FrameUpdate,
-    VChannelNames,
-)
+from wal.rpc.api.frames_pb2 import AwaitTickRequest, ChangeNamesRequest, FramePage, FrameSelection, FrameUpdate, VChannelNames
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, Position, TailState, VChannelState
 from wal.rpc.connection import Connection
 from wal.rpc.converters import identity_from_proto, position_from_proto, position_to_proto
@@ -50,9 +37,7 @@ class Feed:
 
     @classmethod
     async def open(cls, connection: Connection, *, info: PChannelInfo | None = None, **selection: Any) -> Feed:
-        created = proto.CreateConsumerRequest(
-            pchannel=info or await assigned(connection), frames=FrameSelection(**selection)
-        )
+        created = proto.CreateConsumerRequest(pchannel=info or await assigned(connection), frames=FrameSelection(**selection))
         feed = cls(await connection.stream(CONSUME, "feeding", headers=[consumer_header(created)]))
         first = await feed.stream.read()
         assert first.HasField("create")
@@ -135,10 +120,7 @@ async def test_only_wanted_vchannels_are_sent_and_they_can_change(served: Servin
     await feed.stream.write(proto.ConsumeRequest(change_names=change))
     while not (states := {state.name: state for state in (await feed.update()).vchannels}):
         pass
-    assert {name: state.state for name, state in states.items()} == {
-        "b": VChannelState.EXISTS,
-        "later": VChannelState.UNKNOWN,
-    }
+    assert {name: state.state for name, state in states.items()} == {"b": VChannelState.EXISTS, "later": VChannelState.UNKNOWN}
     await put(served, Message("a", b"a2"), Message("b", b"b2"))
     assert await feed.payloads(2) == [b"a1", b"b2"]
     since = [page for page in feed.pages if page.names_since]

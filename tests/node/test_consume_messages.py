@@ -30,9 +30,7 @@ class Reader:
     def __init__(self, foreign: Foreign, info: Any, *, policy: Any, filters: Sequence[Any] = ()) -> None:
         kind = foreign.kind
         self.call = foreign.consume(
-            info,
-            deliver_policy=kind("DeliverPolicy")(**policy),
-            deliver_filters=[kind("DeliverFilter")(**one) for one in filters],
+            info, deliver_policy=kind("DeliverPolicy")(**policy), deliver_filters=[kind("DeliverFilter")(**one) for one in filters]
         )
 
     async def created(self) -> Reader:

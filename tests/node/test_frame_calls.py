@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 from tests.node.servers import Serving, connected, serving
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    TruncatedError,
-    UnmatchedChannelTermError,
-)
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import RunKind
 from wal.message import AppendResult, LogPosition, Message
 from wal.network import Method
@@ -83,9 +78,7 @@ async def stored(served: Serving, names: frozenset[str] | None = None) -> list[S
     return found
 
 
-async def read(
-    connection: Connection, served: Serving, **options: Any
-) -> tuple[list[frames_pb2.FramePage], list[FramePage]]:
+async def read(connection: Connection, served: Serving, **options: Any) -> tuple[list[frames_pb2.FramePage], list[FramePage]]:
     request = proto.ReadFramesRequest(**{"pchannel": info(served), **options})
     messages = [page async for page in connection.responses(READ_FRAMES, request, "reading")]
     return messages, list(map(page_from_proto, messages))
@@ -129,9 +122,7 @@ async def test_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResu
     start, end = positions[7], positions[31]
     async with connected(served.address) as connection:
         for one_end in (end, end - 1, start):
-            _, pages = await read(
-                connection, served, start=position_to_proto(start), end=position_to_proto(one_end), page_bytes=1
-            )
+            _, pages = await read(connection, served, start=position_to_proto(start), end=position_to_proto(one_end), page_bytes=1)
             found = [frame.position for page in pages for frame in page.frames]
             assert found == [position for position in positions if start <= position < one_end]
         _, pages = await read(connection, served, page_bytes=1, pages_max=3)
@@ -142,9 +133,7 @@ async def test_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResu
             await anext(some)  # and goes away
 
 
-async def test_read_of_what_is_truncated_or_of_another_log_is_refused(
-    filled: tuple[Serving, list[AppendResult]],
-) -> None:
+async def test_read_of_what_is_truncated_or_of_another_log_is_refused(filled: tuple[Serving, list[AppendResult]]) -> None:
     served, results = filled
     at = results[40].message_id
     await served.log.truncate(at)
@@ -183,10 +172,7 @@ async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Appe
         assert identity_from_proto(moment.log) == pchannel.origin()
         assert (moment.log.pchannel.term, moment.closed) == (pchannel.log.term, False)
         snapshot = tail_from_proto(
-            moment.tail,
-            identity_from_proto(moment.log),
-            lineage_from_proto(moment.log),
-            term=moment.log.pchannel.term,
+            moment.tail, identity_from_proto(moment.log), lineage_from_proto(moment.log), term=moment.log.pchannel.term
         )
         assert (snapshot.durable_end, snapshot.newest) == (pchannel.tail.durable_end, pchannel.tail.newest)
         assert (snapshot.earliest, snapshot.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
@@ -234,39 +220,27 @@ async def test_newest_event_below_a_position_is_found(filled: tuple[Serving, lis
     async with connected(served.address) as connection:
         for _ in range(200):
             since, below = sorted((rng.choice(places), rng.choice(places)))
-            request = proto.FindEventBelowRequest(
-                pchannel=info(served), since=event_to_proto(since), below=event_to_proto(below)
-            )
+            request = proto.FindEventBelowRequest(pchannel=info(served), since=event_to_proto(since), below=event_to_proto(below))
             answer = await connection.read(FIND_EVENT_BELOW, request, "asking")
             expected = max((at for at in events if since <= at < below), default=None)
             assert (event_from_proto(answer.event) if answer.HasField("event") else None) == expected
 
 
-async def test_frames_are_weighed_up_to_a_limit(
-    filled: tuple[Serving, list[AppendResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frames_are_weighed_up_to_a_limit(filled: tuple[Serving, list[AppendResult]], monkeypatch: pytest.MonkeyPatch) -> None:
     served, results = filled
     end = only(served).tail.durable_end
     everything = await weigh(served, 0, end, rows_max=1 << 40)
     assert sum(weight.rows for weight in everything.weights) == len(results)
-    assert [position_from_proto(weight.position) for weight in everything.weights] == sorted(
-        {one.message_id.position for one in results}
-    )
+    assert [position_from_proto(weight.position) for weight in everything.weights] == sorted({one.message_id.position for one in results})
     for names in (["a"], ["b", "c"]):
         some = await weigh(served, 0, end, rows_max=1 << 40, names={"names": names})
         frames = await stored(served, frozenset(names))
-        assert sum(weight.rows for weight in some.weights) == sum(
-            len(run[3].payloads) for run in columns(frames, frozenset(names))
-        )
+        assert sum(weight.rows for weight in some.weights) == sum(len(run[3].payloads) for run in columns(frames, frozenset(names)))
     limited = await weigh(served, 0, end, rows_max=10)
     assert sum(weight.rows for weight in limited.weights[:-1]) <= 10 < sum(weight.rows for weight in limited.weights)
     assert limited.next_position == limited.weights[-1].next_position
     limited = await weigh(served, 0, end, bytes_max=200_000)
-    assert (
-        sum(weight.bytes for weight in limited.weights[:-1])
-        <= 200_000
-        < sum(weight.bytes for weight in limited.weights)
-    )
+    assert sum(weight.bytes for weight in limited.weights[:-1]) <= 200_000 < sum(weight.bytes for weight in limited.weights)
     # A call that has read enough answers with what it has, and the next one goes on.
     monkeypatch.setattr(search, "PAGES_MAX", 1)
     found: list[proto.FrameWeight] = []
@@ -297,7 +271,5 @@ async def test_pieces_of_about_equal_bytes_tile_an_extent(filled: tuple[Serving,
 
 
 async def weigh(served: Serving, start: int, end: int, **options: Any) -> proto.FrameWeights:
-    answer: proto.FrameWeights = await ask(
-        served, WEIGH_FRAMES, proto.WeighFramesRequest(**extent(served, start, end), **options)
-    )
+    answer: proto.FrameWeights = await ask(served, WEIGH_FRAMES, proto.WeighFramesRequest(**extent(served, start, end), **options))
     return answer

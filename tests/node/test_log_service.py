@@ -37,15 +37,9 @@ async def ask(connection: Connection, method: Method[Any, Any], request: Any, **
     return await connection.write(method, request, "asking", **options)
 
 
-async def append(
-    connection: Connection, *vchannels: str, payload: bytes = b"x", keys: tuple[ResourceKey, ...] = (), **options: Any
-) -> Any:
-    message = BroadcastMessage(
-        vchannels=vchannels, payload=payload, resource_keys=keys, needs_ack=options.pop("needs_ack", bool(keys))
-    )
-    request = broadcasts.broadcast_to_proto(
-        message, wait=options.pop("wait", False), seen_time_tick=options.pop("seen", 0)
-    )
+async def append(connection: Connection, *vchannels: str, payload: bytes = b"x", keys: tuple[ResourceKey, ...] = (), **options: Any) -> Any:
+    message = BroadcastMessage(vchannels=vchannels, payload=payload, resource_keys=keys, needs_ack=options.pop("needs_ack", bool(keys)))
+    request = broadcasts.broadcast_to_proto(message, wait=options.pop("wait", False), seen_time_tick=options.pop("seen", 0))
     answer = await ask(connection, APPEND_BROADCAST, request, **options)
     return broadcasts.result_from_proto(message.vchannels, answer)
 
@@ -56,16 +50,11 @@ async def tasks(connection: Connection) -> list[Any]:
 
 
 async def test_log_describes_itself() -> None:
-    async with (
-        serving(pchannels=3, retention_bytes=1 << 20, message_bytes_max=5_000) as served,
-        connected(served.address) as connection,
-    ):
+    async with serving(pchannels=3, retention_bytes=1 << 20, message_bytes_max=5_000) as served, connected(served.address) as connection:
         log = served.log
         told = await ask(connection, DESCRIBE_LOG, proto.DescribeLogRequest())
         assert (told.wal_name, told.frame_bytes_max) == (log.name, log.frame_bytes_max)
-        assert [identity_from_proto(one) for one in told.pchannels] == [
-            one.origin() for one in log.node.pchannels.values()
-        ]
+        assert [identity_from_proto(one) for one in told.pchannels] == [one.origin() for one in log.node.pchannels.values()]
         assert [one.pchannel.term for one in told.pchannels] == [one.log.term for one in log.node.pchannels.values()]
         assert len(told.pchannels) == 3
         settings = reports.settings_from_proto(told.settings)
@@ -108,9 +97,7 @@ async def test_broadcast_is_appended_acknowledged_and_counted(served: Serving, c
 
     request = proto.AwaitResourceKeyRequest(key=broadcasts.key_to_proto(KEY))
     once = asyncio.create_task(ask(connection, AWAIT_RESOURCE_KEY, request))
-    everywhere = asyncio.create_task(
-        ask(connection, AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest(key=request.key, all=True))
-    )
+    everywhere = asyncio.create_task(ask(connection, AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest(key=request.key, all=True)))
     await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="b"))
     await asyncio.wait_for(once, WAIT_S)
     assert not everywhere.done()
@@ -118,9 +105,7 @@ async def test_broadcast_is_appended_acknowledged_and_counted(served: Serving, c
         await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel=name))
     await asyncio.wait_for(everywhere, WAIT_S)
     assert await tasks(connection) == []
-    counts = reports.broadcaster_from_proto(
-        await ask(connection, GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest())
-    )
+    counts = reports.broadcaster_from_proto(await ask(connection, GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest()))
     assert (counts.appended, counts.finished) == (1, 1)
     assert counts == served.log.broadcasts.statistics()
 
@@ -163,21 +148,12 @@ async def test_call_that_its_client_cancels_leaves_nothing_behind(served: Servin
             "cannot be broadcast, since only the WAL itself",
         ),
         (
-            proto.AppendBroadcastRequest(
-                vchannels=["a"], message_type=int(MessageType.INSERT), payload=b"x" * 1_048_577
-            ),
+            proto.AppendBroadcastRequest(vchannels=["a"], message_type=int(MessageType.INSERT), payload=b"x" * 1_048_577),
             "over message_bytes_max=1048576",
         ),
+        (proto.AppendBroadcastRequest(vchannels=["a"], message_type=int(MessageType.INSERT), properties={"_reserved": "1"}), "_reserved"),
         (
-            proto.AppendBroadcastRequest(
-                vchannels=["a"], message_type=int(MessageType.INSERT), properties={"_reserved": "1"}
-            ),
-            "_reserved",
-        ),
-        (
-            proto.AppendBroadcastRequest(
-                vchannels=["a"], message_type=int(MessageType.INSERT), seen_time_tick=(1 << 64) - 1
-            ),
+            proto.AppendBroadcastRequest(vchannels=["a"], message_type=int(MessageType.INSERT), seen_time_tick=(1 << 64) - 1),
             "ahead of this clock|out of bounds",
         ),
         (
@@ -201,8 +177,6 @@ async def test_unknown_broadcasts_are_refused_or_ignored(connection: Connection)
         await ask(connection, ABORT_BROADCAST, proto.AbortBroadcastRequest(broadcast_id=5, reason="why not"))
     result = await append(connection, "a", keys=(KEY,))
     with pytest.raises(InvalidArgumentError, match="'other'"):
-        await ask(
-            connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="other")
-        )
+        await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="other"))
     with pytest.raises(InvalidArgumentError):
         await ask(connection, AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest())

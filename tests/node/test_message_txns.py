@@ -139,10 +139,7 @@ async def test_nothing_follows_the_end(producer: Producer, end: str, words: str)
 
 
 async def test_body_renews_the_lease_and_without_any_it_expires(contract: Contract) -> None:
-    async with (
-        serving(time_tick_interval_s=0.01) as served,
-        Foreign(served.address, contract) as foreign,
-    ):
+    async with serving(time_tick_interval_s=0.01) as served, Foreign(served.address, contract) as foreign:
         producer = await Producer.open(foreign)
         (pchannel,) = served.log.node.pchannels.values()
         txn = await producer.begin("a", keepalive_ms=200)
@@ -221,10 +218,7 @@ async def test_one_wrong_message_leaves_the_transaction_open(
 
 
 async def test_its_bounds_are_those_of_every_transaction(contract: Contract) -> None:
-    async with (
-        serving(txn_bytes_max=1000, txn_bodies_max=3) as served,
-        Foreign(served.address, contract) as foreign,
-    ):
+    async with serving(txn_bytes_max=1000, txn_bodies_max=3) as served, Foreign(served.address, contract) as foreign:
         producer = await Producer.open(foreign)
         txn = await producer.begin("a")
         assert "txn_bytes_max=1000" in (await producer.refusal("a", bytes(990), _tx=txn))[1]
@@ -255,9 +249,7 @@ async def test_bodies_that_the_server_keeps_are_bounded_for_each_client(contract
         assert await stored(served, "a") == [bytes(1500)] * 5
 
 
-async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(
-    served: Serving, foreign: Foreign, producer: Producer
-) -> None:
+async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(served: Serving, foreign: Foreign, producer: Producer) -> None:
     txn = await producer.begin("a")
     await producer.send("a", b"1", _tx=txn)
     await producer.send("a", _t="901", _tx=txn)

@@ -86,11 +86,7 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
     for listen in ("127.0.0.1:0", "127.3.2.1:1", "localhost:2", "[::1]:3"):
         Access(listen=listen)
     for listen in ("0.0.0.0:0", "[::]:0", "log.example:8810", "10.0.0.1:1"):
-        for given, missing in (
-            ({}, "no TLS and no token"),
-            ({"tls": tls}, "no token"),
-            ({"tokens": [token]}, "no TLS"),
-        ):
+        for given, missing in (({}, "no TLS and no token"), ({"tls": tls}, "no token"), ({"tokens": [token]}, "no TLS")):
             with pytest.raises(InvalidArgumentError, match=f"there is {missing}"):
                 Access(listen=listen, advertise="log.example:8810", **given)
         Access(listen=listen, tls=tls, tokens=[token], advertise="log.example:8810")
@@ -159,8 +155,7 @@ async def test_server_of_the_command_line_stops_with_0(server: Child) -> None:
 
 async def test_certificate_and_tokens_are_renewed(certificates: Path) -> None:
     server, elsewhere = (
-        TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key")
-        for name in ("server", "elsewhere")
+        TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in ("server", "elsewhere")
     )
     old, new = Token(Secret("old")), Token(Secret("new"))
 

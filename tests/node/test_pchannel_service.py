@@ -10,13 +10,7 @@ import pytest
 
 from tests.node.servers import Serving, connected, serving
 from wal.channels.vchannels import place
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    TruncatedError,
-    UnmatchedChannelTermError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError, WouldBlockError
 from wal.message import AppendResult, Message, MessageID
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
@@ -88,9 +82,7 @@ def request_for(served: Serving) -> proto.PChannelRequest:
 
 
 @pytest.mark.parametrize(("method", "kind"), CALLS)
-async def test_pchannel_that_is_not_here_is_refused(
-    served: Serving, connection: Connection, method: Method[Any, Any], kind: Any
-) -> None:
+async def test_pchannel_that_is_not_here_is_refused(served: Serving, connection: Connection, method: Method[Any, Any], kind: Any) -> None:
     term = only(served).log.term
     with pytest.raises(ChannelNotExistError, match="'elsewhere' is not on this node"):
         await ask(connection, method, kind(pchannel=PChannelInfo(name="elsewhere", term=term)))
@@ -227,10 +219,7 @@ async def load(served: Serving, connection: Connection) -> Cursor | None:
 
 @pytest.mark.parametrize("where", ["memory", "journal"])
 async def test_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) -> None:
-    async with (
-        serving("memory:" if where == "memory" else data_dir) as served,
-        connected(served.address) as connection,
-    ):
+    async with serving("memory:" if where == "memory" else data_dir) as served, connected(served.address) as connection:
         results = [await append(served) for _ in range(3)]
         assert await load(served, connection) is None
         assert await save(served, connection, cursor(served, results[1], stale="a client does not decide that"))
@@ -271,9 +260,7 @@ async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
         elsewhere = PChannelInfo(name=other.channel)
         assert not (await ask(connection, LIST_CURSORS, proto.PChannelRequest(pchannel=elsewhere))).cursors
         with pytest.raises(InvalidArgumentError, match="save a position that was read from this log"):
-            await ask(
-                connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=elsewhere, cursor=cursor_to_proto(made))
-            )
+            await ask(connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=elsewhere, cursor=cursor_to_proto(made)))
 
 
 async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
@@ -300,9 +287,7 @@ async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connec
         ({"key": CursorKey("reader", ("\0",))}, "control characters"),
     ],
 )
-async def test_bad_cursor_is_refused(
-    served: Serving, connection: Connection, changes: dict[str, Any], words: str
-) -> None:
+async def test_bad_cursor_is_refused(served: Serving, connection: Connection, changes: dict[str, Any], words: str) -> None:
     at = await append(served)
     with pytest.raises(InvalidArgumentError, match=words):
         await save(served, connection, cursor(served, at, **changes))

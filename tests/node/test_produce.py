@@ -117,9 +117,7 @@ async def test_producers_have_ids_of_their_own(foreign: Foreign) -> None:
         ({"_vc": "x" * 600}, "vchannel"),
     ],
 )
-async def test_one_bad_message_is_an_error_of_its_own(
-    served: Serving, foreign: Foreign, properties: dict[str, str], words: str
-) -> None:
+async def test_one_bad_message_is_an_error_of_its_own(served: Serving, foreign: Foreign, properties: dict[str, str], words: str) -> None:
     call = foreign.produce(await foreign.assigned())
     await call.read()
     bad = foreign.message("orders", b"bad")
@@ -243,9 +241,7 @@ async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connect
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)
     await stream.write(proto.ProduceRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
-    txn = append_pb2.AppendTxnRequest(
-        request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far
-    )
+    txn = append_pb2.AppendTxnRequest(request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
     await stream.write(proto.ProduceRequest(append_txn=txn))
     found = await outcomes(stream, 3)
     for number in (1, 3):
@@ -318,9 +314,7 @@ async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, c
 
 async def test_requests_after_the_one_that_closes_are_not_executed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    held = request_of(
-        1, [(Message("orders", b"held"), (await served.log.allocate_time_tick()) + (1 << 18) * 300, None)]
-    )
+    held = request_of(1, [(Message("orders", b"held"), (await served.log.allocate_time_tick()) + (1 << 18) * 300, None)])
     await stream.write(proto.ProduceRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
@@ -374,9 +368,7 @@ async def test_storage_error_of_one_request_ends_no_stream(
     assert isinstance((await outcomes(stream, 1))[1], AppendResult)
 
 
-async def test_pchannel_whose_storage_has_failed_refuses_every_later_request(
-    served: Serving, connection: Connection
-) -> None:
+async def test_pchannel_whose_storage_has_failed_refuses_every_later_request(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     (pchannel,) = served.log.node.pchannels.values()
     pchannel.fail(StorageError("the disk is gone", outcome_unknown=True))
@@ -401,8 +393,7 @@ async def test_failed_pchannel_refuses_every_later_request(served: Serving, conn
 
 
 @pytest.mark.parametrize(
-    ("info", "error"),
-    [(PChannelInfo(name="no"), ChannelNotExistError), (PChannelInfo(name="wal_0", term=99), UnmatchedChannelTermError)],
+    ("info", "error"), [(PChannelInfo(name="no"), ChannelNotExistError), (PChannelInfo(name="wal_0", term=99), UnmatchedChannelTermError)]
 )
 async def test_wrong_pchannel_or_term_is_an_error(
     served: Serving, connection: Connection, info: PChannelInfo, error: type[WALError]

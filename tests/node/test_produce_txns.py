@@ -153,11 +153,7 @@ async def test_transaction_belongs_to_its_client(served: Serving) -> None:
         others = [Client(await opened(elsewhere, session=b"other")), Client(await opened(elsewhere))]
         txn = await owner.begin("a", keepalive_s=30.0)
         for other in others:
-            for call in (
-                other.keep(txn, bodies=1, size=1),
-                other.roll_back(txn),
-                other.commit(txn, ["a"], Message("a", b"stolen")),
-            ):
+            for call in (other.keep(txn, bodies=1, size=1), other.roll_back(txn), other.commit(txn, ["a"], Message("a", b"stolen"))):
                 with pytest.raises(InvalidTransactionStateError, match="belongs to another client"):
                     await call
         owner.stream.cancel()

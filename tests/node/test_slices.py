@@ -22,14 +22,7 @@ from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import (
-    APPEND_BROADCAST,
-    DELETE_CURSORS,
-    DESCRIBE_CHANNELS,
-    DESTORY_CHANNELS,
-    LIST_VCHANNELS,
-    LOCATE_VCHANNELS,
-)
+from wal.rpc.methods import APPEND_BROADCAST, DELETE_CURSORS, DESCRIBE_CHANNELS, DESTORY_CHANNELS, LIST_VCHANNELS, LOCATE_VCHANNELS
 from wal.rpc.serving import ENTRIES_MAX, SLICE
 from wal.write.vchannel import VChannel
 
@@ -91,9 +84,7 @@ async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest
     async with serving() as served, connected(served.address) as connection:
         with turns.counted(monkeypatch, VChannels, "create_nowait"):
             names = [f"located-{number}" for number in range(MANY)]
-            answered = await ask(
-                connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True)
-            )
+            answered = await ask(connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True))
             assert [state.name for state in answered.vchannels] == names
             assert all(state.incarnation for state in answered.vchannels)
             stream = await opened(connection)
@@ -209,10 +200,7 @@ async def test_message_of_many_properties_is_refused_undecoded(connection: Conne
     stream = await opened(connection)
     stored = encode_properties({f"{number:x}": "" for number in range(16_385)})
     columns = append_pb2.MessageColumns(
-        vchannels=["orders"],
-        payload_lengths=bytes(4),
-        properties_lengths=struct.pack("<I", len(stored)),
-        properties=stored,
+        vchannels=["orders"], payload_lengths=bytes(4), properties_lengths=struct.pack("<I", len(stored)), properties=stored
     )
     refused = await answer(stream, append=append_pb2.AppendRequest(first_request_id=1, messages=columns))
     assert isinstance(refused, InvalidArgumentError)

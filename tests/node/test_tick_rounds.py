@@ -85,9 +85,7 @@ async def test_each_kind_of_stream_hears_of_ticks(served: Serving, connection: C
     one.call.cancel()
 
 
-async def test_data_waits_for_no_round(
-    no_rounds: None, served: Serving, connection: Connection, foreign: Foreign
-) -> None:
+async def test_data_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection, foreign: Foreign) -> None:
     feed = await Feed.open(connection, start=BEGINNING)
     one = await reader(foreign)
     for number in range(3):

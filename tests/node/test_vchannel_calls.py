@@ -11,14 +11,7 @@ import pytest
 from tests.node.servers import Serving, connected, serving
 from wal.channels.vchannels import OwnerDescription, place
 from wal.coordinator import log_service as vchannel_calls
-from wal.errors import (
-    ChannelExistError,
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    NoSpaceError,
-    WouldBlockError,
-)
+from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, NoSpaceError, WouldBlockError
 from wal.network import Method
 from wal.rpc import serving as slices
 from wal.rpc.api import cluster_pb2 as proto
@@ -46,9 +39,7 @@ async def ask(connection: Connection, method: Method[Any, Any], request: Any) ->
 
 
 async def create(connection: Connection, name: str, pchannel: str = "") -> VChannelState:
-    state: VChannelState = await ask(
-        connection, CREATE_VCHANNEL, proto.CreateVChannelRequest(name=name, pchannel=pchannel)
-    )
+    state: VChannelState = await ask(connection, CREATE_VCHANNEL, proto.CreateVChannelRequest(name=name, pchannel=pchannel))
     return state
 
 
@@ -92,17 +83,13 @@ async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection
         (DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
     ],
 )
-async def test_bad_request_changes_nothing(
-    served: Serving, connection: Connection, method: Any, request_: Any, words: str
-) -> None:
+async def test_bad_request_changes_nothing(served: Serving, connection: Connection, method: Any, request_: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         await ask(connection, method, request_)
     assert not served.log.coordinator.vchannels.records
 
 
-async def test_request_names_a_bounded_number_of_vchannels(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_request_names_a_bounded_number_of_vchannels(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "NAMES_MAX", 3)
     assert len(await locate(connection, "a", "b", "c")) == 3
     with pytest.raises(InvalidArgumentError, match="names 4 vchannels, and one request may name 3"):
@@ -115,10 +102,7 @@ async def test_locating_tells_where_a_vchannel_is_or_would_be() -> None:
         away = next(name for name in pchannels if name != place("a", pchannels))
         await create(connection, "a", away)
         states = await locate(connection, "a", "b", "a")
-        assert [(one.name, one.pchannel, one.state) for one in states] == [
-            ("a", away, EXISTS),
-            ("b", place("b", pchannels), UNKNOWN),
-        ]
+        assert [(one.name, one.pchannel, one.state) for one in states] == [("a", away, EXISTS), ("b", place("b", pchannels), UNKNOWN)]
         assert states[1].incarnation == served.log.coordinator.vchannels.directory.next_incarnation
         (made,) = await locate(connection, "b", create=True)
         assert (made.state, made.pchannel) == (EXISTS, place("b", pchannels))
@@ -180,9 +164,7 @@ async def test_channels_have_owners(served: Serving, connection: Connection) -> 
     assert len(set(created.names)) == 3
     described = await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[1:]))
     assert [one.name for one in described.channels] == list(created.names[1:])
-    assert {owner_from_proto(one.owner) for one in described.channels} == {
-        OwnerDescription("ingest", "10.0.0.1:7", "rows")
-    }
+    assert {owner_from_proto(one.owner) for one in described.channels} == {OwnerDescription("ingest", "10.0.0.1:7", "rows")}
     assert (await listed(connection))[created.names[0]].owner == owner
     everything = await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames())
     assert [one.name for one in everything.channels] == list(created.names)
@@ -200,9 +182,7 @@ async def test_watcher_hears_of_every_change(served: Serving, connection: Connec
     async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         first = await anext(told)
         assert [(one.name, one.state) for one in first.vchannels] == [("before", EXISTS)]
-        assert dict(first.floors) == dict.fromkeys(
-            served.log.node.pchannels, served.log.coordinator.vchannels.directory.saved_next
-        )
+        assert dict(first.floors) == dict.fromkeys(served.log.node.pchannels, served.log.coordinator.vchannels.directory.saved_next)
         known: dict[str, VChannelState] = {}
 
         async def until(name: str, state: VChannelState.State, incarnation: int) -> None:

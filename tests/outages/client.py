@@ -21,8 +21,6 @@ from tests.outages.report import Call, Load, Outcome, Report, Session, payload
 from wal import BroadcastMessage, ImmutableMessage, Message, ProducerKey, ResourceKey, WALAccesser, open_wal
 from wal.errors import ResourceAcquiredError, TransactionExpiredError, UnknownOutcomeError
 
-__all__ = ["END", "WRITTEN"]
-
 END: Final = b"end"
 WRITTEN: Final = "written"
 WRITERS: Final = 6
@@ -122,9 +120,7 @@ class Client:
             await self.record(Call(number, names, len(messages), True, False, False, Outcome.NOTHING, []))
             return
         commit = txn.commit()
-        await self.called(
-            number, names, len(messages), commit, keyed=key is not None, transaction=True, ordered=not early
-        )
+        await self.called(number, names, len(messages), commit, keyed=key is not None, transaction=True, ordered=not early)
 
     async def broadcast(self, rng: random.Random) -> None:
         names = [name for side in self.load.sides for name in side]
@@ -150,8 +146,7 @@ class Client:
         self.numbers += 1
         number, client = self.numbers, self.load.client
         return [
-            Message(rng.choice(names), payload(client, number, index, count, rng.randbytes(rng.randrange(300))))
-            for index in range(count)
+            Message(rng.choice(names), payload(client, number, index, count, rng.randbytes(rng.randrange(300)))) for index in range(count)
         ], number
 
     async def called(

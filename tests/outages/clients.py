@@ -16,8 +16,6 @@ import msgspec
 from tests.outages.client import WRITTEN
 from tests.outages.report import Load, Report
 
-__all__ = ["Client", "Clients"]
-
 _ROOT: Final = Path(__file__).parents[2]
 _LINE_BYTES_MAX: Final = 1 << 28
 WAIT_S: Final = 40.0
@@ -66,10 +64,7 @@ class Clients:
     """Some clients at once. Use it with `async with`, so that none outlives it."""
 
     def __init__(self, address: str, sides: list[list[str]], *, seed: int, count: int = 3) -> None:
-        self._loads = [
-            Load(address=address, client=number, seed=seed, sides=sides, uvloop=number % 2 == 0)
-            for number in range(count)
-        ]
+        self._loads = [Load(address=address, client=number, seed=seed, sides=sides, uvloop=number % 2 == 0) for number in range(count)]
         self._clients: list[Client] = []
 
     async def __aenter__(self) -> Clients:
@@ -115,8 +110,7 @@ class Clients:
         """Waits until every client has made so many more calls."""
         goals = [client.calls + calls for client in self._clients]
         await self.until(
-            lambda: all(client.calls >= goal for client, goal in zip(self._clients, goals, strict=True)),
-            f"{calls} more calls",
+            lambda: all(client.calls >= goal for client, goal in zip(self._clients, goals, strict=True)), f"{calls} more calls"
         )
 
     async def stop_writers(self) -> None:

@@ -10,8 +10,6 @@ from tests.outages.client import END
 from tests.outages.report import Call, Outcome, Report, Session, claims_of
 from wal import ImmutableMessage, WALAccesser
 
-__all__ = ["judge"]
-
 Key = tuple[int, int]
 """A client and the number of a call."""
 
@@ -81,10 +79,7 @@ def _check(what: str, call: Call, found: list[tuple[ImmutableMessage, list[int]]
         assert sorted(indices) == list(range(call.count)), f"it has the bodies {indices}: {what}"
         if call.transaction:
             assert set(message.vchannels) == set(call.vchannels), what  # type: ignore[attr-defined]
-            by_name = {
-                name: [claims_of(body.payload)[2] for body in message.bodies() if body.vchannel == name]
-                for name in call.vchannels
-            }
+            by_name = {name: [claims_of(body.payload)[2] for body in message.bodies() if body.vchannel == name] for name in call.vchannels}
             assert all(indices == sorted(indices) for indices in by_name.values()), what
         else:
             assert [message.vchannel] == call.vchannels
@@ -96,9 +91,7 @@ def _check_sessions(sessions: Sequence[Session], ids: Sequence[str]) -> None:
     """Checks that each session begins where the newest save before it was, and has no gap and nothing twice."""
     at = 0
     for session in sessions:
-        assert session.ids == ids[at : at + len(session.ids)], (
-            f"a session that begins at {at}: {_difference(session.ids, ids[at:])}"
-        )
+        assert session.ids == ids[at : at + len(session.ids)], f"a session that begins at {at}: {_difference(session.ids, ids[at:])}"
         at += session.saved
     assert at == len(ids), "the last session has read everything"
 

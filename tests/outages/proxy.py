@@ -8,8 +8,6 @@ import socket
 import struct
 from typing import Final
 
-__all__ = ["Proxy"]
-
 READ_BYTES: Final = 1 << 16
 HEAD_BYTES: Final = 9
 """The size of the head of a frame of HTTP/2: the length of what follows it in three bytes, the type in one, and more (RFC 9113, 4.1)."""

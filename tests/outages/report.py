@@ -9,8 +9,6 @@ import enum
 
 import msgspec
 
-__all__ = ["Call", "Load", "Outcome", "Report", "Session", "claims_of", "payload"]
-
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The task of a client: it loads the log at `address` until it is told to stop. `sides` are vchannels, one list for each pchannel."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wal import WALAccesser
 
-__all__ = ["SIDES", "create_vchannels"]
-
 SIDES = [["left-0", "left-1", "left-2"], ["right-0", "right-1", "right-2"]]
 """The vchannels that the clients write and read: those of a side are on one pchannel."""
 

@@ -75,9 +75,7 @@ async def test_files_that_cannot_be_read(certificates: Path) -> None:
 
 
 async def test_tokens() -> None:
-    async with serving(
-        access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open")), Token(Secret("old"))])
-    ) as one:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open")), Token(Secret("old"))])) as one:
         for token in ("open", "old"):
             async with open_wal(f"wal://{one.address}", token=token) as log:
                 await log.vchannels()

@@ -65,9 +65,7 @@ async def test_drop_does_not_end_the_next_incarnation(
     assert await stored(served) == [b"second incarnation"]
 
 
-async def test_broadcast_is_not_in_the_log_twice(
-    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
-) -> None:
+async def test_broadcast_is_not_in_the_log_twice(log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]) -> None:
     """A caller that looks, and finds no trace of it, may repeat it."""
     message = BroadcastMessage(vchannels=["orders"], payload=b"to all")
 
@@ -79,9 +77,7 @@ async def test_broadcast_is_not_in_the_log_twice(
     assert await stored(served) == [b"to all"]
 
 
-async def test_saved_cursor_does_not_go_back(
-    log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
-) -> None:
+async def test_saved_cursor_does_not_go_back(log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]) -> None:
     """A save is sent again by itself; its first copy arrives after a later save."""
     for number in range(3):
         await log.raw_append(Message("orders", b"%d" % number))

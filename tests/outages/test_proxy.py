@@ -82,10 +82,7 @@ async def test_bad_network_under_load(data_dir: Path, soak: int) -> None:
     """Each fault is followed by more calls of each client, so no fault is one that a client never gets over."""
     seed = random.getrandbits(32)
     rng = random.Random(seed)
-    async with (
-        child(data_dir, "--pchannels", "2") as server,
-        Proxy(int(server.address.rpartition(":")[2]), rng=rng) as proxy,
-    ):
+    async with child(data_dir, "--pchannels", "2") as server, Proxy(int(server.address.rpartition(":")[2]), rng=rng) as proxy:
         async with open_wal(f"wal://{server.address}") as log:
             await create_vchannels(log)
             async with Clients(f"wal://{proxy.address}", SIDES, seed=seed, count=2) as clients:

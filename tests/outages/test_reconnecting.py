@@ -25,11 +25,7 @@ RECONNECTS = 100
 @pytest.mark.parametrize("down_s", [0.0, 1.0, 4.0])
 async def test_client_goes_on_within_a_second_after_its_server_is_back(data_dir: Path, down_s: float) -> None:
     """However long it was away: pauses between attempts stay short. A writer and a reader of another client wait for it."""
-    async with (
-        child(data_dir) as first,
-        open_wal(f"wal://{first.address}") as log,
-        open_wal(f"wal://{first.address}") as reading,
-    ):
+    async with child(data_dir) as first, open_wal(f"wal://{first.address}") as log, open_wal(f"wal://{first.address}") as reading:
         await log.raw_append(Message("orders", b"first"))
         async with reading.read("orders") as scanner:
             assert (await anext(scanner)).payload == b"first"
@@ -98,6 +94,4 @@ async def counted() -> tuple[int, Counter[str]]:
         await asyncio.sleep(0)
         gc.collect()
     kinds = (type(one) for one in gc.get_objects())
-    return len(asyncio.all_tasks()), Counter(
-        f"{kind.__module__}.{kind.__qualname__}" for kind in kinds if kind not in CACHED
-    )
+    return len(asyncio.all_tasks()), Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds if kind not in CACHED)

@@ -21,9 +21,7 @@ def server_ping_s(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.mark.parametrize("answers_only", [False, True])
-async def test_stalled_connection_is_given_up(
-    log: WALAccesser, proxy: Proxy, served: Serving, answers_only: bool
-) -> None:
+async def test_stalled_connection_is_given_up(log: WALAccesser, proxy: Proxy, served: Serving, answers_only: bool) -> None:
     """Keyed appends go on by themselves, the outcome of a plain one is unknown, and a reader continues: without pings all wait for ever."""
     read: list[bytes] = []
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from tests.docs.snippets import ROOT
 
-__all__ = ["Environment"]
-
 TIMEOUT_S: Final = 300
 
 
@@ -47,12 +45,7 @@ class Environment:
         return self.python("-c", code, environment=environment)
 
     def python(
-        self,
-        *arguments: str,
-        environment: dict[str, str],
-        stdin: str = "",
-        directory: Path | None = None,
-        timeout_s: float = 60,
+        self, *arguments: str, environment: dict[str, str], stdin: str = "", directory: Path | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Runs this environment's Python with these arguments in a directory, its own by default."""
         return subprocess.run(
@@ -68,7 +61,5 @@ class Environment:
 
     def _run_uv(self, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        ran = subprocess.run(
-            [self._uv, *arguments], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        ran = subprocess.run([self._uv, *arguments], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert ran.returncode == 0, ran.stderr

@@ -72,9 +72,7 @@ def test_hints_of_the_code_come_from_one_place() -> None:
 @pytest.mark.parametrize(("package", "extra", "code"), MISSING)
 def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: str, code: str, tmp_path: Path) -> None:
     missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
-    ran = subprocess.run(
-        [sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
     assert f"pip install '{ROOT}[{extra}]'" in ran.stderr.splitlines()[-1], ran.stderr
     assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"

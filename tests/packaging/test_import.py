@@ -20,15 +20,7 @@ RARELY_NEEDED: Final = (
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
-ENGINE: Final = (
-    "wal.local.log",
-    "wal.local.read_only",
-    "wal.storage.journal",
-    "wal.storage.memory",
-    "wal.kv",
-    "sqlite3",
-    "tomllib",
-)
+ENGINE: Final = ("wal.local.log", "wal.local.read_only", "wal.storage.journal", "wal.storage.memory", "wal.kv", "sqlite3", "tomllib")
 """The modules that are needed when a log is opened."""
 IN_MEMORY: Final = """\
 import asyncio
@@ -55,10 +47,7 @@ def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
 def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
     modules = loaded("import wal")
     assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.installation"}
-    assert (
-        of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules)
-        == set()
-    )
+    assert of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules) == set()
 
 
 def test_names_of_the_first_screen_load_what_opens_nothing() -> None:
@@ -83,9 +72,7 @@ def test_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> Non
 
 def test_every_public_name_is_there_and_says_where_it_lives() -> None:
     names = json.dumps(sorted(wal.__all__))
-    loaded(
-        f"import wal\nfor name in {names}:\n    assert getattr(wal, name) is not None, name\nassert set({names}) <= set(dir(wal))"
-    )
+    loaded(f"import wal\nfor name in {names}:\n    assert getattr(wal, name) is not None, name\nassert set({names}) <= set(dir(wal))")
     loaded("import wal\nassert wal.errors.WALError and wal.timestamp.compose and wal.bridge.iterate")
     loaded("from wal import *\nassert open_wal and Message and WALAccesser")
     with pytest.raises(AttributeError, match="module 'wal' has no attribute 'nothing'"):
@@ -94,9 +81,7 @@ def test_every_public_name_is_there_and_says_where_it_lives() -> None:
 
 def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
     tree = ast.parse((ROOT / "wal" / "__init__.py").read_text())
-    (checked,) = [
-        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"
-    ]
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"]
     told = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
     rooms = {name for name, home in told.items() if home == "wal"}
     assert rooms == set(wal._ROOMS)
@@ -105,12 +90,5 @@ def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
 
 
 def test_whichever_package_is_imported_first_finds_the_others() -> None:
-    for first in (
-        "actors",
-        "broadcaster",
-        "wal.api.broadcast",
-        "wal.local.log",
-        "broadcaster.broadcaster",
-        "wal.write",
-    ):
+    for first in ("actors", "broadcaster", "wal.api.broadcast", "wal.local.log", "broadcaster.broadcaster", "wal.write"):
         loaded(f"import {first}\nimport wal.bridge\nfrom broadcaster import Broadcast")

@@ -51,22 +51,16 @@ def test_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works
 ) -> None:
     assert environment.run(USED).stderr == ""
     environment.install(str(foreign(tmp_path / "other", name)))
-    assert "class Broadcast" in (environment.packages / name / "__init__.py").read_text(), (
-        "its files are the later ones"
-    )
+    assert "class Broadcast" in (environment.packages / name / "__init__.py").read_text(), "its files are the later ones"
     said = environment.run(USED).stderr.splitlines()[-1]
-    assert said.startswith(
-        f"ImportError: the package '{name}' at {environment.packages}/{name}/__init__.py does not belong to"
-    )
+    assert said.startswith(f"ImportError: the package '{name}' at {environment.packages}/{name}/__init__.py does not belong to")
     assert f"the distribution foreign-{name}" in said
     assert "a virtual environment of its own" in said
     remedy = re.search(rf"\(pip uninstall foreign-{name}; pip install --force-reinstall --no-deps '(.*?)'\)", said)
     assert remedy is not None
     environment.uninstall(f"foreign-{name}")
     missing = environment.run(USED).stderr.splitlines()[-1]
-    assert missing.startswith(
-        f"ImportError: the package '{name}' of wal-runtime is missing beside {environment.packages}/wal"
-    )
+    assert missing.startswith(f"ImportError: the package '{name}' of wal-runtime is missing beside {environment.packages}/wal")
     assert f"install wal-runtime again: pip install --force-reinstall --no-deps '{remedy[1]}'" in missing
     environment.install("--force-reinstall", "--no-deps", remedy[1])
     assert environment.run(USED).stderr == ""
@@ -79,9 +73,7 @@ def test_package_that_hides_ours_is_named(environment: Environment, tmp_path: Pa
     other.parent.mkdir(exist_ok=True)
     other.write_text(FOREIGN)
     said = environment.run("import wal", path=tmp_path).stderr.splitlines()[-1]
-    assert said.startswith(
-        f"ImportError: the package '{name}' at {other} does not belong to the wal-runtime at {environment.packages}"
-    )
+    assert said.startswith(f"ImportError: the package '{name}' at {other} does not belong to the wal-runtime at {environment.packages}")
     assert "take its directory off the path" in said
 
 

@@ -25,11 +25,7 @@ CALLS = st.lists(
 PLAIN = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=4)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x85"), max_size=5)
 """Without the one character that PyYAML writes unescaped as a line break and then reads as a space."""
-TREES = st.recursive(
-    st.one_of(TEXTS, st.lists(PLAIN, max_size=3)),
-    lambda inner: st.dictionaries(PLAIN, inner, max_size=4),
-    max_leaves=12,
-)
+TREES = st.recursive(st.one_of(TEXTS, st.lists(PLAIN, max_size=3)), lambda inner: st.dictionaries(PLAIN, inner, max_size=4), max_leaves=12)
 DOUBLED = "a: &a {p: 1, q: 1}\n" + "".join(
     f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqr")
 )

@@ -15,9 +15,7 @@ def ledger(last: Checkpoint | None = None, *, state_bytes: int = 0) -> Checkpoin
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    assert CheckpointRule() == CheckpointRule(
-        log_bytes=256 * 1024 * 1024, keyed_events=32_768 * 3 // 4, keyed_bytes=32 * 1024 * 1024
-    )
+    assert CheckpointRule() == CheckpointRule(log_bytes=256 * 1024 * 1024, keyed_events=32_768 * 3 // 4, keyed_bytes=32 * 1024 * 1024)
 
 
 def test_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None:
@@ -113,9 +111,7 @@ class Ledger(RuleBasedStateMachine):
     def look(self, held: int, now_s: float) -> None:
         if self.ledger.is_due(end=self.end, keyed=self.since, keyed_bytes=0, held_bytes=held, now_s=now_s):
             checkpoint = self.ledger.begin(end=self.end, keyed=self.since)
-            assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, keyed_bytes=0, held_bytes=held, now_s=1e9), (
-                "one at a time"
-            )
+            assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, keyed_bytes=0, held_bytes=held, now_s=1e9), "one at a time"
             if checkpoint.state == checkpoint.position:
                 self.states[checkpoint.position] = set(self.keyed)
             self.running = checkpoint, self.since

@@ -67,9 +67,7 @@ class Copies(RuleBasedStateMachine):
             index = draft.broadcast(copies, record, header=header.to_bytes(names))
             parts.append((header, CopiesPart(self.position, index, first_tick + index, copies, aborts)))
             for at, (name, incarnation) in enumerate(copies):
-                self.model.setdefault(
-                    (broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, incarnation)
-                )
+                self.model.setdefault((broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, incarnation))
         self.frames.append((self.position, view_of(draft, tick=first_tick)))
         for header, part in parts:
             self.table.durable(header, part)
@@ -110,12 +108,8 @@ class Copies(RuleBasedStateMachine):
                 assert listed.header == self.headers[broadcast_id]
             for aborts in (False, True):
                 found = self.table.find(broadcast_id, NAMES, aborts=aborts)
-                places = {
-                    name: (place.position, place.index, place.tick, place.incarnation) for name, place in found.items()
-                }
-                assert places == {
-                    name: place for (one, of, name), place in self.model.items() if (one, of) == (broadcast_id, aborts)
-                }
+                places = {name: (place.position, place.index, place.tick, place.incarnation) for name, place in found.items()}
+                assert places == {name: place for (one, of, name), place in self.model.items() if (one, of) == (broadcast_id, aborts)}
                 if listed is not None:
                     assert {name for name, _ in names_of(listed.parts, aborts=aborts)} == set(places)
         pins = {broadcast_id: place for place, broadcast_id in self.table.pins()}
@@ -152,9 +146,7 @@ def test_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
     again = CopyTable()
     again.restore(b"".join(pieces))
     assert again.listed() == table.listed()
-    assert again.listed()[0].parts[0].names is again.listed()[999].parts[0].names, (
-        "equal names are held once after recovery too"
-    )
+    assert again.listed()[0].parts[0].names is again.listed()[999].parts[0].names, "equal names are held once after recovery too"
 
 
 def test_both_tables_share_a_blob_and_either_may_be_missing_in_it() -> None:

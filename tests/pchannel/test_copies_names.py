@@ -88,9 +88,7 @@ NAME = st.sampled_from(["ab", "bc", "üü", ""])
 
 
 @given(st.lists(st.lists(NAME).map(tuple)), st.lists(st.lists(st.tuples(NAME, st.integers(1, 2))).map(tuple)))
-def test_pool_returns_equal_names_and_holds_each_once(
-    vchannels: list[tuple[str, ...]], copies: list[tuple[RunName, ...]]
-) -> None:
+def test_pool_returns_equal_names_and_holds_each_once(vchannels: list[tuple[str, ...]], copies: list[tuple[RunName, ...]]) -> None:
     pool = NamePool()
     answers = [pool.vchannels(tuple(map(_anew, names))) for names in vchannels]
     assert answers == vchannels

@@ -29,10 +29,7 @@ SCOPES: Final[tuple[tuple[RunName, ...], ...]] = (
     (("a", 1), ("b", 1)),
     (("a", 1), ("b", 1), ("c", 2)),
 )
-KEYS: Final = st.one_of(
-    st.sampled_from("xyzé"),
-    st.builds(ProducerKey, st.sampled_from(("p", "q", "r", "s")), st.integers(0, 30)),
-)
+KEYS: Final = st.one_of(st.sampled_from("xyzé"), st.builds(ProducerKey, st.sampled_from(("p", "q", "r", "s")), st.integers(0, 30)))
 
 
 def new_table(**changes: float) -> IdempotencyTable:
@@ -42,12 +39,7 @@ def new_table(**changes: float) -> IdempotencyTable:
 
 def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
     frame = encode_frame(
-        draft,
-        incarnation=1,
-        term=1,
-        sequence=1,
-        first_tick=first_tick,
-        promised_tick=None if draft.indices else first_tick,
+        draft, incarnation=1, term=1, sequence=1, first_tick=first_tick, promised_tick=None if draft.indices else first_tick
     )
     data = b"".join(frame.buffers)
     head = frame.header.head_bytes
@@ -65,9 +57,7 @@ class Machine(RuleBasedStateMachine):
         self.now_ms = START_MS
         self.position = 0
         self.pending: list[Claim] = []
-        self.events: list[
-            tuple[tuple[RunName, ...], Key, Kept] | str
-        ] = []  # the durable events; a text is a forgotten producer
+        self.events: list[tuple[tuple[RunName, ...], Key, Kept] | str] = []  # the durable events; a text is a forgotten producer
         self.dropped: set[RunName] = set()
         self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
         self.frames: list[tuple[int, FrameView]] = []  # written after the checkpoint
@@ -96,9 +86,7 @@ class Machine(RuleBasedStateMachine):
 
     def window(self) -> list[int]:
         plain = [
-            at
-            for at, event in enumerate(self.events)
-            if isinstance(event, tuple) and isinstance(event[1], str) and at not in self.left_out
+            at for at, event in enumerate(self.events) if isinstance(event, tuple) and isinstance(event[1], str) and at not in self.left_out
         ]
         return plain[-WINDOW_COUNT:]
 
@@ -115,24 +103,15 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def producers(self) -> dict[tuple[tuple[RunName, ...], str], int]:
-        keys = {
-            (event[0], event[1].producer)
-            for event in self.events
-            if isinstance(event, tuple) and isinstance(event[1], ProducerKey)
-        }
-        found = {
-            (names, name): max(self.sequences(names, name), default=-1) for names, name in keys if self.live(names)
-        }
+        keys = {(event[0], event[1].producer) for event in self.events if isinstance(event, tuple) and isinstance(event[1], ProducerKey)}
+        found = {(names, name): max(self.sequences(names, name), default=-1) for names, name in keys if self.live(names)}
         return {place: last for place, last in found.items() if last >= 0}
 
     def pending_of(self, names: tuple[RunName, ...], producer: str) -> list[Claim]:
         return [
             claim
             for claim in self.pending
-            if claim.scope.names == names
-            and isinstance(claim.key, ProducerKey)
-            and claim.key.producer == producer
-            and not claim.doomed
+            if claim.scope.names == names and isinstance(claim.key, ProducerKey) and claim.key.producer == producer and not claim.doomed
         ]
 
     # -- events
@@ -177,9 +156,7 @@ class Machine(RuleBasedStateMachine):
             if not gaps:
                 del self.gaps[names, key.producer]
 
-    @rule(
-        names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3)
-    )
+    @rule(names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3))
     def call_in_order(self, names: tuple[RunName, ...], first: int, count: int, barrier: int) -> None:
         """Claims several sequences of one producer, of which the first may wait for a barrier."""
         for step in range(count):
@@ -196,9 +173,7 @@ class Machine(RuleBasedStateMachine):
         for claim in self.pending[:count]:
             names, key = claim.scope.names, claim.key
             if len(names) > 1 or (isinstance(key, str) and key == "z"):
-                index = draft.commit(
-                    [(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key)
-                )
+                index = draft.commit([(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key))
                 kept = Kept(self.position, index, first_tick + index, 7, 1500)
             else:
                 index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
@@ -215,11 +190,7 @@ class Machine(RuleBasedStateMachine):
     def call_run(self, names: tuple[RunName, ...], keys: list[str]) -> None:
         self.take_run(names, keys)
 
-    @rule(
-        names=st.sampled_from(SCOPES[:2]),
-        name=st.sampled_from("pq"),
-        sequences=st.lists(st.integers(0, 30), min_size=1, max_size=4),
-    )
+    @rule(names=st.sampled_from(SCOPES[:2]), name=st.sampled_from("pq"), sequences=st.lists(st.integers(0, 30), min_size=1, max_size=4))
     def call_run_of_producer(self, names: tuple[RunName, ...], name: str, sequences: list[int]) -> None:
         self.take_run(names, [ProducerKey(name, sequence) for sequence in sequences])
 
@@ -250,11 +221,7 @@ class Machine(RuleBasedStateMachine):
         oldest = self.pending[0]
         if len(oldest.scope.names) > 1:
             return
-        run = list(
-            itertools.takewhile(
-                lambda claim: claim.scope is oldest.scope and type(claim.key) is type(oldest.key), self.pending
-            )
-        )
+        run = list(itertools.takewhile(lambda claim: claim.scope is oldest.scope and type(claim.key) is type(oldest.key), self.pending))
         draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.scope.names[0]
         self.position += 512
         draft.append(("other", 9), [Record(b"plain")])
@@ -372,10 +339,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def producers_are_listed(self) -> None:
-        expected = [
-            ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last)
-            for (names, name), last in self.producers().items()
-        ]
+        expected = [ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last) for (names, name), last in self.producers().items()]
         assert self.table.producers.listed() == sorted(expected, key=lambda info: (info.name, info.vchannels))
 
 

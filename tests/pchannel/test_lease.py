@@ -45,10 +45,7 @@ def test_clock_stands_still_with_the_monotonic_clock() -> None:
     assert clock.at(4.0, unsynced_since=None) == 0.0
 
 
-STEPS = st.lists(
-    st.tuples(st.integers(0, 40), st.booleans(), st.booleans()),
-    max_size=60,
-)
+STEPS = st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.booleans()), max_size=60)
 
 
 @given(STEPS)

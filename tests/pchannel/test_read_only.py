@@ -60,9 +60,7 @@ async def log(tmp_path: Path) -> AsyncIterator[JournalLog]:
 async def pchannel(log: JournalLog, tmp_path: Path) -> AsyncIterator[ReadOnlyPChannel]:
     with ThreadPoolExecutor(2) as pool:
         core = await asyncio.to_thread(lambda: ReadOnlyJournal(tmp_path).open(PCHANNEL))
-        pchannel = ReadOnlyPChannel(
-            CountedLog(core, pool), form=FORM_JOURNAL, clock=SystemClock(), awaited=lambda: None
-        )
+        pchannel = ReadOnlyPChannel(CountedLog(core, pool), form=FORM_JOURNAL, clock=SystemClock(), awaited=lambda: None)
         pchannel.start()
         yield pchannel
         await pchannel.close(ClosedError("closed"))
@@ -152,9 +150,7 @@ async def test_newest_event_is_known_after_catching_up(log: JournalLog, pchannel
         assert pchannel.tail.newest == (at, 0)
 
 
-async def test_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(
-    log: JournalLog, pchannel: ReadOnlyPChannel
-) -> None:
+async def test_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     """Scanners of vchannels with undamaged runs continue."""
     maker = FrameMaker(1)
     async with scanner(pchannel) as reading:

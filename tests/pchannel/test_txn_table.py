@@ -16,16 +16,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import Record, RunName
-from wal.write.txn_table import (
-    BODY_OVERHEAD,
-    NAME_OVERHEAD,
-    OPEN_MAX,
-    TxnLimits,
-    TxnOwner,
-    TxnTable,
-    check_txn_size,
-    names_size,
-)
+from wal.write.txn_table import BODY_OVERHEAD, NAME_OVERHEAD, OPEN_MAX, TxnLimits, TxnOwner, TxnTable, check_txn_size, names_size
 
 LIMITS = TxnLimits(txn_bytes_max=400, txn_bodies_max=4, open_txn_bytes_max=900, frame_bytes_max=600)
 NAMES: list[RunName] = [("a", 1), ("b", 2), ("c", 3)]
@@ -70,11 +61,7 @@ class TxnMachine(RuleBasedStateMachine):
 
     def refused(self, txn_id: int, error: WALError) -> None:
         reason = self.over[txn_id]
-        kinds = {
-            "dropped": ChannelNotExistError,
-            "committed": InvalidTransactionStateError,
-            "rolled back": InvalidTransactionStateError,
-        }
+        kinds = {"dropped": ChannelNotExistError, "committed": InvalidTransactionStateError, "rolled back": InvalidTransactionStateError}
         assert isinstance(error, kinds.get(reason, TransactionExpiredError))
         assert reason in str(error)
 
@@ -114,14 +101,7 @@ class TxnMachine(RuleBasedStateMachine):
             elif sum(other.size for other in self.open.values()) + counted > LIMITS.open_txn_bytes_max:
                 expected = WouldBlockError
         try:
-            self.table.append(
-                txn_id,
-                [(name, Record(payload))] * count,
-                counted=counted,
-                stored=counted,
-                barrier=barrier,
-                now=self.now,
-            )
+            self.table.append(txn_id, [(name, Record(payload))] * count, counted=counted, stored=counted, barrier=barrier, now=self.now)
         except WALError as error:
             assert expected is not None, error
             assert isinstance(error, expected)
@@ -276,8 +256,7 @@ def test_number_of_remembered_reasons_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bodies", "size", "stored", "named"),
-    [(5, 0, 0, "txn_bodies_max=4"), (1, 401, 0, "txn_bytes_max=400"), (1, 1, 601, "600 bytes")],
+    ("bodies", "size", "stored", "named"), [(5, 0, 0, "txn_bodies_max=4"), (1, 401, 0, "txn_bytes_max=400"), (1, 1, 601, "600 bytes")]
 )
 def test_every_error_about_a_bound_names_it_with_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
     with pytest.raises(InvalidArgumentError, match=named) as caught:

@@ -11,8 +11,6 @@ import random
 
 import msgspec
 
-__all__ = ["Item", "Physical", "meaning"]
-
 
 class Item(msgspec.Struct, frozen=True):
     """A message of `term`: a frame with this `sequence`, or a mark when it is None."""

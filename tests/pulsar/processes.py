@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.docs.snippets import ROOT
 
-__all__ = ["run_each"]
-
 
 def run_each(script: str, inputs: Sequence[dict[str, Any]]) -> list[tuple[int, str, str]]:
     """Starts a process for each input, which it reads as JSON from stdin; returns the status, stdout and stderr of each."""
@@ -19,12 +17,7 @@ def run_each(script: str, inputs: Sequence[dict[str, Any]]) -> list[tuple[int, s
     try:
         for given in inputs:
             process = subprocess.Popen(
-                [sys.executable, "-c", script],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+                [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             running.append(process)
             assert process.stdin is not None

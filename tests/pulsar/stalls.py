@@ -15,8 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-__all__ = ["StallWatch"]
-
 STALL_S: Final = 0.05
 BEAT_S: Final = 0.005
 

@@ -25,9 +25,7 @@ async def test_tls_and_a_token(pulsar_process: PulsarServer, tmp_path: Path) -> 
             assert [message.payload async for message in scanner] == [b"over TLS"]
 
 
-@pytest.mark.parametrize(
-    ("token", "says"), [(None, "wants a token.*pulsar_token"), ("not.a.token", "does not accept the token")]
-)
+@pytest.mark.parametrize(("token", "says"), [(None, "wants a token.*pulsar_token"), ("not.a.token", "does not accept the token")])
 async def test_error_for_a_missing_or_wrong_token_names_it(
     pulsar_process: PulsarServer, tmp_path: Path, token: str | None, says: str
 ) -> None:
@@ -47,11 +45,7 @@ async def test_namespace_that_does_not_exist(pulsar_process: PulsarServer, tmp_p
 async def test_server_that_does_not_answer(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with pytest.raises(StorageError, match=r"did not answer.*pulsar_admin_url"):
-        await open_wal(
-            f"pulsar://127.0.0.1:{port}/public/default",
-            kv=str(tmp_path / "kv"),
-            pulsar_admin_url=f"http://127.0.0.1:{port}",
-        )
+        await open_wal(f"pulsar://127.0.0.1:{port}/public/default", kv=str(tmp_path / "kv"), pulsar_admin_url=f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -65,14 +59,7 @@ def test_locations() -> None:
     assert parse_location("pulsar://a,b:7/t/n").pulsar == PulsarLocation("pulsar://a:6650,b:7", "t", "n")
     assert parse_location("pulsar+ssl://[::1]/t/n").pulsar == PulsarLocation("pulsar+ssl://[::1]:6651", "t", "n")
     assert str(parse_location("pulsar://h/t/n")) == "pulsar://h:6650/t/n"
-    for wrong in (
-        "pulsar://h",
-        "pulsar://h/t",
-        "pulsar://h/t/n/p",
-        "pulsar:///t/n",
-        "pulsar://h:x/t/n",
-        "pulsar://h/t/a b",
-    ):
+    for wrong in ("pulsar://h", "pulsar://h/t", "pulsar://h/t/n/p", "pulsar:///t/n", "pulsar://h:x/t/n", "pulsar://h/t/a b"):
         with pytest.raises(InvalidArgumentError, match="pulsar://host"):
             parse_location(wrong)
     with pytest.raises(InvalidArgumentError, match="pulsar_token") as caught:

@@ -35,15 +35,12 @@ async def test_message_ttl(address: PulsarAddress) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
-    [("producer_request_hold", "take no more appends"), ("consumer_backlog_eviction", "delete the oldest messages")],
+    ("policy", "says"), [("producer_request_hold", "take no more appends"), ("consumer_backlog_eviction", "delete the oldest messages")]
 )
 async def test_backlog_quota(address: PulsarAddress, policy: str, says: str) -> None:
     quota = {"limitSize": 1 << 20, "limitTime": -1, "policy": policy}
     admin(address, "POST", f"namespaces/{address.path}/backlogQuota?backlogQuotaType=destination_storage", quota)
-    with pytest.raises(
-        InvalidArgumentError, match=rf"{1 << 20} bytes.*{says}.*remove-backlog-quota.*allow_backlog_quota"
-    ):
+    with pytest.raises(InvalidArgumentError, match=rf"{1 << 20} bytes.*{says}.*remove-backlog-quota.*allow_backlog_quota"):
         await opens(address)
     await opens(address, Allowances(backlog_quota=True))
 
@@ -75,9 +72,7 @@ async def test_deduplication_is_switched_off_for_the_log_alone(address: PulsarAd
     assert admin(address, "GET", f"namespaces/{address.path}/deduplication") == b"true"
 
 
-async def test_log_is_not_created_again_over_one_that_the_metadata_does_not_know(
-    address: PulsarAddress, tmp_path: Path
-) -> None:
+async def test_log_is_not_created_again_over_one_that_the_metadata_does_not_know(address: PulsarAddress, tmp_path: Path) -> None:
     location, settings = location_of(address, tmp_path / "one")
     async with open_wal(location, **settings) as log:
         await log.raw_append(Message("v", b"1"))

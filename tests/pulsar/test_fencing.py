@@ -131,25 +131,19 @@ async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: 
             with pytest.raises(ChannelFencedError):
                 await append(old.log, old.maker.data(("v", b"late")))
             acked |= old.acked
-            assert max(old.acked.values()) < owner.log.state.end, (
-                "no frame is acknowledged after the mark of the next owner"
-            )
+            assert max(old.acked.values()) < owner.log.state.end, "no frame is acknowledged after the mark of the next owner"
             everything = await read_all(owner.log)
             found = payloads(everything)
             assert acked.items() <= found.items(), "every acknowledged frame lies where it was acknowledged"
             for frames in (everything, late, await read_all(owner.log, owner.log.state.end)):
                 order = [(frame.view.header.term, frame.view.header.sequence) for frame in frames]
-                assert order == sorted(set(order)), (
-                    "no frame of an old term comes after one of a new term, and none twice"
-                )
-            assert all(
-                frame.view.header.term <= old.log.term and frame.position < owner.log.state.end for frame in early
-            ), "a reader at the old owner sees no frame of the next"
+                assert order == sorted(set(order)), "no frame of an old term comes after one of a new term, and none twice"
+            assert all(frame.view.header.term <= old.log.term and frame.position < owner.log.state.end for frame in early), (
+                "a reader at the old owner sees no frame of the next"
+            )
             by_position = {frame.position: frame.view.header for frame in everything}
             assert all(by_position[frame.position] == frame.view.header for frame in [*early, *late])
-            print(
-                f"round {round_}: {len(old.acked)} acknowledged, {[type(error).__name__ for error in old.errors][:2]}"
-            )
+            print(f"round {round_}: {len(old.acked)} acknowledged, {[type(error).__name__ for error in old.errors][:2]}")
             await old.log.close()
         await owner.stop()
         assert not owner.errors
@@ -190,8 +184,7 @@ async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress
     try:
         await backends[0].create("p", incarnation=INCARNATION)
         logs = await asyncio.gather(
-            *(backend.open("p", incarnation=INCARNATION, term=term) for term, backend in enumerate(backends, 1)),
-            return_exceptions=True,
+            *(backend.open("p", incarnation=INCARNATION, term=term) for term, backend in enumerate(backends, 1)), return_exceptions=True
         )
         for log in logs[:-1]:
             assert isinstance(log, PChannelLog | ChannelFencedError)
@@ -239,9 +232,7 @@ async def test_takeover_fences_again_when_a_late_fence_from_a_lower_term_evicts_
         await backend.create("p", incarnation=INCARNATION)
         if when == "before the mark":
             make = PulsarConnection.producer
-            monkeypatch.setattr(
-                PulsarConnection, "producer", lambda self, topic, fencing: once(make, self, topic, fencing=fencing)
-            )
+            monkeypatch.setattr(PulsarConnection, "producer", lambda self, topic, fencing: once(make, self, topic, fencing=fencing))
         else:
             monkeypatch.setattr(opening, "send_mark", partial(once, send_mark))
         log = await backend.open("p", incarnation=INCARNATION, term=2)

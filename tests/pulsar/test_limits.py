@@ -46,9 +46,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_settings_that_do_not_fit_are_refused_at_opening(narrow: PulsarServer, tmp_path: Path) -> None:
     location, settings = location_of(new_namespace(own(narrow)), tmp_path / "kv")
-    with pytest.raises(
-        InvalidArgumentError, match=r"raise maxMessageSize on the broker \(it is 1048576\), or lower.*txn_bytes_max"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"raise maxMessageSize on the broker \(it is 1048576\), or lower.*txn_bytes_max"):
         await open_wal(location, **settings)
 
 

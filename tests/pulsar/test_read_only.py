@@ -14,13 +14,7 @@ from tests.contract.other import Line, Other
 from tests.pulsar.conftest import location_of
 from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
 from wal.channels.vchannels import place
-from wal.errors import (
-    ChannelNotExistError,
-    FormatError,
-    InvalidArgumentError,
-    NotLocalError,
-    TruncatedError,
-)
+from wal.errors import ChannelNotExistError, FormatError, InvalidArgumentError, NotLocalError, TruncatedError
 from wal.storage.pulsar.address import PulsarAddress
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
@@ -63,9 +57,7 @@ async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str,
                 for number in range(10):
                     result = await writer.raw_append(Message("orders", b"new %d" % number))
                     assert await take(latest, 1) == await take(resumed, 1) == [b"new %d" % number]
-                    assert (await payloads(reader, "orders"))[-1] == b"new %d" % number, (
-                        "an acknowledged message is seen"
-                    )
+                    assert (await payloads(reader, "orders"))[-1] == b"new %d" % number, "an acknowledged message is seen"
                 assert result.time_tick is not None
                 async with asyncio.timeout(WAIT_S):
                     await latest.wait_for(result.time_tick)
@@ -77,15 +69,10 @@ async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str,
         await writer.raw_append(Message("orders", b"last"))
 
 
-async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(
-    log_at: tuple[str, dict[str, Any]],
-) -> None:
+async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(log_at: tuple[str, dict[str, Any]]) -> None:
     location, settings = log_at
     elsewhere = next(pchannel for pchannel in PCHANNELS if pchannel != place("moved", PCHANNELS))
-    async with (
-        open_wal(location, pchannels=4, **settings) as writer,
-        open_wal(location, read_only=True, **settings) as reader,
-    ):
+    async with open_wal(location, pchannels=4, **settings) as writer, open_wal(location, read_only=True, **settings) as reader:
         await writer.raw_append(Message("early", b"1"))
         async with reader.read("early") as early, reader.read("moved") as moved:
             assert await take(early, 1) == [b"1"]
@@ -139,9 +126,7 @@ async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
             line.tell(word)
 
 
-async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(
-    log_at: tuple[str, dict[str, Any]],
-) -> None:
+async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(log_at: tuple[str, dict[str, Any]]) -> None:
     location, settings = log_at
     writer = Other(write, location, settings)
     opening = open_wal(location, read_only=True, wait_s=WAIT_S, **settings)
@@ -160,9 +145,7 @@ async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(
         assert seen == [b"%d/%d" % (round_, number) for round_ in range(2) for number in range(5)]
 
 
-async def test_log_that_is_not_there_and_metadata_that_cannot_be_shared(
-    log_at: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
+async def test_log_that_is_not_there_and_metadata_that_cannot_be_shared(log_at: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     location, settings = log_at
     with pytest.raises(FormatError, match="knows of no log"):
         await open_wal(location, read_only=True, **settings)

@@ -35,12 +35,7 @@ def frame_of(term: int, sequence: int) -> EncodedFrame:
         draft.append(("v", 1), [Record(b"%d/%d" % (term, sequence))])
     tick = (term << 30) + (sequence << 10)
     return encode_frame(
-        draft,
-        incarnation=INCARNATION,
-        term=term,
-        sequence=sequence,
-        first_tick=tick,
-        promised_tick=None if draft.indices else tick,
+        draft, incarnation=INCARNATION, term=term, sequence=sequence, first_tick=tick, promised_tick=None if draft.indices else tick
     )
 
 
@@ -140,9 +135,7 @@ async def test_writer_finds_the_first_position_of_each_frame(address: PulsarAddr
                 await futures[-8]
                 thieves.append(
                     client.create_producer(
-                        address.topic("p"),
-                        batching_enabled=False,
-                        access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing,
+                        address.topic("p"), batching_enabled=False, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing
                     )
                 )
         positions = [await future for future in futures]

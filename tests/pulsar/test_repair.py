@@ -32,9 +32,7 @@ def test_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
         if (repair.state, event) not in TRANSITIONS:
             continue
         before = repair.state
-        ends_work = event in (WriterEvent.FOUND, WriterEvent.ERROR) or (
-            event is WriterEvent.LOST and before is WriterState.REPLACING
-        )
+        ends_work = event in (WriterEvent.FOUND, WriterEvent.ERROR) or (event is WriterEvent.LOST and before is WriterState.REPLACING)
         if ends_work and before in WORKING:
             assert busy
             busy = False

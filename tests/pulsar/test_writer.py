@@ -94,9 +94,7 @@ class Client:
         return self
 
     def reader(self, topic: str, position: int, *, inclusive: bool) -> Reader:
-        return Reader(
-            [one for one in self.topic if (one.ledger_id(), one.entry_id()) > (ledger_of(position), entry_of(position))]
-        )
+        return Reader([one for one in self.topic if (one.ledger_id(), one.entry_id()) > (ledger_of(position), entry_of(position))])
 
     # a control record
 

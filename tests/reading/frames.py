@@ -9,15 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunName, encode_frame
-from wal.message import (
-    BroadcastHeader,
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    MessageID,
-    MessageType,
-    Origin,
-    encode_properties,
-)
+from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, encode_properties
 from wal.storage.base import StoredFrame
 
 NAMES: list[RunName] = [("a", 1), ("b", 2), ("a", 3), ("ü", 4)]
@@ -93,9 +85,7 @@ def build(
             bodies = [(at + offset, row) for offset, row in enumerate(some)]
             at += len(some)
             txn_id = 500 + number
-            taken = draft.commit(
-                [(row.name, record(row)) for row in some], names=names, txn_id=txn_id, keepalive_ms=250
-            )
+            taken = draft.commit([(row.name, record(row)) for row in some], names=names, txn_id=txn_id, keepalive_ms=250)
             assert taken == at
             events.append(Event(at, form, bodies, names, txn_id))
             at += 1
@@ -109,12 +99,7 @@ def build(
             events.append(Event(at, form, [(at, some[0])]))
             at += 1
     frame = encode_frame(
-        draft,
-        incarnation=7,
-        term=1,
-        sequence=sequence,
-        first_tick=first_tick,
-        promised_tick=None if draft.indices else first_tick,
+        draft, incarnation=7, term=1, sequence=sequence, first_tick=first_tick, promised_tick=None if draft.indices else first_tick
     )
     return stored(frame, position), events
 

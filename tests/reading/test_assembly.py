@@ -36,10 +36,7 @@ def test_filters_drop_messages_bodies_and_emptied_transactions(
 ) -> None:
     frame, events = build(steps)
     tick_min = FIRST_TICK + above
-    filters: list[TimeTickGTE | MessageTypes] = [
-        TimeTickGTE(tick_min),
-        *([MessageTypes(*map(MessageType, types))] if types else []),
-    ]
+    filters: list[TimeTickGTE | MessageTypes] = [TimeTickGTE(tick_min), *([MessageTypes(*map(MessageType, types))] if types else [])]
     messages = assemble(frame, ORIGIN, Selection(bound, floor=99), EventFilter.of(filters))
     wanted = frozenset(types) if types else None
     assert [seen(message) for message in messages] == expected(events, bound, tick_min, wanted)

@@ -142,9 +142,7 @@ def test_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, 
     """The rows of a range of events are those of the messages in it, and the last event is known."""
     frame, _ = build(steps)
     selection = Selection({name: BOUND[name] for name in names}, floor=100)
-    messages = [
-        message for message in assemble(frame, ORIGIN, selection, EventFilter()) if first <= message._index < end
-    ]
+    messages = [message for message in assemble(frame, ORIGIN, selection, EventFilter()) if first <= message._index < end]
     rows = frame_rows(frame.view, ORIGIN, selection.runs(frame.view), first=first, end=end)
     columns = RowColumns()
     columns.add_frame(rows)

@@ -31,14 +31,7 @@ STOPS = st.lists(
 class ResumedReader(Reader):
     """A reader that resumes at another reader's position, in a log that begins there."""
 
-    def __init__(
-        self,
-        log: ModelLog,
-        options: ReadOptions,
-        random: Random,
-        start: tuple[int, int],
-        position: ReadPosition | None,
-    ) -> None:
+    def __init__(self, log: ModelLog, options: ReadOptions, random: Random, start: tuple[int, int], position: ReadPosition | None) -> None:
         self.log, self.random = log, random
         self.progress = Progress(options)
         self.begun = log.durable
@@ -50,9 +43,7 @@ class ResumedReader(Reader):
 
 
 @given(reads(), STOPS)
-def test_read_resumed_piece_by_piece_delivers_each_message_once(
-    read: tuple[ModelLog, ReadOptions, Random], stops: Stops
-) -> None:
+def test_read_resumed_piece_by_piece_delivers_each_message_once(read: tuple[ModelLog, ReadOptions, Random], stops: Stops) -> None:
     log, options, random = read
     first = ReadOptions(options.vchannels, options.policy, options.event_filter)
     reader = Reader(log, first, random)

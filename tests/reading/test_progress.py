@@ -67,9 +67,7 @@ def reads(draw: st.DrawFn, *, time_ticks: bool = False) -> tuple[ModelLog, ReadO
     log = ModelLog(frames, durable=draw(st.integers(0, len(frames))))
     names = draw(st.sampled_from([("a",), ("b",), ("a", "b")]))
     types = draw(st.sampled_from([None, None, frozenset({int(MessageType.DELETE)})]))
-    until = st.builds(
-        lambda frame, index: frame * TICKS_A_FRAME + index, st.integers(0, len(frames) + 1), st.integers(0, 6)
-    )
+    until = st.builds(lambda frame, index: frame * TICKS_A_FRAME + index, st.integers(0, len(frames) + 1), st.integers(0, 6))
     options = ReadOptions(
         names,
         policies(log, random),
@@ -198,9 +196,7 @@ def plain(*payloads: bytes) -> list[tuple[str, list[Row], tuple[tuple[str, int],
     return [("plain", [Row(("b", 2), payload, 2, {}) for payload in payloads], ())]
 
 
-def progress_over(
-    log: ModelLog, *, earliest: tuple[int, int] = (0, 0), **given: Any
-) -> tuple[Progress, MessageID | None]:
+def progress_over(log: ModelLog, *, earliest: tuple[int, int] = (0, 0), **given: Any) -> tuple[Progress, MessageID | None]:
     progress = Progress(ReadOptions.of(("b",), **given))
     return progress, progress.begin(LOG, Selection({"b": 2}, floor=100), log.tail(), earliest)
 

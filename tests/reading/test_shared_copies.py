@@ -100,8 +100,6 @@ def test_missing_header_damages_its_own_broadcast_only() -> None:
     encoded = encode_frame(draft, incarnation=7, term=1, sequence=0, first_tick=FIRST_TICK)
     head, *blocks = encoded.buffers
     stored = StoredFrame(ORIGIN.position, ORIGIN.position + 1, FrameView.decode(head, Body(blocks)))
-    assert [message.payload for message in assemble(stored, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)] == [
-        b"whole"
-    ]
+    assert [message.payload for message in assemble(stored, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)] == [b"whole"]
     with pytest.raises(CorruptionError, match="carry no header"):
         assemble(stored, ORIGIN, Selection({"b": 2}, floor=9), EVERYTHING)

@@ -39,8 +39,6 @@ from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.write import pipeline
 
-__all__ = ["FarServer", "NearServer", "ServedLocation", "is_inside", "not_over_the_network"]
-
 
 @pytest.fixture(scope="session")
 def far_server() -> Iterator[FarServer]:
@@ -56,13 +54,9 @@ OWN_SETTINGS: Final = ("in_flight_bytes_max",)
 """The settings that a client chooses for itself; it gets them, and the server as well."""
 
 
-_INBOX: Final = (
-    "looks for the error of a full inbox at the call, but the inbox is the writer's: it delays what a client has sent"
-)
+_INBOX: Final = "looks for the error of a full inbox at the call, but the inbox is the writer's: it delays what a client has sent"
 _REFUSED: Final = "has the pchannel fail: a client waits for another server that takes what this one refuses"
-_ONE_TURN: Final = (
-    "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
-)
+_ONE_TURN: Final = "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
 TESTS: Final[dict[str, str]] = {
     "test_channels.test_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
     **dict.fromkeys(
@@ -195,21 +189,14 @@ class ServedLocation:
 
     def stand_in(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
         """Has `open_wal`, `init`, `bridge.blocking`, `open_virtual` and `elsewhere` of these modules take the location."""
-        mine = {
-            "open_wal": self.open_wal,
-            "init": self.init,
-            "open_virtual": self.open_virtual,
-            "elsewhere": self.elsewhere,
-        }
+        mine = {"open_wal": self.open_wal, "init": self.init, "open_virtual": self.open_virtual, "elsewhere": self.elsewhere}
         for module in (*modules, wal):
             for name, function in mine.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, function)
         monkeypatch.setattr(wal.bridge, "blocking", self.blocking)
 
-    def open_wal(
-        self, location: Any, *, settings: Settings | None = None, create: bool = True, **options: Any
-    ) -> LogOpening | _Opening:
+    def open_wal(self, location: Any, *, settings: Settings | None = None, create: bool = True, **options: Any) -> LogOpening | _Opening:
         """Opens the log of this location as a client; any other location as `wal.open_wal` does."""
         if location != self.location:
             return _open_wal(location, settings=settings, create=create, **options)
@@ -279,9 +266,7 @@ class _Opening:
     async def __aenter__(self) -> WALAccesser:
         return await self._opened()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         assert self._client is not None
         await self._client.__aexit__(kind, error, traceback)
 

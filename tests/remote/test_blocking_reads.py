@@ -142,9 +142,7 @@ def test_close_ends_a_call_that_waits_for_a_server(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("pchannel", ["p0", "p1"])
-def test_cursor_resumes_on_each_pchannel(
-    pchannel: str, place: ServedPlace, log: BlockingWAL, settings: Settings
-) -> None:
+def test_cursor_resumes_on_each_pchannel(pchannel: str, place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     log.create_vchannel("resumed", pchannel=pchannel)
     for number in range(6):
         log.raw_append(Message("resumed", b"%d" % number))
@@ -168,21 +166,13 @@ def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, 
     (cursor,) = log.cursors()
     assert (cursor.name, cursor.lag_bytes) == ("billing", 0)
     log.truncate(up_to=ids[4])
-    gone = bridge.iterate(
-        place.location,
-        "orders",
-        deliver_policy=StartAfter(ids[2]),
-        follow=False,
-        settings=settings,
-    )
+    gone = bridge.iterate(place.location, "orders", deliver_policy=StartAfter(ids[2]), follow=False, settings=settings)
     with pytest.raises(TruncatedError) as error:
         next(gone)
     assert error.value.earliest == ids[5]
 
 
-def test_it_moves_to_a_vchannel_and_ends_with_its_drop(
-    place: ServedPlace, log: BlockingWAL, settings: Settings
-) -> None:
+def test_it_moves_to_a_vchannel_and_ends_with_its_drop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     """The vchannel is created on the other pchannel than the one that an append would choose."""
     with bridge.iterate(place.location, "later", timeout_s=WAIT_S, settings=settings) as messages:
         with pytest.raises(TimeoutError):

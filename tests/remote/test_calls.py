@@ -7,17 +7,7 @@ import asyncio
 import pytest
 
 from tests.node.servers import Serving, serving
-from wal import (
-    BroadcastMessage,
-    Message,
-    OwnerDescription,
-    ProducerKey,
-    ResourceKey,
-    StartFrom,
-    WALAccesser,
-    bridge,
-    open_wal,
-)
+from wal import BroadcastMessage, Message, OwnerDescription, ProducerKey, ResourceKey, StartFrom, WALAccesser, bridge, open_wal
 from wal.errors import (
     BulkAppendError,
     ChannelExistError,

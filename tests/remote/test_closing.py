@@ -31,9 +31,7 @@ async def test_client_that_closes_rolls_its_transactions_back(log: WALAccesser, 
         await txn.append(b"2")
 
 
-async def test_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_append_with_a_key_that_is_not_answered_is_not_said_to_be_unwritten(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written, and its answer is lost: the close ends the repetition that its caller was promised."""
     monkeypatch.setattr(producer, "QUIET_S", 0.3)
     async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{served.address}") as direct:
@@ -66,9 +64,7 @@ async def test_close_does_not_wait_for_a_server_that_refuses_for_ever(
     assert not caught.value.outcome_unknown
 
 
-async def test_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_does_not_wait_for_a_server_that_is_gone_to_find_a_vchannel(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     patient(monkeypatch)
     log = await open_wal(f"wal://{served.address}")
     await log.raw_append(Message("orders", b"1"))
@@ -134,11 +130,7 @@ async def test_bulk_does_not_recreate_a_vchannel_that_it_has_used(log: WALAccess
     await log.create_vchannel("orders")
     async with open_wal(f"wal://{served.address}", in_flight_bytes_max=100_000) as slow:
         bulk = asyncio.ensure_future(slow.append_bulk([Message("orders", bytes(50_000))] * 200))
-        while (
-            not slow.statistics().pchannels[0].frames
-            + slow.statistics().pchannels[1].frames
-            + slow.statistics().pchannels[2].frames
-        ):
+        while not slow.statistics().pchannels[0].frames + slow.statistics().pchannels[1].frames + slow.statistics().pchannels[2].frames:
             await asyncio.sleep(0)
         await log.drop_vchannel("orders")
         with pytest.raises(BulkAppendError) as caught:

@@ -120,9 +120,7 @@ async def test_hostile_expectations(served: Serving) -> None:
         proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=one, expected_last=broken)),
         *[
             proto.ProduceRequest(
-                append_txn=append_pb2.AppendTxnRequest(
-                    request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong
-                )
+                append_txn=append_pb2.AppendTxnRequest(request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong)
             )
             for wrong in ([other], [broken], [expected, expected])
         ],

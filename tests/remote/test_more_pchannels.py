@@ -53,9 +53,7 @@ async def log(grown: Grown) -> AsyncIterator[WALAccesser]:
 async def test_appends_use_new_pchannels(log: WALAccesser, grown: Grown) -> None:
     await grown.grow()
     async with asyncio.timeout(60):
-        results: list[AppendResult] = await asyncio.gather(
-            *(log.raw_append(Message(name, b"x"), idempotency_key=name) for name in NAMES)
-        )
+        results: list[AppendResult] = await asyncio.gather(*(log.raw_append(Message(name, b"x"), idempotency_key=name) for name in NAMES))
         assert {result.message_id.pchannel for result in results} == {"p0", "p1", "p2"}
         assert [result.message_id.pchannel for result in results] == [place(name, ["p0", "p1", "p2"]) for name in NAMES]
         await log.create_vchannel("elsewhere", pchannel="p2")
@@ -124,9 +122,7 @@ class Defect(Exception):
 
 @pytest.mark.parametrize("kind", [Defect, asyncio.CancelledError])
 @pytest.mark.parametrize("step", ["locate", "withdraw", "add"])
-async def test_hold_ends_with_failed_search(
-    step: str, kind: type[BaseException], served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hold_ends_with_failed_search(step: str, kind: type[BaseException], served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends that wait for it get the defect; those behind them on the pchannel, and later ones, go on."""
     names = list(served.log.node.pchannels)
     here = place("orders", names)
@@ -136,11 +132,7 @@ async def test_hold_ends_with_failed_search(
         await log.create_vchannel(behind)
         await other.create_vchannel("orders", pchannel=there)
         engine(log).vchannels.records.pop("orders", None)
-        owner, name = {
-            "locate": (RemoteDirectory, "_locate"),
-            "withdraw": (Producer, "withdraw"),
-            "add": (Producer, "add"),
-        }[step]
+        owner, name = {"locate": (RemoteDirectory, "_locate"), "withdraw": (Producer, "withdraw"), "add": (Producer, "add")}[step]
         work = getattr(owner, name)
 
         def fail_once(*args: object, **options: object) -> object:

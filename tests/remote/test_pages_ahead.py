@@ -48,9 +48,7 @@ async def served(calls: Calls) -> AsyncIterator[Serving]:
     """A log of 40 MiB, 55 pages, in memory and in this process."""
     async with serving(pchannels=1) as one, open_wal(f"wal://{one.address}") as log:
         for first in range(0, MESSAGES, 20):
-            await log.append_bulk(
-                [Message("orders", PAYLOAD, properties={"n": str(n)}) for n in range(first, first + 20)]
-            )
+            await log.append_bulk([Message("orders", PAYLOAD, properties={"n": str(n)}) for n in range(first, first + 20)])
         yield one
 
 

@@ -23,11 +23,7 @@ def fail(served: Serving, name: str, error: WALError) -> None:
 
 @pytest.mark.parametrize("key", [None, "key"])
 async def test_pchannel_that_is_fenced_for_ever_is_told_and_named(
-    log: WALAccesser,
-    served: Serving,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    key: str | None,
+    log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, key: str | None
 ) -> None:
     monkeypatch.setattr(producer, "UNREACHABLE_S", 1.0)
     await log.create_vchannel("orders")

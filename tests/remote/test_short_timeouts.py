@@ -44,9 +44,7 @@ async def proxy(served: Serving) -> AsyncIterator[Proxy]:
 async def log(served: Serving, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WALAccesser]:
     """A client with a slow link to a log that has messages of several pages."""
     monkeypatch.setattr(remote_log, "PAGE_BYTES", 1 << 14)
-    await served.log.appends.append_bulk(
-        [Message("orders", payload, properties={"x": "y" * 2000}) for payload in PAYLOADS]
-    )
+    await served.log.appends.append_bulk([Message("orders", payload, properties={"x": "y" * 2000}) for payload in PAYLOADS])
     async with open_wal(f"wal://{proxy.address}") as one:
         proxy.delay_s = TRIP_S
         yield one
@@ -125,9 +123,7 @@ async def test_blocking_polls_get_every_message(log: WALAccesser, proxy: Proxy) 
 
 
 @pytest.mark.parametrize("polling", ["caller", "consumer"])
-async def test_message_stream_gets_every_message(
-    polling: str, log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_message_stream_gets_every_message(polling: str, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its consumer polls by itself, to move its cursor while the channel is quiet; so may its caller."""
     consumer = await WalConsumer.open(log, "orders", "polls", earliest=True, grid=None)
     if polling == "consumer":

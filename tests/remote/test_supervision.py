@@ -134,9 +134,7 @@ TASKS: Final[dict[str, tuple[type[Any], str]]] = {
 
 
 @contextmanager
-def failing(
-    monkeypatch: pytest.MonkeyPatch, task: str, kind: type[BaseException], times: int
-) -> Iterator[Callable[[], bool]]:
+def failing(monkeypatch: pytest.MonkeyPatch, task: str, kind: type[BaseException], times: int) -> Iterator[Callable[[], bool]]:
     """Makes the task fail so often; yields whether it has done its work since."""
     owner, name = TASKS[task]
     work = getattr(owner, name)
@@ -157,12 +155,7 @@ def failing(
 @pytest.mark.parametrize("kind", [Defect, asyncio.CancelledError])
 @pytest.mark.parametrize("task", TASKS)
 async def test_following_task_starts_anew(
-    task: str,
-    kind: type[BaseException],
-    proxy: Proxy,
-    served: Serving,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    task: str, kind: type[BaseException], proxy: Proxy, served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_wal(f"wal://{proxy.address}") as log, log.read("orders") as scanner:
         await log.raw_append(Message("orders", b"1"))
@@ -203,11 +196,7 @@ async def assert_ended(log: WALAccesser, cause: type[BaseException]) -> None:
 @pytest.mark.parametrize("kind", [Defect, asyncio.CancelledError])
 @pytest.mark.parametrize("task", TASKS)
 async def test_lasting_defect_ends_client(
-    task: str,
-    kind: type[BaseException],
-    proxy: Proxy,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    task: str, kind: type[BaseException], proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_wal(f"wal://{proxy.address}") as log, log.read("orders") as scanner:
         await log.raw_append(Message("orders", b"1"))

@@ -161,10 +161,7 @@ async def test_dropped_vchannel_ends_it(log: WALAccesser) -> None:
 
 
 async def test_bounds_are_kept_before_anything_is_sent() -> None:
-    async with (
-        serving(txn_bytes_max=1000, txn_bodies_max=5, open_txn_bytes_max=1500) as served,
-        open_wal(f"wal://{served.address}") as log,
-    ):
+    async with serving(txn_bytes_max=1000, txn_bodies_max=5, open_txn_bytes_max=1500) as served, open_wal(f"wal://{served.address}") as log:
         first, second = await log.txn("orders"), await log.txn("orders")
         await first.append(b"x" * 900)
         with pytest.raises(InvalidArgumentError, match="txn_bytes_max=1000"):
@@ -219,9 +216,7 @@ async def test_unanswered_commit_with_a_key_is_sent_again(server: Child, data_di
             await again.kill()
 
 
-async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(
-    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Producer._take
     lost: list[Any] = []
 
@@ -239,9 +234,7 @@ async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(
     assert await stored(log, "orders") == [[b"1"]]
 
 
-async def test_open_transaction_outlives_its_server(
-    server: Child, data_dir: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_open_transaction_outlives_its_server(server: Child, data_dir: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.client.txn.RENEWALS", 1000)
     async with open_wal(f"wal://{server.address}") as log:
         txn = await log.txn("orders", keepalive=10)

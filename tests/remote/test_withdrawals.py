@@ -35,9 +35,7 @@ async def far_barrier(log: WALAccesser) -> int:
     return await log.allocate_time_tick() + FAR
 
 
-async def test_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_back(
-    log: WALAccesser, served: Serving
-) -> None:
+async def test_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_back(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     barrier = await far_barrier(log)
     calls = [log.append_nowait(Message("orders", bytes(1000)), barrier_time_tick=barrier) for _ in range(100)]
@@ -77,9 +75,7 @@ async def test_key_that_was_withdrawn_can_be_appended_again(log: WALAccesser, se
     assert served.log.node.in_flight.size == 0
 
 
-async def test_append_whose_result_others_share_goes_on_until_the_last_of_them_is_cancelled(
-    log: WALAccesser, served: Serving
-) -> None:
+async def test_append_whose_result_others_share_goes_on_until_the_last_of_them_is_cancelled(log: WALAccesser, served: Serving) -> None:
     await log.create_vchannel("orders")
     barrier = await far_barrier(log)
     async with open_wal(f"wal://{served.address}") as other:
@@ -111,9 +107,7 @@ async def test_sequence_of_a_producer_goes_on_without_its_caller(log: WALAccesse
 
 
 @pytest.mark.parametrize("name", ["known", "not located"])
-async def test_what_was_not_sent_is_not_sent_any_more(
-    server: Child, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The close has nothing to wait for: it would hang if it did."""
     monkeypatch.setattr("wal.client.log.UNREACHED_S", HOUR_S)
     monkeypatch.setattr(producer, "QUIET_S", HOUR_S)

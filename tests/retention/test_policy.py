@@ -29,19 +29,12 @@ def logs(draw: st.DrawFn) -> list[Extent]:
     return [*extents, Extent(at, at + draw(st.integers(0, 40)), 0, sealed=False)]
 
 
-BOUNDS = st.builds(
-    RetentionBounds, st.none() | st.integers(0, 200), st.none() | st.floats(0, 1000), st.none(), st.none()
-)
-PINS = st.lists(
-    st.builds(Pin, st.just("cursor"), st.sampled_from("abc"), st.tuples(st.integers(0, 400), st.integers(0, 2))),
-    max_size=3,
-)
+BOUNDS = st.builds(RetentionBounds, st.none() | st.integers(0, 200), st.none() | st.floats(0, 1000), st.none(), st.none())
+PINS = st.lists(st.builds(Pin, st.just("cursor"), st.sampled_from("abc"), st.tuples(st.integers(0, 400), st.integers(0, 2))), max_size=3)
 EARLIEST = st.tuples(st.integers(0, 400), st.integers(0, 2))
 
 
-def model(
-    extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
-) -> int | None:
+def model(extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None) -> int | None:
     """Drops the first extent while there is a reason to, and no pin needs any part of it."""
     left = [extent for extent in extents if extent.end > earliest[0]]
     dropped = None

@@ -19,9 +19,7 @@ async def run(directory: Path, seed: int) -> None:
         for name in CHANNELS:
             if name not in {channel.name for channel in mq.channels()}:
                 await mq.create_channel(name)
-            if not any(
-                group.name == "g" for channel in mq.channels() if channel.name == name for group in channel.groups
-            ):
+            if not any(group.name == "g" for channel in mq.channels() if channel.name == name for group in channel.groups):
                 await mq.create_consumer_group("g", name)
         print("ready", flush=True)
 

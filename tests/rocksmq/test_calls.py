@@ -67,12 +67,7 @@ async def test_unknown_and_duplicate_names_are_errors(mq: RocksMQ) -> None:
     await mq.create_channel("x")
     with pytest.raises(ChannelExistError, match="already exists"):
         await mq.create_channel("x")
-    for call in (
-        mq.consume("g", "x", 1),
-        mq.seek("g", "x", -1),
-        mq.ack("g", "x", 1),
-        mq.destroy_consumer_group("g", "x"),
-    ):
+    for call in (mq.consume("g", "x", 1), mq.seek("g", "x", -1), mq.ack("g", "x", 1), mq.destroy_consumer_group("g", "x")):
         with pytest.raises(ChannelNotExistError, match="create_consumer_group"):
             await call
     await mq.create_consumer_group("g", "x")
@@ -86,9 +81,7 @@ async def test_wrong_arguments_are_refused_before_anything_happens(directory: Pa
         await mq.create_channel("x")
         await mq.create_consumer_group("g", "x")
         for messages in ([], [b"x" * 11], [b"x" * 8, b"x" * 8]):
-            with pytest.raises(
-                InvalidArgumentError, match=r"too few or too many|message_bytes_max=10|batch_bytes_max=15"
-            ):
+            with pytest.raises(InvalidArgumentError, match=r"too few or too many|message_bytes_max=10|batch_bytes_max=15"):
                 await mq.produce("x", messages)
         for wrong in ("text", b"bytes", [5], ["text"], None):
             with pytest.raises(TypeError):

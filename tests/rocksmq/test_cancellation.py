@@ -68,9 +68,7 @@ async def test_messages_that_two_give_back_come_in_order(directory: Path) -> Non
         await asyncio.sleep(0)
     for consumer in (consumers[1], consumers[0], consumers[2]):
         consumer.cancel()
-    assert [type(each) for each in await asyncio.gather(*consumers, return_exceptions=True)] == [
-        asyncio.CancelledError
-    ] * 3
+    assert [type(each) for each in await asyncio.gather(*consumers, return_exceptions=True)] == [asyncio.CancelledError] * 3
     await mq.close()
     async with await RocksMQ.open(directory) as mq:
         first = asyncio.ensure_future(mq.consume("g", "x", 2))

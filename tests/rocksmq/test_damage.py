@@ -78,9 +78,7 @@ async def test_missing_record_is_an_error(directory: Path, missing: int) -> None
     await asyncio.to_thread(delete_record, directory, missing)
     with pytest.raises(CorruptionError, match="missing") as raised:
         await consume_all(directory)
-    await asyncio.to_thread(
-        delete_record, directory, missing
-    )  # the error and its traceback do not hold the database open
+    await asyncio.to_thread(delete_record, directory, missing)  # the error and its traceback do not hold the database open
     assert raised.tb is not None
 
 

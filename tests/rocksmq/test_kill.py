@@ -17,9 +17,7 @@ ROUNDS = 10
 
 def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
     """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.rocksmq.child", str(directory), str(seed)], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-m", "tests.rocksmq.child", str(directory), str(seed)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     with child:
         try:
@@ -51,9 +49,7 @@ def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: in
         asyncio.run(check(directory, sent, done, acked))
 
 
-async def check(
-    directory: Path, sent: dict[str, list[tuple[str, ...]]], done: dict[str, dict[int, str]], acked: dict[str, int]
-) -> None:
+async def check(directory: Path, sent: dict[str, list[tuple[str, ...]]], done: dict[str, dict[int, str]], acked: dict[str, int]) -> None:
     async with await RocksMQ.open(directory) as mq:
         for name in CHANNELS:
             (group,) = next(info for info in mq.channels() if info.name == name).groups
@@ -73,7 +69,5 @@ async def check(
             for batch in sent[name]:
                 there = [payload for payload in batch if payload in at]
                 assert not there or len(there) == len(batch)
-                assert [at[payload] for payload in there] == list(
-                    range(at[batch[0]], at[batch[0]] + len(there)) if there else []
-                )
+                assert [at[payload] for payload in there] == list(range(at[batch[0]], at[batch[0]] + len(there)) if there else [])
             assert set(stored) <= {payload for batch in sent[name] for payload in batch}

@@ -122,9 +122,7 @@ def test_pages_against_a_list(
     sizes: list[int], consumed: int, retention_bytes: int | None, retention_s: int | None, unconsumed: bool
 ) -> None:
     """Adds one message a second, to a channel and to plain lists."""
-    settings = RocksMQSettings(
-        page_bytes=100, retention_bytes=retention_bytes, retention_s=retention_s, retention_unconsumed=unconsumed
-    )
+    settings = RocksMQSettings(page_bytes=100, retention_bytes=retention_bytes, retention_s=retention_s, retention_unconsumed=unconsumed)
     channel, changes = Channel("x"), TurnWrites()
     pages: list[list[int]] = [[]]
     for index, size in enumerate(sizes):

@@ -10,10 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from wal.errors import (
-    ChannelNotExistError,
-    TruncatedError,
-)
+from wal.errors import ChannelNotExistError, TruncatedError
 from wal.message import MessageID
 from wal.network import ServerCertificate, TlsFiles
 from wal.rpc.api import cluster_pb2, component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
@@ -65,9 +62,7 @@ class Server:
             raise ZeroDivisionError("division by zero")
         raise ChannelNotExistError(f"vchannel {request.name!r} does not exist")
 
-    async def read(
-        self, request: pchannel_calls_pb2.ReadFramesRequest, _context: object
-    ) -> AsyncIterator[frames_pb2.FramePage]:
+    async def read(self, request: pchannel_calls_pb2.ReadFramesRequest, _context: object) -> AsyncIterator[frames_pb2.FramePage]:
         for number in range(request.pages_max):
             yield frames_pb2.FramePage(promised_tick=number)
         raise TruncatedError("the position is gone", earliest=EARLIEST)
@@ -77,9 +72,7 @@ class Server:
         producer_in(context.invocation_metadata())
         self.streams.add(context)
         try:
-            await context.write(
-                streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1))
-            )
+            await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))
             while (request := await context.read()) is not grpc.aio.EOF:
                 if request.HasField("close"):
                     await context.write(streaming_pb2.ProduceResponse(close=streaming_pb2.CloseProducerResponse()))
@@ -96,12 +89,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    fake: Server,
-    *,
-    tls: TlsFiles | None = None,
-    interceptors: Sequence[Any] = (),
-    address: str = "127.0.0.1:0",
-    **options: Any,
+    fake: Server, *, tls: TlsFiles | None = None, interceptors: Sequence[Any] = (), address: str = "127.0.0.1:0", **options: Any
 ) -> AsyncIterator[int]:
     server = grpc.aio.server(interceptors=interceptors, options=server_options(**options))
     add_handlers(server, fake.handlers())

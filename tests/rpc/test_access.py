@@ -70,9 +70,7 @@ READER, WRITER = frozenset([Right.READ]), frozenset([Right.WRITE])
 
 
 async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
-    check = TokenCheck(
-        [Token(Secret("r"), "report", READER), Token(Secret("w"), "shop", WRITER)], monotonic=time.monotonic
-    )
+    check = TokenCheck([Token(Secret("r"), "report", READER), Token(Secret("w"), "shop", WRITER)], monotonic=time.monotonic)
     async with serving(Server(), interceptors=[check]) as port:
         async with connected(port, token=Secret("r")) as reader:
             assert await listed(reader) == ["orders"]
@@ -126,10 +124,7 @@ async def test_token_that_is_taken_back_while_the_request_arrives() -> None:
             check.renew([Token(Secret("new"))])
             return handler
 
-    async with (
-        serving(Server(), interceptors=[check, Taking()]) as port,
-        connected(port, token=Secret("old")) as connection,
-    ):
+    async with serving(Server(), interceptors=[check, Taking()]) as port, connected(port, token=Secret("old")) as connection:
         with pytest.raises(AuthenticationError, match="is not the server's"):
             await listed(connection)
 
@@ -154,9 +149,7 @@ async def test_refused_calls_are_told_at_most_once_a_second(caplog: pytest.LogCa
 
 async def test_certificate_is_renewed_while_a_server_runs(certificates: Path) -> None:
     names = ("server", "elsewhere")
-    first, second = (
-        TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in names
-    )
+    first, second = (TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in names)
     certificate = await ServerCertificate.of(first)
     server = grpc.aio.server()
     add_handlers(server, Server().handlers())

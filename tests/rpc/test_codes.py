@@ -31,11 +31,7 @@ from wal.rpc.codes import DETAILS_BYTES_MAX, STATUSES, error_from_proto, error_i
 
 # NoPayloadError is raised by an attribute of a message, so it is never an answer.
 CLASSES = sorted(
-    (
-        one
-        for one in vars(errors).values()
-        if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, NoPayloadError)
-    ),
+    (one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, NoPayloadError)),
     key=lambda kind: kind.__name__,
 )
 ID = MessageID("p-1", 7, 4096, 3)
@@ -45,12 +41,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 ids = st.builds(MessageID, st.just("p-1"), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 keys = st.builds(ResourceKey, texts.filter(bool), texts.filter(bool), shared=st.booleans())
 results = st.lists(
-    st.builds(
-        lambda at, tick, duplicate: AppendResult(at, tick, at, duplicate=duplicate),
-        ids,
-        st.integers(0, 9),
-        st.booleans(),
-    ),
+    st.builds(lambda at, tick, duplicate: AppendResult(at, tick, at, duplicate=duplicate), ids, st.integers(0, 9), st.booleans()),
     max_size=5,
 )
 
@@ -60,9 +51,7 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
     if kind is KeyNotExistError:
         return st.builds(KeyNotExistError, texts.filter(bool))
     if kind is ResourceAcquiredError:
-        return st.builds(
-            ResourceAcquiredError, texts, keys=st.lists(keys, max_size=3), holder=st.integers(0, 2**64 - 1)
-        )
+        return st.builds(ResourceAcquiredError, texts, keys=st.lists(keys, max_size=3), holder=st.integers(0, 2**64 - 1))
     if kind is TruncatedError:
         return st.builds(TruncatedError, texts, earliest=st.none() | ids)
     if kind is ConflictError:
@@ -78,9 +67,7 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
     if kind is BulkAppendError:
         plain = st.sampled_from([one for one in CLASSES if one is not BulkAppendError])
         # No call of the protocol is a bulk: the results before the cause travel, and not the outcomes after it.
-        return st.builds(
-            lambda cause, before: BulkAppendError.of(cause, [*before, cause]), plain.flatmap(made), results
-        )
+        return st.builds(lambda cause, before: BulkAppendError.of(cause, [*before, cause]), plain.flatmap(made), results)
     return st.builds(kind, texts)
 
 

@@ -95,9 +95,7 @@ def test_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
 
 
 def test_empty_name_is_an_error_of_each_of_its_messages() -> None:
-    columns = MessageColumns(
-        vchannels=["", "a"], vchannel_numbers=lengths(0, 1), payload_lengths=lengths(1, 1), payloads=b"xy"
-    )
+    columns = MessageColumns(vchannels=["", "a"], vchannel_numbers=lengths(0, 1), payload_lengths=lengths(1, 1), payloads=b"xy")
     first, second = messages_of(columns)
     assert isinstance(first, InvalidArgumentError)
     assert alike(Message("a", b"y"), second)

@@ -80,9 +80,7 @@ async def test_many_responses_come_before_the_error_that_ends_them() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         ticks = []
         with pytest.raises(TruncatedError) as ended:
-            async for page in connection.responses(
-                READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pages_max=5), "reading"
-            ):
+            async for page in connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pages_max=5), "reading"):
                 ticks.append(page.promised_tick)
         assert ticks == [0, 1, 2, 3, 4]
         assert ended.value.earliest == EARLIEST
@@ -140,11 +138,7 @@ async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> Non
 
 
 async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
-    async with (
-        serving(Server()) as port,
-        Proxy(port) as proxy,
-        connected(int(proxy.address.rpartition(":")[2])) as connection,
-    ):
+    async with serving(Server()) as port, Proxy(port) as proxy, connected(int(proxy.address.rpartition(":")[2])) as connection:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         proxy.cut()
@@ -235,13 +229,9 @@ async def test_request_above_the_servers_limit_is_refused_and_the_next_one_is_an
     fake = Server()
     async with serving(fake, message_bytes_max=64 << 10) as port, connected(port) as connection:
         with pytest.raises(InvalidArgumentError, match=r"larger than max .*65536.*; nothing was changed"):
-            await connection.write(
-                CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (80 << 10)), "creating"
-            )
+            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (80 << 10)), "creating")
         assert fake.calls == 0
-        made = await connection.write(
-            CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (60 << 10)), "creating"
-        )
+        made = await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (60 << 10)), "creating")
         assert len(made.name) == 60 << 10
 
 
@@ -258,9 +248,7 @@ async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_kno
         with pytest.raises(UnavailableError, match=rf"127.0.0.1:{port}, listing the vchannels: .*nothing was changed"):
             await listed(connection, timeout_s=0.3)
         with pytest.raises(UnknownOutcomeError, match="it may have been carried out"):
-            await connection.write(
-                CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating", timeout_s=0.3
-            )
+            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating", timeout_s=0.3)
         fake.hang.set()
         assert await listed(connection) == ["orders"]
 

@@ -81,9 +81,7 @@ def test_codes_of_the_wire_are_those_of_the_errors() -> None:
 def test_every_method_has_the_contracts_path_and_types(contract: Contract) -> None:
     ours = {one.path: one for one in vars(methods).values() if isinstance(one, Method)}
     services = contract.file.services_by_name
-    expected = {
-        f"/{PACKAGE}.{service.name}/{one.name}": one for service in services.values() for one in service.methods
-    }
+    expected = {f"/{PACKAGE}.{service.name}/{one.name}": one for service in services.values() for one in service.methods}
     assert {path for path in ours if path.startswith("/milvus.")} == set(expected)
     for path, method in expected.items():
         assert ours[path].request.DESCRIPTOR.name == method.input_type.name
@@ -97,7 +95,6 @@ def test_every_method_of_ours_is_in_the_table() -> None:
             found = ours.pop(f"/{service.full_name}/{method.name}")
             assert (method.input_type, method.output_type) == (found.request.DESCRIPTOR, found.response.DESCRIPTOR)
     assert all(path.startswith("/milvus.") for path in ours)
-    assert set(methods.__all__) == {name for name, one in vars(methods).items() if isinstance(one, Method)}
 
 
 def test_every_method_of_an_engine_has_its_calls() -> None:
@@ -107,9 +104,7 @@ def test_every_method_of_an_engine_has_its_calls() -> None:
             if not name.startswith("_") and name not in OF_THE_CLIENT:
                 assert re.search(rf"\b{name}\b", text), f"{protocol.__name__}.{name}: say which calls carry it out"
     mentioned = set(re.findall(r"(?:LogService|PChannelService)[.:] ?([A-Z]\w+)", text))
-    methods_of_ours = {
-        method.name for service in cluster_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods
-    }
+    methods_of_ours = {method.name for service in cluster_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods}
     assert len(mentioned) > 10
     assert mentioned <= methods_of_ours
 
@@ -144,9 +139,7 @@ def fill(draw: Callable[[st.SearchStrategy[Any]], Any], descriptor: Descriptor, 
             target.SetInParent()
         else:
             values = (
-                st.sampled_from([value.number for value in field.enum_type.values])
-                if field.enum_type is not None
-                else SCALARS[field.type]
+                st.sampled_from([value.number for value in field.enum_type.values]) if field.enum_type is not None else SCALARS[field.type]
             )
             if field.is_repeated:
                 target.extend(draw(st.lists(values, max_size=3)))

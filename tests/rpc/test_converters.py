@@ -16,17 +16,7 @@ from broadcaster.message import BroadcasterStatistics
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
-from wal.message import (
-    FORM_JOURNAL,
-    FORM_PULSAR,
-    AppendResult,
-    Lineage,
-    MessageID,
-    MessageType,
-    Origin,
-    ResourceKey,
-    type_properties,
-)
+from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import (
     All,
@@ -56,9 +46,7 @@ u32, u63, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integer
 frames = u64 | st.integers(0, 2**128 - 1)
 events = st.tuples(frames, u32)
 times = st.floats(0, 1e12)
-ids = st.builds(MessageID, names, u64, u64, u32) | st.builds(
-    MessageID, names, u64, st.integers(0, 2**128 - 1), u32, st.just(FORM_PULSAR)
-)
+ids = st.builds(MessageID, names, u64, u64, u32) | st.builds(MessageID, names, u64, st.integers(0, 2**128 - 1), u32, st.just(FORM_PULSAR))
 resource_keys = st.builds(ResourceKey, names, names, shared=st.booleans())
 user_types = [kind for kind in MessageType if not type_properties(kind).system]
 
@@ -130,21 +118,13 @@ def test_filters(vchannels: list[str], given_filters: list[DeliverFilter]) -> No
     ("call", "words"),
     [
         (lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy()), "deliver_policy is not set: set all"),
-        (
-            lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})),
-            "deliver_policy.start_from: ",
-        ),
+        (lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})), "deliver_policy.start_from: "),
         (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter()]), "a deliver filter is not set"),
         (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(vchannel={})]), "names none"),
-        (
-            lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]),
-            "60000",
-        ),
+        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]), "60000"),
         (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={})]), "names no type"),
         (
-            lambda: selection.filters_from_proto(
-                [streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]
-            ),
+            lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]),
             "system type",
         ),
     ],
@@ -164,9 +144,7 @@ def cursors(draw: st.DrawFn) -> Cursor:
     key = draw(cursor_keys)
     incarnations = tuple(draw(st.none() | u32) for _ in key.vchannels)
     event = draw(st.none() | events)
-    return Cursor(
-        key, incarnations, draw(names), draw(u64), draw(events), event, draw(u64), draw(times), FORM_PULSAR, draw(texts)
-    )
+    return Cursor(key, incarnations, draw(names), draw(u64), draw(events), event, draw(u64), draw(times), FORM_PULSAR, draw(texts))
 
 
 @given(cursors())
@@ -174,11 +152,7 @@ def test_cursors(cursor: Cursor) -> None:
     assert cursor_state.cursor_from_proto(through(cursor_state.cursor_to_proto(cursor))) == cursor
 
 
-@given(
-    st.builds(
-        CursorInfo, names, st.tuples(names, names), st.none() | st.builds(ReadPosition, ids, u64), u64, st.booleans()
-    )
-)
+@given(st.builds(CursorInfo, names, st.tuples(names, names), st.none() | st.builds(ReadPosition, ids, u64), u64, st.booleans()))
 def test_cursor_infos(info: CursorInfo) -> None:
     assert cursor_state.info_from_proto(through(cursor_state.info_to_proto(info))) == info
 
@@ -210,10 +184,7 @@ def test_broadcasts(message: BroadcastMessage, wait: bool) -> None:
     assert request.wait is wait
 
 
-@given(
-    u64,
-    st.dictionaries(names, st.builds(lambda at, tick: AppendResult(at, tick, at), ids, u63), min_size=1, max_size=5),
-)
+@given(u64, st.dictionaries(names, st.builds(lambda at, tick: AppendResult(at, tick, at), ids, u63), min_size=1, max_size=5))
 def test_results_of_broadcasts(broadcast_id: int, results: dict[str, AppendResult]) -> None:
     response = through(broadcasts.result_to_proto(BroadcastAppendResult(broadcast_id, results)))
     arrived = broadcasts.result_from_proto(list(results), response)
@@ -253,10 +224,7 @@ def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.Search
     return st.builds(kind, **{field.name: given_fields.get(field.name, u63) for field in msgspec.structs.fields(kind)})
 
 
-@given(
-    counts(PChannelStatistics, name=names, durable_end=frames, idempotency_reach_s=st.floats(0, 1e9)),
-    counts(BroadcasterStatistics),
-)
+@given(counts(PChannelStatistics, name=names, durable_end=frames, idempotency_reach_s=st.floats(0, 1e9)), counts(BroadcasterStatistics))
 def test_statistics(pchannel: PChannelStatistics, broadcaster: BroadcasterStatistics) -> None:
     assert reports.statistics_from_proto(through(reports.statistics_to_proto(pchannel))) == pchannel
     assert reports.broadcaster_from_proto(through(reports.broadcaster_to_proto(broadcaster))) == broadcaster

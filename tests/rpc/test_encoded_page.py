@@ -30,13 +30,7 @@ def encoded(found: list[StoredFrame], names: frozenset[str] | None, position: in
     page = FramePage(found, position + 9, (position, 3), 2000)
     pieces = [piece for frame in found for piece in frame_pieces(frame, names)]
     messages = [
-        frame_to_proto(
-            frame.position,
-            frame.next_position,
-            frame.view.head,
-            frame.view.stored,
-            wanted_extents(frame.view, names),
-        )
+        frame_to_proto(frame.position, frame.next_position, frame.view.head, frame.view.stored, wanted_extents(frame.view, names))
         for frame in found
     ]
     generated = page_to_proto(page, start=position, frames=messages).SerializeToString()
@@ -60,9 +54,7 @@ def test_it_is_the_generated_message(found: list[EncodedFrame], names: frozenset
 
 
 @given(frames(), wanted_names, positions.filter(lambda position: position < LAST - 9), st.data())
-def test_damaged_bytes_are_typed_errors(
-    frame: EncodedFrame, names: frozenset[str] | None, position: int, data: st.DataObject
-) -> None:
+def test_damaged_bytes_are_typed_errors(frame: EncodedFrame, names: frozenset[str] | None, position: int, data: st.DataObject) -> None:
     whole = bytearray(encoded([stored(frame, position)], names, position)[0].data)
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):

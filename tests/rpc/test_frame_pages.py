@@ -26,9 +26,7 @@ def frames(draw: st.DrawFn) -> EncodedFrame:
     draft = FrameDraft()
     for _ in range(draw(st.integers(0, 6))):
         name = (draw(st.sampled_from(NAMES)), draw(st.integers(1, 2)))
-        records = [
-            Record(bytes([draw(st.integers(0, 255))]) * draw(st.sampled_from([0, 1, 9_000, 40_000]))) for _ in range(2)
-        ]
+        records = [Record(bytes([draw(st.integers(0, 255))]) * draw(st.sampled_from([0, 1, 9_000, 40_000]))) for _ in range(2)]
         match draw(st.integers(0, 3)):
             case 0:
                 draft.commit([(name, record) for record in records], names=[name], txn_id=1, keepalive_ms=1)

@@ -61,9 +61,6 @@ def test_token_that_no_header_carries_is_refused_and_not_shown(text: str) -> Non
     assert repr(text) not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [[], [("authorization", "Basic x")], [("authorization", "Bearer a"), ("authorization", "Bearer b")]],
-)
+@pytest.mark.parametrize("metadata", [[], [("authorization", "Basic x")], [("authorization", "Bearer a"), ("authorization", "Bearer b")]])
 def test_other_metadata_has_no_token(metadata: list[tuple[str, str]]) -> None:
     assert token_in(metadata) is None

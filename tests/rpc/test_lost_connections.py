@@ -13,12 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, produce, serving, until
-from wal.errors import (
-    ClosedError,
-    StorageError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
+from wal.errors import ClosedError, StorageError, UnavailableError, UnknownOutcomeError
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.methods import CREATE_VCHANNEL, LIST_VCHANNELS, PRODUCE
@@ -33,9 +28,7 @@ def free_port() -> int:
 
 async def test_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
     async with connected(free_port()) as connection:
-        with pytest.raises(
-            UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"
-        ):
+        with pytest.raises(UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"):
             await listed(connection, timeout_s=0.5)
         with pytest.raises(UnavailableError, match="creating was not sent"):
             await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(), "creating", timeout_s=0.5)
@@ -61,9 +54,7 @@ async def test_read_goes_on_at_another_address_and_a_write_does_not(writing: boo
         for server in stacks:
             server.hang.clear()
         creating = connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating")
-        call: asyncio.Task[Any] = asyncio.create_task(
-            creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing")
-        )
+        call: asyncio.Task[Any] = asyncio.create_task(creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing"))
         if not writing:
             creating.close()
         await until(lambda: any(server.calls for server in stacks))
@@ -151,9 +142,7 @@ async def test_pings_of_an_idle_stream_are_no_attack() -> None:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         reading = asyncio.create_task(stream.read())
-        await asyncio.wait(
-            [reading], timeout=5.0
-        )  # gRPC pings every second at most; its default takes the third for an attack
+        await asyncio.wait([reading], timeout=5.0)  # gRPC pings every second at most; its default takes the third for an attack
         assert not reading.done()
         await stream.write(produce(1))
         answer = await reading

@@ -16,19 +16,10 @@ from wal.rpc.api import append_pb2, result_pb2, streaming_pb2
 from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
 from wal.rpc.converters import Numbered, ranges_of, result_from_proto, result_to_proto, results_of
 
-ids = st.builds(
-    MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)
-) | st.builds(
-    MessageID,
-    st.just("p-1"),
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**128 - 1),
-    st.integers(0, 2**32 - 2),
-    st.just(FORM_PULSAR),
+ids = st.builds(MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)) | st.builds(
+    MessageID, st.just("p-1"), st.integers(0, 2**64 - 1), st.integers(0, 2**128 - 1), st.integers(0, 2**32 - 2), st.just(FORM_PULSAR)
 )
-contexts = st.builds(
-    TxnContext, st.integers(0, 2**63 - 1), st.integers(0, 10**6).map(lambda ms: ms / 1000) | st.just(math.inf)
-)
+contexts = st.builds(TxnContext, st.integers(0, 2**63 - 1), st.integers(0, 10**6).map(lambda ms: ms / 1000) | st.just(math.inf))
 extras = st.builds(lambda data: AnyProto(type_url="type.googleapis.com/x", value=data), st.binary(max_size=4))
 
 

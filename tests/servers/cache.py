@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["MissingServerError", "cache_folder", "installed", "say"]
-
 
 class MissingServerError(Exception):
     """A server can neither be found nor installed here; the text says which ways were tried."""

@@ -22,8 +22,6 @@ from tests.servers.cache import MissingServerError, installed, say
 from tests.servers.golang import GoProgram, run
 from tests.servers.process import ServerProcess, free_ports
 
-__all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", "find_old_etcd", "install", "started"]
-
 VERSION: Final = "3.6.6"
 ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
 """`host:port` of an etcd that already runs; tests that kill their server still start their own."""
@@ -71,18 +69,8 @@ class EtcdServer(ServerProcess):
         ]  # fmt: skip
         if tls is not None:
             certificate, key, authority = map(str, tls)
-            command += [
-                "--cert-file",
-                certificate,
-                "--key-file",
-                key,
-                "--trusted-ca-file",
-                authority,
-                "--client-cert-auth",
-            ]
-        super().__init__(
-            "etcd", command, log=self.folder / "etcd.log", is_ready=lambda: _healthy(health), ready_timeout_s=60.0
-        )
+            command += ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority, "--client-cert-auth"]
+        super().__init__("etcd", command, log=self.folder / "etcd.log", is_ready=lambda: _healthy(health), ready_timeout_s=60.0)
 
     def close(self) -> None:
         """Kills the server and removes its directory, if it created that."""

@@ -13,8 +13,6 @@ from tests.servers.cache import MissingServerError, say
 from tests.servers.etcd import EtcdServer, find_etcd, find_old_etcd
 from tests.servers.etcd import started as etcd_started
 
-__all__ = ["etcd_address", "etcd_binary", "old_etcd_address", "old_etcd_binary", "require"]
-
 Found = TypeVar("Found")
 
 

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple, Protocol
 
 from tests.servers.cache import MissingServerError, installed, say
 
-__all__ = ["GoProgram", "run"]
-
 _TIMEOUT_S: Final = 900
 
 
@@ -68,11 +66,7 @@ class GoProgram(NamedTuple):
 def _build(module: str, version: str, program: Path) -> None:
     """Builds the program of this version of a module. MissingServerError if it cannot be built."""
     with tempfile.TemporaryDirectory(prefix="wal-go-build-") as work:
-        for arguments in (
-            ("mod", "init", "build"),
-            ("get", f"{module}@v{version}"),
-            ("build", "-trimpath", "-o", str(program), module),
-        ):
+        for arguments in (("mod", "init", "build"), ("get", f"{module}@v{version}"), ("build", "-trimpath", "-o", str(program), module)):
             run(["go", *arguments], Path(work))
 
 

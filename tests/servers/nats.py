@@ -17,8 +17,6 @@ from typing import Final
 from tests.servers.golang import GoProgram
 from tests.servers.process import ServerProcess, free_ports
 
-__all__ = ["ADDRESS_VARIABLE", "VERSION", "NatsServer", "find_nats", "install", "started"]
-
 VERSION: Final = "2.15.2"
 ADDRESS_VARIABLE: Final = "WAL_TEST_NATS"
 """`host:port` of a nats-server that already runs, with JetStream."""
@@ -42,10 +40,7 @@ class NatsServer(ServerProcess):
             f"jetstream {{ store_dir: {json.dumps(str(self.folder / 'data'))}, sync_interval: always }}\n"
         )
         super().__init__(
-            "nats-server",
-            [str(find_nats()), "--config", str(configuration)],
-            log=self.folder / "nats.log",
-            is_ready=lambda: _answers(port),
+            "nats-server", [str(find_nats()), "--config", str(configuration)], log=self.folder / "nats.log", is_ready=lambda: _answers(port)
         )
 
     def close(self) -> None:

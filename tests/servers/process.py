@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ServerProcess", "free_ports"]
-
 POLL_S: Final = 0.02
 LOG_TAIL_BYTES: Final = 4000
 

@@ -26,17 +26,6 @@ from typing import Any, Final
 from tests.servers.cache import MissingServerError, installed, say
 from tests.servers.process import ServerProcess, free_ports
 
-__all__ = [
-    "ADDRESS_VARIABLE",
-    "ADMIN_VARIABLE",
-    "VERSION",
-    "PulsarServer",
-    "admin_request",
-    "find_pulsar",
-    "install",
-    "started",
-]
-
 VERSION: Final = "4.0.7"
 """4.0.8 cannot be installed from Maven Central: one of its dependencies is missing there."""
 ADDRESS_VARIABLE: Final = "WAL_TEST_PULSAR"
@@ -64,12 +53,7 @@ class PulsarServer(ServerProcess):
     """
 
     def __init__(
-        self,
-        *,
-        folder: Path | None = None,
-        options: Mapping[str, object] | None = None,
-        secured: bool = False,
-        tuned: bool = False,
+        self, *, folder: Path | None = None, options: Mapping[str, object] | None = None, secured: bool = False, tuned: bool = False
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-pulsar-"))
@@ -244,17 +228,7 @@ def _copy_jars(folder: Path) -> None:
         )
     say(f"having Maven copy the jars of Pulsar {VERSION}; this takes one or two minutes, once")
     (folder / "pom.xml").write_text(_POM)
-    _run(
-        [
-            maven,
-            "-q",
-            "-B",
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={folder}/lib",
-            "-DincludeScope=runtime",
-        ],
-        folder,
-    )
+    _run([maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}/lib", "-DincludeScope=runtime"], folder)
 
 
 def _run(command: list[str], folder: Path) -> None:

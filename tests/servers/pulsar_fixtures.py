@@ -19,22 +19,7 @@ import pytest
 from tests.servers.fixtures import require
 from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, PulsarServer, admin_request, find_pulsar
 
-__all__ = [
-    "PARTS_ACKNOWLEDGED",
-    "SMALL_LEDGERS",
-    "keeping_namespace",
-    "make_namespace",
-    "pulsar_admin_host",
-    "pulsar_host",
-    "pulsar_namespace",
-    "pulsar_process",
-    "pulsar_token",
-]
-
-SMALL_LEDGERS: Final[dict[str, object]] = {
-    "managedLedgerMaxEntriesPerLedger": 100,
-    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-}
+SMALL_LEDGERS: Final[dict[str, object]] = {"managedLedgerMaxEntriesPerLedger": 100, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
 PARTS_ACKNOWLEDGED: Final[dict[str, object]] = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
 """The broker remembers which messages of a batch were acknowledged, as docs/howto/pulsar.md advises for message streams."""
 KEEP_ALL: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}

@@ -114,9 +114,7 @@ def test_installation_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest
 
 
 def test_command_runs_beside_the_servers_it_asks_for(etcd_binary: Path) -> None:
-    program = (
-        "import os, urllib.request as r; print(r.urlopen('http://' + os.environ['WAL_TEST_ETCD'] + '/version').read())"
-    )
+    program = "import os, urllib.request as r; print(r.urlopen('http://' + os.environ['WAL_TEST_ETCD'] + '/version').read())"
     command = [sys.executable, "-m", "tests.servers", "etcd", "--", sys.executable, "-c", program]
     environment = {name: value for name, value in os.environ.items() if name != "WAL_TEST_ETCD"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)

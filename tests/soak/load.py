@@ -19,8 +19,6 @@ import uvloop
 
 from wal import Message, WALAccesser, open_wal
 
-__all__ = ["Load", "Measure"]
-
 MEASURE_S = 0.5
 
 

@@ -46,9 +46,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 
 async def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CHILD, str(data_dir), str(SCANNERS), stdout=asyncio.subprocess.PIPE
-    )
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(data_dir), str(SCANNERS), stdout=asyncio.subprocess.PIPE)
     said, _ = await child.communicate()
     assert child.returncode == 0
     assert json.loads(said) < PEAK_BYTES_MAX

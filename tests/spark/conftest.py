@@ -23,12 +23,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds
         made = session(
-            "wal-tests",
-            settings={
-                **QUICK,
-                "spark.local.dir": str(place / "local"),
-                "spark.sql.warehouse.dir": str(place / "warehouse"),
-            },
+            "wal-tests", settings={**QUICK, "spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")}
         )
     try:
         yield made
@@ -55,8 +50,6 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(
-    pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str
-) -> PulsarPlace:
+def place(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str) -> PulsarPlace:
     """Yields an empty place for a log on Pulsar."""
     return new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)

@@ -12,8 +12,6 @@ import sys
 import warnings
 from pathlib import Path
 
-__all__: list[str] = []
-
 
 def main() -> None:
     data, folder = Path(sys.argv[1]), Path(sys.argv[2])
@@ -53,9 +51,7 @@ def main() -> None:
         try:
             writer.start().awaitTermination()
             break
-        except (
-            Exception
-        ) as error:  # Spark gives a Python process 10 s to begin; on a busy machine that is not always enough
+        except Exception as error:  # Spark gives a Python process 10 s to begin; on a busy machine that is not always enough
             if "connect back" not in str(error):
                 raise
     streamed = spark.read.parquet(str(folder / "out")).select("payload").collect()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-__all__ = ["write_batch"]
-
 
 def write_batch(folder: str) -> Callable[[DataFrame, int], None]:
     """Writes each batch to its own directory, over the files of an earlier attempt."""

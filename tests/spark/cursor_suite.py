@@ -20,8 +20,6 @@ from wal.spark.location import SparkLocation
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
 
-__all__ = ["CursorSuite"]
-
 
 class CursorSuite:
     @pytest.fixture
@@ -67,10 +65,7 @@ class CursorSuite:
         save(place, query, pattern="b.*", name="matched")
         assert cursors(log) == {"matched": [("b",)]}
         other = StreamOffset.parse(query.logged[-1])
-        moved = {
-            name: type(at)(name, at.incarnation + 1, at.log_position, at.time_tick, at.form)
-            for name, at in other.pchannels.items()
-        }
+        moved = {name: type(at)(name, at.incarnation + 1, at.log_position, at.time_tick, at.form) for name, at in other.pchannels.items()}
         query.logged.append(str(StreamOffset(moved)))
         with pytest.raises(InvalidArgumentError, match="reads no pchannel of the log"):
             save(place, query)

@@ -27,8 +27,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from wal.spark.local_session import session
 
-__all__ = ["QUICK", "Driver", "queries"]
-
 QUICK: dict[str, str | int | bool] = {
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": False,
@@ -110,9 +108,7 @@ def queries(
         say(f"written {batch_id}")
 
     def read(*columns: str) -> DataStreamWriter:
-        reading = spark.readStream.format("wal").schema(
-            "vchannel string, message_id binary, payload binary, txn_id bigint"
-        )
+        reading = spark.readStream.format("wal").schema("vchannel string, message_id binary, payload binary, txn_id bigint")
         reading = reading.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows)
         return reading.load(str(data)).select(*columns).writeStream
 

@@ -15,8 +15,6 @@ import pytest
 from tests.conftest import CLASSES
 from wal.spark.local_session import session, why_no_session
 
-__all__ = ["require_java"]
-
 
 def require_java() -> None:
     """Skips the test, with a warning, if Spark cannot run; in CI that is a failure."""
@@ -40,9 +38,7 @@ def main() -> None:
         spark = session("classes", settings={"spark.log.level": "OFF"})
         spark.range(3).mapInArrow(lambda batches: batches, "id long").write.parquet(f"{folder}/rows")
         stream: Any = spark.readStream.schema("id long").parquet(f"{folder}/rows")
-        query = stream.writeStream.foreachBatch(lambda rows, _: rows.collect()).option(
-            "checkpointLocation", f"{folder}/c"
-        )
+        query = stream.writeStream.foreachBatch(lambda rows, _: rows.collect()).option("checkpointLocation", f"{folder}/c")
         query.trigger(availableNow=True).start().awaitTermination()
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         spark.stop()

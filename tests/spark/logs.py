@@ -9,8 +9,6 @@ from typing import Any
 from tests.bridge.logs import message
 from wal import BroadcastMessage, bridge
 
-__all__ = ["NAMES", "write_everything"]
-
 NAMES = ("orders", "payments", "returns", "ü")
 """The first two are on p0, the others on p1."""
 

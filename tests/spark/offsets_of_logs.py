@@ -9,8 +9,6 @@ from wal.read.read_only import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
 
-__all__ = ["end_of", "place_behind", "vchannels_of"]
-
 
 def end_of(directory: Path) -> StreamOffset:
     """Returns the offset after all durable events."""

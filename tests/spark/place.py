@@ -10,8 +10,6 @@ from tests.spark.queries import Row, row_of
 from wal import bridge
 from wal.bridge import BlockingOpening, BlockingWAL
 
-__all__ = ["Place", "rows_of"]
-
 
 class Place(abc.ABC):
     @property

@@ -11,8 +11,6 @@ from tests.spark.place import Place
 from wal import Secret
 from wal.storage.pulsar.address import PulsarAddress
 
-__all__ = ["PulsarPlace", "new_place"]
-
 
 class PulsarPlace(Place):
     """A namespace and a root path, empty at first."""

@@ -19,8 +19,6 @@ from wal.message import ImmutableMessage, MessageID
 from wal.spark.partition import WALPartition
 from wal.spark.row_reader import COLUMNS
 
-__all__ = ["Row", "StreamQuery", "Where", "batch", "expected", "plan", "read_all", "row_of", "schema", "source"]
-
 Row = dict[str, Any]
 Where = str | Path | Mapping[str, str]
 """A journal's directory, or the options that name a log."""

@@ -22,8 +22,6 @@ from wal.errors import TruncatedError
 from wal.spark import batch_reader
 from wal.spark.edges import DataLossWarning
 
-__all__ = ["ReadingSuite", "in_order", "key", "texts"]
-
 
 def key(row: Row) -> Any:
     return row["message_id"], row["vchannel"]
@@ -65,9 +63,7 @@ class ReadingSuite:
 
         ticks = sorted({row["time_tick"] for row in wanted})
         for tick in [ticks[0] - 1, ticks[0], *Random(1).sample(ticks, 10), ticks[-1]]:
-            assert in_order(batch(place.options, endingTimeTick=tick)) == [
-                row for row in wanted if row["time_tick"] <= tick
-            ]
+            assert in_order(batch(place.options, endingTimeTick=tick)) == [row for row in wanted if row["time_tick"] <= tick]
         first, last = ticks[len(ticks) // 3], ticks[2 * len(ticks) // 3]
         assert in_order(batch(place.options, startingTimeTick=first, endingTimeTick=last)) == [
             row for row in wanted if first <= row["time_tick"] <= last
@@ -154,12 +150,7 @@ class ReadingSuite:
 
         stream = spark.readStream.format("wal").options(**place.options, startingOffsets="earliest")
         limited = stream.option("maxMessagesPerTrigger", max(1, len(wanted) // 3)).load()
-        query = (
-            limited.writeStream.foreachBatch(keep)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
+        query = limited.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         assert len(seen) > 2
         assert sorted(one for some in seen.values() for one in some) == [key(row) for row in wanted]

@@ -19,8 +19,6 @@ from tests.spark.sink_tasks import Sink, rows_of
 from wal.spark.sink import publishing, staging
 from wal.spark.sink.folder import SinkFolder
 
-__all__ = ["POINTS", "Attempt", "run", "serve"]
-
 
 class Attempt(msgspec.Struct):
     """The child's task: it writes these rows as this batch, and dies when it reaches `point` for the `nth` time, or never ("")."""

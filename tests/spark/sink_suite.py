@@ -17,8 +17,6 @@ from tests.spark.sink_child import Attempt
 from tests.spark.sink_tasks import QUERY, Sink, files_below, rows_of
 from wal.spark.sink import pending, recover
 
-__all__ = ["SMALL_CHUNKS", "PlaceSink", "SinkSuite", "held", "of"]
-
 NAMES = ("v0", "v1", "v2")
 SMALL_CHUNKS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
 """A chunk has 8 rows, and a producer two chunks."""
@@ -81,9 +79,7 @@ class SinkSuite:
             yield run
             stdin.close()
 
-    def test_each_batch_gets_in_once_and_in_order(
-        self, place: Place, tmp_path: Path, small_chunks: dict[str, str]
-    ) -> None:
+    def test_each_batch_gets_in_once_and_in_order(self, place: Place, tmp_path: Path, small_chunks: dict[str, str]) -> None:
         sink = PlaceSink(place, tmp_path / "staging", **small_chunks)
         sink.run(rows_of("first"), batch_id=3)
         sink.run(rows_of("other"), batch_id=3, attempt=9)
@@ -105,13 +101,7 @@ class SinkSuite:
         ],
     )
     def test_batch_whose_driver_is_killed_gets_in_once(
-        self,
-        place: Place,
-        tmp_path: Path,
-        small_chunks: dict[str, str],
-        ended: Callable[[PlaceSink, Attempt], int],
-        point: str,
-        nth: int,
+        self, place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[PlaceSink, Attempt], int], point: str, nth: int
     ) -> None:
         sink = PlaceSink(place, tmp_path / "staging", **small_chunks)
         assert ended(sink, Attempt("", QUERY, "first", 5, point, nth)) == -signal.SIGKILL

@@ -17,8 +17,6 @@ from wal.settings import Settings
 from wal.spark.sink import batch_writer, stream_writer
 from wal.spark.sink.writer import BatchWriter, StreamWriter
 
-__all__ = ["QUERY", "Sink", "Task", "batch", "files_below", "held", "planned", "producers", "rows_of", "schema"]
-
 QUERY = "5f6e0a5c-3b0b-4a63-9f6e-000000000001"
 Task = Sequence[tuple[str, bytes]]
 """The rows of a task: vchannel and payload."""
@@ -42,10 +40,7 @@ def planned(kind: type, options: Mapping[str, str], columns: StructType | None =
 
 def batch(rows: Task) -> pa.RecordBatch:
     return pa.record_batch(
-        {
-            "vchannel": pa.array([name for name, _ in rows], pa.string()),
-            "payload": pa.array([payload for _, payload in rows], pa.binary()),
-        }
+        {"vchannel": pa.array([name for name, _ in rows], pa.string()), "payload": pa.array([payload for _, payload in rows], pa.binary())}
     )
 
 
@@ -88,9 +83,7 @@ class Sink:
             messages.append(self.write(writer, batches, partition_id, attempt + partition_id, batch_id))
         return messages
 
-    def write(
-        self, writer: Any, batches: Iterator[pa.RecordBatch], partition_id: int, attempt: int, batch_id: int = 0
-    ) -> Any:
+    def write(self, writer: Any, batches: Iterator[pa.RecordBatch], partition_id: int, attempt: int, batch_id: int = 0) -> Any:
         with task(partition_id, attempt, query_id=self.query_id, batch_id=batch_id):
             return pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(batches)))
 
@@ -114,10 +107,7 @@ class Sink:
 
 def rows_of(label: str, *, count: int = 40, tasks: int = 2, vchannels: int = 3) -> list[Task]:
     """Returns rows whose payloads contain their label, task and number."""
-    return [
-        [(f"v{number % vchannels}", f"{label}/{task}/{number:05}".encode()) for number in range(count)]
-        for task in range(tasks)
-    ]
+    return [[(f"v{number % vchannels}", f"{label}/{task}/{number:05}".encode()) for number in range(count)] for task in range(tasks)]
 
 
 def held(journal: Path, vchannels: Sequence[str] = ("v0", "v1", "v2")) -> dict[str, list[list[bytes]]]:

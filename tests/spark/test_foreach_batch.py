@@ -48,9 +48,7 @@ def write(directory: Path, first: int = 0, end: int = ROWS) -> None:
                     txn.append(flight(one))
 
 
-def run(
-    spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[Any, int], None], **options: object
-) -> Any:
+def run(spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[Any, int], None], **options: object) -> Any:
     stream = spark.readStream.format("wal").option("startingOffsets", "earliest").options(**options)  # type: ignore[arg-type]
     query = (
         stream.load(str(directory))
@@ -85,24 +83,14 @@ async def waits(df: DataFrame, batch: Batch) -> None:
         (nothing, {"schema": 5}, TypeError, "StructType"),
         (nothing, {"schema": StructType([])}, InvalidArgumentError, "no fields"),
         (nothing, {"schema": StructType().add("a", "integer"), "decode": 5}, TypeError, "function of one payload"),
-        (
-            nothing,
-            {"schema": StructType().add("a", "integer"), "on_error": "skip"},
-            InvalidArgumentError,
-            "'raise', 'null'",
-        ),
+        (nothing, {"schema": StructType().add("a", "integer"), "on_error": "skip"}, InvalidArgumentError, "'raise', 'null'"),
         (nothing, {"cursor": "delays"}, InvalidArgumentError, "give cursor and one of them"),
         (nothing, {"path": "data/"}, InvalidArgumentError, "give cursor and one of them"),
         (nothing, {"path": "data/", "cursor": ""}, InvalidArgumentError, "empty"),
         (nothing, {"path": "memory:", "cursor": "delays"}, InvalidArgumentError, "directory"),
         (nothing, {"path": "data/", "options": {"path": "data/"}, "cursor": "a"}, InvalidArgumentError, "one of them"),
         (nothing, {"vchannels_pattern": "a"}, InvalidArgumentError, "cursor=… and path=…"),
-        (
-            nothing,
-            {"path": "d", "cursor": "c", "vchannels_pattern": "("},
-            InvalidArgumentError,
-            "not a regular expression",
-        ),
+        (nothing, {"path": "d", "cursor": "c", "vchannels_pattern": "("}, InvalidArgumentError, "not a regular expression"),
     ],
 )
 def test_what_is_refused(handler: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -111,9 +99,7 @@ def test_what_is_refused(handler: Any, options: dict[str, Any], error: type[Exce
 
 
 def test_it_can_be_pickled() -> None:
-    made = foreach_batch(
-        nothing, schema=StructType().add("a", "integer"), decode=json.loads, cursor="delays", path="data/"
-    )
+    made = foreach_batch(nothing, schema=StructType().add("a", "integer"), decode=json.loads, cursor="delays", path="data/")
     assert isinstance(pickle.loads(pickle.dumps(made)), ForeachBatch)
 
 

@@ -116,11 +116,7 @@ async def test_cursors_are_saved_for_the_vchannels_that_are_named_or_match(data_
         got: dict[str, set[tuple[str, ...]]] = {}
         for info in await log.cursors():
             got.setdefault(info.name, set()).add(info.vchannels)
-    assert got == {
-        "matched": {("a1",), ("a2",)},
-        "named": {("a1",), ("a2",), ("b1",)},
-        "all": {("a1",), ("a2",), ("b1",), ("b2",)},
-    }
+    assert got == {"matched": {("a1",), ("a2",)}, "named": {("a1",), ("a2",), ("b1",)}, "all": {("a1",), ("a2",), ("b1",), ("b2",)}}
 
 
 async def test_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_dir: Path) -> None:
@@ -143,11 +139,7 @@ async def test_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_di
 
 async def test_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
-        ids = [
-            *await append(log, data_dir, "kept"),
-            *await append(log, data_dir, "gone"),
-            *await append(log, data_dir, "kept"),
-        ]
+        ids = [*await append(log, data_dir, "kept"), *await append(log, data_dir, "gone"), *await append(log, data_dir, "kept")]
         await save(data_dir, await after(ids[0], data_dir))
         await log.drop_vchannel("gone")
         with pytest.raises(InvalidArgumentError, match="'delays' of 'kept'"):

@@ -42,14 +42,7 @@ def run(connection: sqlite3.Connection, batch: Batch) -> bool:
 
 
 def test_batch_takes_effect_once(connection: sqlite3.Connection) -> None:
-    assert [run(connection, Batch(QUERY, number)) for number in (0, 0, 1, 1, 0, 2)] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert [run(connection, Batch(QUERY, number)) for number in (0, 0, 1, 1, 0, 2)] == [True, False, True, False, False, True]
     assert seen(connection) == [0, 1, 2]
     assert connection.execute("SELECT * FROM wal_batches").fetchall() == [(QUERY, 2)]
 

@@ -59,10 +59,7 @@ def test_decoder_may_return_a_dict_a_tuple_or_an_object(decode: Decode) -> None:
 
 
 def test_missing_keys_of_a_dict_are_null_and_extra_keys_are_left_out() -> None:
-    assert values(json.loads, b'{"dest": "ATL", "gate": 3}', b"{}") == [
-        {"dest": "ATL", "delay": None},
-        {"dest": None, "delay": None},
-    ]
+    assert values(json.loads, b'{"dest": "ATL", "gate": 3}', b"{}") == [{"dest": "ATL", "delay": None}, {"dest": None, "delay": None}]
 
 
 def test_decoder_may_return_different_kinds_of_values() -> None:
@@ -110,9 +107,7 @@ def test_error_names_only_columns_at_hand() -> None:
 @given(
     st.lists(
         st.none()
-        | st.fixed_dictionaries(
-            {}, optional={"dest": st.none() | st.text(), "delay": st.none() | st.integers(-(2**31), 2**31 - 1)}
-        )
+        | st.fixed_dictionaries({}, optional={"dest": st.none() | st.text(), "delay": st.none() | st.integers(-(2**31), 2**31 - 1)})
     )
 )
 def test_every_row_has_its_own_value(rows: list[dict[str, Any] | None]) -> None:

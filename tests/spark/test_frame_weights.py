@@ -40,9 +40,7 @@ def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max:
         max_size=20,
     ),
 )
-def test_weights_are_those_of_a_scan_of_all_frames(
-    log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]
-) -> None:
+def test_weights_are_those_of_a_scan_of_all_frames(log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]) -> None:
     scanned = ScannedFrames(0)
     for start, end, rows_max, bytes_max, page in questions:
         if not scanned.go_on(start):

@@ -28,9 +28,7 @@ STEPS = ("staged", "manifests", "published")
 """Folders in which our sink shows the progress of a batch."""
 
 
-def test_killed_drivers_lose_and_duplicate_nothing(
-    spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int
-) -> None:
+def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int) -> None:
     """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs.
 
     It dies in a batch of the first query, or between its rows and its commit; or where a file of the second one has just come or gone.

@@ -45,13 +45,7 @@ def test_bytes_and_seconds_of_each_pchannel(text: bool) -> None:
     done, end = offset(p0=(1000, 0, 0), p1=(500, 3, 10)), offset(p0=(5000, 0, 2.5), p1=(500, 3, 60))
     found = lag(progress((done, end), text=text))
     assert [(one.pchannel, one.bytes, one.seconds) for one in found.pchannels] == [("p0", 4000, 2.5), ("p1", 0, 0.0)]
-    assert (found.query_id, found.name, found.batch_id, found.bytes, found.seconds) == (
-        "023c3c9d",
-        "delays",
-        4,
-        4000,
-        2.5,
-    )
+    assert (found.query_id, found.name, found.batch_id, found.bytes, found.seconds) == ("023c3c9d", "delays", 4, 4000, 2.5)
     assert found.pchannels[0].done == done.pchannels["p0"].message_id
     assert found.pchannels[0].end == end.pchannels["p0"].message_id
 
@@ -110,9 +104,7 @@ def test_end_as_it_is_now_and_the_rows_up_to_there(data_dir: Path) -> None:
 
 def test_bytes_are_unknown_where_positions_are_not_bytes() -> None:
     def pulsar(entry: int) -> StreamOffset:
-        return StreamOffset(
-            {"p0": PChannelOffset("p0", 7, (9 << 64 | entry, 0), compose(entry * 1000, 0), FORM_PULSAR)}
-        )
+        return StreamOffset({"p0": PChannelOffset("p0", 7, (9 << 64 | entry, 0), compose(entry * 1000, 0), FORM_PULSAR)})
 
     found = lag(progress((pulsar(1), pulsar(4))))
     assert (found.bytes, found.seconds) == (None, 3.0)

@@ -67,11 +67,7 @@ def test_places() -> None:
         startingOffsets=json.dumps({"p0": str(message_id), "p1": "Earliest", "p2": {"id": "p2:1:0:0", "tick": 4}}),
         endingOffsets=str(StreamOffset({"p0": PChannelOffset.of(message_id, 9)})),
     )
-    assert found.starting == {
-        "p0": PChannelOffset.of(message_id, 0),
-        "p1": "earliest",
-        "p2": PChannelOffset("p2", 1, (0, 0), 4),
-    }
+    assert found.starting == {"p0": PChannelOffset.of(message_id, 0), "p1": "earliest", "p2": PChannelOffset("p2", 1, (0, 0), 4)}
     assert found.ending == {"p0": PChannelOffset.of(message_id, 9)}
     assert of(streaming=True, startingOffsets="EARLIEST").starting == "earliest"
 
@@ -128,20 +124,10 @@ def test_log_has_to_be_named() -> None:
         SourceOptions.of({}, streaming=False)
     with pytest.raises(InvalidArgumentError, match="no log is named"):
         SourceOptions.of({"path": " "}, streaming=False)
-    assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == SparkLocation(
-        "service.url", "pulsar://h:1"
-    )
-    of_pulsar = {
-        "service.url": "pulsar://h/t/n",
-        "kv": "etcd://u@h/r",
-        "KV.password": "qz/ss",
-        "Admin.url": "http://h",
-        "token": "secret",
-    }
+    assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == SparkLocation("service.url", "pulsar://h:1")
+    of_pulsar = {"service.url": "pulsar://h/t/n", "kv": "etcd://u@h/r", "KV.password": "qz/ss", "Admin.url": "http://h", "token": "secret"}
     location = SourceOptions.of(of_pulsar, streaming=True).location
-    assert location == SparkLocation(
-        "service.url", "pulsar://h/t/n", Secret("etcd://u:qz%2Fss@h/r"), "http://h", Secret("secret"), None
-    )
+    assert location == SparkLocation("service.url", "pulsar://h/t/n", Secret("etcd://u:qz%2Fss@h/r"), "http://h", Secret("secret"), None)
     assert "secret" not in repr(location)
     assert "qz" not in repr(location)
 

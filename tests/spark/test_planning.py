@@ -26,11 +26,7 @@ def logs(draw: st.DrawFn) -> dict[str, list[FrameWeight]]:
         position = (frames[-1].next_position if frames else 0) + draw(st.integers(0, 3))
         rows = draw(st.integers(0, 20))
         promised_tick = tick + max(rows - 1, 0)
-        frames.append(
-            FrameWeight(
-                position, position + draw(st.integers(1, 9)), tick, promised_tick, rows, draw(st.integers(0, 20))
-            )
-        )
+        frames.append(FrameWeight(position, position + draw(st.integers(1, 9)), tick, promised_tick, rows, draw(st.integers(0, 20))))
         tick = promised_tick + draw(st.integers(1, 3))
     return found
 
@@ -39,9 +35,7 @@ def merged(frames: dict[str, list[FrameWeight]]) -> list[tuple[int, str, FrameWe
     return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)
 
 
-def naive(
-    frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None
-) -> tuple[dict[str, FrameWeight], str | None]:
+def naive(frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None) -> tuple[dict[str, FrameWeight], str | None]:
     """The last frame taken of each pchannel, and the pchannel whose first frame is to be cut."""
     taken: dict[str, FrameWeight] = {}
     rows = size = 0
@@ -67,13 +61,7 @@ def test_trigger_takes_what_fits_in_the_order_of_the_ticks(
     if any(frames.values()):
         assert taken, "something is always taken"
     if to_cut is None:
-        inside = [
-            frame
-            for name, some in frames.items()
-            if name in taken
-            for frame in some
-            if frame.position <= taken[name].frame.position
-        ]
+        inside = [frame for name, some in frames.items() if name in taken for frame in some if frame.position <= taken[name].frame.position]
         assert rows_max is None or sum(frame.rows for frame in inside) <= rows_max
         assert bytes_max is None or sum(frame.size for frame in inside) <= bytes_max
 
@@ -90,9 +78,7 @@ def events(draw: st.DrawFn) -> list[EventWeight]:
 
 
 @given(events(), limits, limits)
-def test_frame_is_cut_between_events_with_as_many_as_fit(
-    frame: list[EventWeight], rows_max: int | None, bytes_max: int | None
-) -> None:
+def test_frame_is_cut_between_events_with_as_many_as_fit(frame: list[EventWeight], rows_max: int | None, bytes_max: int | None) -> None:
     index = cut(frame, rows_max=rows_max, bytes_max=bytes_max)
     below = [event for event in frame if index is None or event.index < index]
 
@@ -122,9 +108,7 @@ def ranges(draw: st.DrawFn) -> list[tuple[Piece, list[FrameWeight]]]:
 
 
 @given(ranges(), st.integers(1, 6), st.integers(1, 40))
-def test_shares_hold_each_event_once(
-    wanted: list[tuple[Piece, list[FrameWeight]]], partitions_max: int, bytes_min: int
-) -> None:
+def test_shares_hold_each_event_once(wanted: list[tuple[Piece, list[FrameWeight]]], partitions_max: int, bytes_min: int) -> None:
     shares = share_out(wanted, partitions_max=partitions_max, bytes_min=bytes_min)
     assert len(shares) <= partitions_max
     assert all(shares)
@@ -148,7 +132,5 @@ def test_equal_frames_are_shared_out_evenly() -> None:
     frames = [FrameWeight(at, at + 1, at, at, 10, 100) for at in range(100)]
     shares = share_out([(Piece("a", (0, 0), (100, 0)), frames)], partitions_max=4, bytes_min=1)
     assert [share[0].end[0] - share[0].start[0] for share in shares] == [25, 25, 25, 25]
-    packed = share_out(
-        [(Piece(name, (0, 0), (1, 0)), frames[:1]) for name in "abcdefgh"], partitions_max=2, bytes_min=1
-    )
+    packed = share_out([(Piece(name, (0, 0), (1, 0)), frames[:1]) for name in "abcdefgh"], partitions_max=2, bytes_min=1)
     assert [[piece.pchannel for piece in share] for share in packed] == [list("abcd"), list("efgh")]

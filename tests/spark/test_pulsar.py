@@ -74,11 +74,7 @@ def put_late(place: Place, message_id: MessageID) -> None:
     draft = FrameDraft()
     draft.append(("a", 1), [Record(b"fenced")])
     late = encode_frame(
-        draft,
-        incarnation=header.incarnation,
-        term=header.term,
-        sequence=header.sequence + 1,
-        first_tick=header.promised_tick + 1,
+        draft, incarnation=header.incarnation, term=header.term, sequence=header.sequence + 1, first_tick=header.promised_tick + 1
     )
     client = raw_client(place.address)
     try:

@@ -32,12 +32,7 @@ def plans(spark: SparkSession, frame: DataFrame) -> Iterator[str]:
     """Yields what Spark shows of a query: as text, in its UI (the plans as it draws them), and as JSON."""
     execution: Any = frame._jdf.queryExecution()
     yield repr(frame)
-    for call in (
-        execution.toString,
-        execution.logical().toString,
-        execution.analyzed().toString,
-        execution.analyzed().toJSON,
-    ):
+    for call in (execution.toString, execution.logical().toString, execution.analyzed().toString, execution.analyzed().toJSON):
         yield call()
     for form in () if frame.isStreaming else PLANS:
         yield spark._jvm.PythonSQLUtils.explainString(execution, form)  # type: ignore[union-attr]
@@ -74,15 +69,10 @@ def test_log_that_is_read(
     assert frame.count() == 1
     check_hidden(*plans(spark, frame))
     frame.createOrReplaceTempView("secret_log")
-    check_hidden(
-        spark.sql("DESCRIBE EXTENDED secret_log").collect(),
-        spark.sql("EXPLAIN EXTENDED SELECT * FROM secret_log").collect(),
-    )
+    check_hidden(spark.sql("DESCRIBE EXTENDED secret_log").collect(), spark.sql("EXPLAIN EXTENDED SELECT * FROM secret_log").collect())
     stream = spark.readStream.format("wal").options(**options, startingOffsets="earliest").load()
     check_hidden(*plans(spark, stream))
-    query = (
-        stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )
+    query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 1
     check_hidden(*told(query))

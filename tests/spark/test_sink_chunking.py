@@ -25,9 +25,7 @@ def cut_naively(rows: list[tuple[int, int]], bounds: ChunkBounds) -> list[int]:
 
 
 @given(SIZES, st.integers(1, 9), st.integers(50, 120), st.integers(50, 120))
-def test_chunks_are_those_of_a_loop_over_the_rows(
-    rows: list[tuple[int, int]], rows_max: int, counted_max: int, stored_max: int
-) -> None:
+def test_chunks_are_those_of_a_loop_over_the_rows(rows: list[tuple[int, int]], rows_max: int, counted_max: int, stored_max: int) -> None:
     bounds = ChunkBounds(rows_max, counted_max, stored_max, 50)
     ends = cut([counted for counted, _ in rows], [stored for _, stored in rows], bounds)
     assert ends == cut_naively(rows, bounds)

@@ -21,9 +21,7 @@ from tests.spark.sink_tasks import QUERY, Sink, files_below, held, producers, ro
 from wal.spark.sink import pending, recover
 
 NTH = (1, 3)
-KILLS = [
-    (point, nth) for point in POINTS for nth in (NTH if point.startswith(("staging: before a", "publishing")) else (1,))
-]
+KILLS = [(point, nth) for point in POINTS for nth in (NTH if point.startswith(("staging: before a", "publishing")) else (1,))]
 SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
 """Chunks of 8 rows, two of them under a producer."""
 
@@ -90,12 +88,8 @@ def test_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt],
     assert producers(journal) == []
 
 
-@pytest.mark.parametrize(
-    ("point", "nth"), [(point, NTH[-1] if "commit" in point else 1) for point in POINTS if "mark" not in point]
-)
-def test_next_write_finishes_a_killed_batch_job(
-    tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int
-) -> None:
+@pytest.mark.parametrize(("point", "nth"), [(point, NTH[-1] if "commit" in point else 1) for point in POINTS if "mark" not in point])
+def test_next_write_finishes_a_killed_batch_job(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
     journal, options = tmp_path / "log", settings_file(tmp_path)
     attempt = Attempt(str(journal), None, "first", 0, point, nth, options)
     assert ended(attempt) == -signal.SIGKILL

@@ -46,9 +46,7 @@ def test_newer_version_says_so() -> None:
 
 
 def test_its_producer_is_named_from_the_query_and_changes_with_what_is_published() -> None:
-    manifest = Manifest(
-        WriteKey("query", 7), True, "abc", (StagedFile("f", 0, 3, 9, 100, 1), StagedFile("g", 1, 2, 4, 80, 2))
-    )
+    manifest = Manifest(WriteKey("query", 7), True, "abc", (StagedFile("f", 0, 3, 9, 100, 1), StagedFile("g", 1, 2, 4, 80, 2)))
     assert (manifest.chunks, manifest.rows) == (5, 13)
     assert manifest.producer == "wal.spark/query/7/abc/0"
     assert manifest.after(4).producer == "wal.spark/query/7/abc/4"

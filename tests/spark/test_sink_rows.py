@@ -59,9 +59,7 @@ def arrow(rows: list[tuple[str, bytes, str | None, dict[str, str] | None]]) -> p
 
 @given(st.lists(ROWS, max_size=5), st.integers(0, 3))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_staged_rows_come_back_as_messages_in_their_order(
-    tmp_path: Path, batches: list[list[Any]], cut_off: int
-) -> None:
+def test_staged_rows_come_back_as_messages_in_their_order(tmp_path: Path, batches: list[list[Any]], cut_off: int) -> None:
     rows = [row for rows in batches for row in rows[cut_off:]]
     given_batches = (arrow(rows).slice(cut_off) for rows in batches)
     staged = StagingWriter(tmp_path, partition_id=4, attempt=1, bounds=SMALL).stage(given_batches, reader(SMALL))
@@ -100,19 +98,10 @@ def test_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
         (one(vchannel=["a", "", "b"]), "row 1 of Spark partition 4: vchannel is empty"),
         (one(vchannel=["a", "b\n", "b"]), "row 1 of Spark partition 4: .*control characters"),
         (one(message_type=["INSERT", None, "FLUSH"]), "row 2 .*message_type 'FLUSH'.*INSERT, DELETE"),
-        (
-            one(properties=pa.array([None, [("a", "b")], [("b", "c"), ("_x", "y")]], PROPERTIES)),
-            "row 2 .*'_x' is reserved",
-        ),
+        (one(properties=pa.array([None, [("a", "b")], [("b", "c"), ("_x", "y")]], PROPERTIES)), "row 2 .*'_x' is reserved"),
         (one(properties=pa.array([[("a", None)], [], None], PROPERTIES)), "row 0 .*property 'a' is null"),
-        (
-            one(payload=[b"", b"x" * (1 << 20), b"x" * ((1 << 20) + 1)]),
-            "row 2 .*1048577 bytes.*message_bytes_max=1048576",
-        ),
-        (
-            one(payload=[b"", b"x" * (1 << 20), b""], properties=pa.array([None, [("a", "")], None], PROPERTIES)),
-            "row 1 .*1048577",
-        ),
+        (one(payload=[b"", b"x" * (1 << 20), b"x" * ((1 << 20) + 1)]), "row 2 .*1048577 bytes.*message_bytes_max=1048576"),
+        (one(payload=[b"", b"x" * (1 << 20), b""], properties=pa.array([None, [("a", "")], None], PROPERTIES)), "row 1 .*1048577"),
     ],
 )
 def test_wrong_row_is_named(batch: pa.RecordBatch, text: str) -> None:
@@ -133,9 +122,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_rem
 
 def test_row_that_is_too_large_for_a_transaction_is_named() -> None:
     bounds = ChunkBounds.of(Settings(txn_bytes_max=100, message_bytes_max=200))
-    with pytest.raises(
-        InvalidArgumentError, match=r"row 1 .*132 bytes in a transaction, over the 100 of txn_bytes_max"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"row 1 .*132 bytes in a transaction, over the 100 of txn_bytes_max"):
         reader(bounds).read(one(payload=[b"", b"x" * 100, b""]))
 
 
@@ -151,10 +138,7 @@ def test_option_vchannel_decides_where_all_rows_go() -> None:
         ([("vchannel", "string")], "no column 'payload'.*accepted are: vchannel string"),
         ([("payload", "binary")], "neither a column 'vchannel' nor the option vchannel"),
         ([("vchannel", "string"), ("payload", "int")], "'payload' is of type int.*cast it to binary or string"),
-        (
-            [("vchannel", "string"), ("payload", "binary"), ("time_tick", "bigint")],
-            "'time_tick' cannot be written.*properties",
-        ),
+        ([("vchannel", "string"), ("payload", "binary"), ("time_tick", "bigint")], "'time_tick' cannot be written.*properties"),
         ([("vchannel", "string"), ("payload", "binary"), ("properties", "map<string,int>")], "map<string,int>"),
         ([("vchannel", "string"), ("payload", "binary"), ("payload", "binary")], "'payload' is given 2 times"),
     ],

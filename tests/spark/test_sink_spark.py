@@ -72,9 +72,7 @@ def test_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoint
     source, target = tmp_path / "source", tmp_path / "target"
     expected = filled(source, 300)
     for run in range(2):
-        reading = (
-            spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120)
-        )
+        reading = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120)
         query = (
             reading.load(str(source))
             .select("vchannel", "payload")
@@ -99,10 +97,7 @@ def test_stream_fails_while_another_process_has_the_journal_open_and_goes_on_aft
     expected = filled(source, 90)
     reading = spark.readStream.format("wal").option("startingOffsets", "earliest").load(str(source))
     writing = (
-        reading.select("vchannel", "payload")
-        .writeStream.format("wal")
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
+        reading.select("vchannel", "payload").writeStream.format("wal").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     )
     with blocking(target), pytest.raises(Exception, match=f"open for writing in process {os.getpid()}"):
         writing.start(str(target)).awaitTermination(120)

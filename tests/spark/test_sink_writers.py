@@ -152,9 +152,7 @@ def test_orphans_are_removed_by_age(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_write_that_failed_midway_goes_on_from_its_manifest(
-    tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_that_failed_midway_goes_on_from_its_manifest(tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 8\n")
     sink = Sink(tmp_path / "log", query_id=query_id, settings=str(tmp_path / "settings.toml"))
     writer = sink.writer()
@@ -206,9 +204,7 @@ def test_next_write_finishes_what_others_left_and_reports_failures(
     new = rows_of("new")
     Sink(journal).run(new)
     labels = [row.split(b"/")[0] for rows in flat(held(journal)).values() for row in rows]
-    assert sorted(set(labels), key=labels.index)[1:] == [
-        b"new"
-    ]  # of what was left the whole one, and nothing of the other
+    assert sorted(set(labels), key=labels.index)[1:] == [b"new"]  # of what was left the whole one, and nothing of the other
     assert len(labels) == 2 * 80
     assert [write.write_id for write in pending(str(journal))] == [broken.write_id]
     assert "cannot be finished" in caplog.text
@@ -244,9 +240,7 @@ def test_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tmp_
 
 
 @KINDS
-def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(
-    tmp_path: Path, query_id: str | None
-) -> None:
+def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(tmp_path: Path, query_id: str | None) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     sink.run(rows_of("first"))
     program = f"import time; from wal.bridge import blocking\nwith blocking({str(sink.journal)!r}): print('open', flush=True); input()"
@@ -268,9 +262,7 @@ def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(
 
 
 @KINDS
-def test_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(
-    tmp_path: Path, query_id: str | None
-) -> None:
+def test_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(tmp_path: Path, query_id: str | None) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     writer = sink.writer()
     messages = sink.stage(writer, rows_of("first"))
@@ -313,8 +305,7 @@ def test_wrong_plans_are_refused(tmp_path: Path, kind: type) -> None:
     with pytest.raises(InvalidArgumentError, match=r"only appended to.*append"):
         make({"path": path}, schema("vchannel", "payload"), True)
     with pytest.raises(
-        InvalidArgumentError,
-        match=r"no option 'colour'.*lockTimeoutMs, orphanAgeMs, path, .*settings, staging, .*vchannel",
+        InvalidArgumentError, match=r"no option 'colour'.*lockTimeoutMs, orphanAgeMs, path, .*settings, staging, .*vchannel"
     ):
         planned(kind, {"path": path, "colour": "red"})
     with pytest.raises(InvalidArgumentError, match="no log is named: give path"):

@@ -50,9 +50,7 @@ class Batches:
 
 
 def stream(spark: SparkSession, data: Path, **options: object) -> DataFrame:
-    return (
-        spark.readStream.format("wal").options(**{name: str(value) for name, value in options.items()}).load(str(data))
-    )
+    return spark.readStream.format("wal").options(**{name: str(value) for name, value in options.items()}).load(str(data))
 
 
 def run(rows: DataFrame, checkpoint: str, batches: Batches) -> Any:
@@ -79,8 +77,7 @@ def test_batch_has_the_rows_of_the_log(spark: SparkSession, data_dir: Path) -> N
     table = spark.read.format("wal").load(str(data_dir))
     wanted = expected(data_dir, *NAMES)
     found = [
-        {**row.asDict(), "message_id": bytes(row.message_id), "payload": bytes(row.payload)}
-        for row in table.drop("append_time").collect()
+        {**row.asDict(), "message_id": bytes(row.message_id), "payload": bytes(row.payload)} for row in table.drop("append_time").collect()
     ]
 
     def key(row: dict[str, Any]) -> Any:
@@ -99,14 +96,10 @@ def test_columns_options_and_sql(spark: SparkSession, data_dir: Path, log: Block
     some = spark.read.format("WAL").schema("payload binary, message_id binary").option("PATH", str(data_dir))
     rows = some.option("vchannels", "b").option("endingTimeTick", results[7].time_tick).load().collect()
     assert [bytes(row.payload) for row in rows] == [b"1", b"3", b"5", b"7"]
-    assert [MessageID.from_bytes(bytes(row.message_id)) for row in rows] == [
-        results[at].message_id for at in (1, 3, 5, 7)
-    ]
+    assert [MessageID.from_bytes(bytes(row.message_id)) for row in rows] == [results[at].message_id for at in (1, 3, 5, 7)]
     assert rows[0].__fields__ == ["payload", "message_id"]
     spark.read.format("wal").load(str(data_dir)).createOrReplaceTempView("flights")
-    (row,) = spark.sql(
-        "select count(*) as n, max(cast(payload as string)) as top from flights where vchannel = 'a'"
-    ).collect()
+    (row,) = spark.sql("select count(*) as n, max(cast(payload as string)) as top from flights where vchannel = 'a'").collect()
     assert (row.n, row.top) == (5, "8")
     assert len(spark.read.format("wal").load(str(data_dir)).limit(1).collect()) == 1
 
@@ -122,9 +115,7 @@ def test_mistakes_are_named_where_they_are_made(spark: SparkSession, data_dir: P
         spark.read.format("wal").option("service.url", "pulsar://localhost:6650/a/b").load().collect()
 
 
-def test_stream_with_limits_ends_at_what_was_there(
-    spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
-) -> None:
+def test_stream_with_limits_ends_at_what_was_there(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
     for number in range(10):
         log.raw_append(Message("ab"[number % 2], b"%d" % number))
     batches = Batches()
@@ -169,9 +160,7 @@ def test_running_stream_follows_the_log(spark: SparkSession, data_dir: Path, log
         query.stop()
 
 
-def test_batch_that_failed_is_done_again(
-    spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
-) -> None:
+def test_batch_that_failed_is_done_again(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
     for number in range(6):
         log.raw_append(Message("a", b"%d" % number))
     batches = Batches()

@@ -94,12 +94,7 @@ def test_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Pat
         assert query.step() == []
     put(log, 5)
     found = {name: sorted(texts(flat(query.run()))) for name, query in given.items()}
-    assert found == {
-        "earliest": ["1", "2", "3", "4", "5"],
-        "latest": ["5"],
-        "place": ["2", "3", "5"],
-        "tick": ["3", "4", "5"],
-    }
+    assert found == {"earliest": ["1", "2", "3", "4", "5"], "latest": ["5"], "place": ["2", "3", "5"], "tick": ["3", "4", "5"]}
 
 
 def log_id(row: Row) -> MessageID:
@@ -161,12 +156,8 @@ def test_rows_of_other_vchannels_make_no_batch_unless_there_are_many(
 
 
 @pytest.mark.parametrize("choice", [{}, {"vchannels": "orders,returns"}, {"vchannelsPattern": ".*r.*|ü"}])
-@pytest.mark.parametrize(
-    "limits", [{"maxMessagesPerTrigger": 3}, {"maxOffsetsPerTrigger": 37}, {"maxBytesPerTrigger": 2000}, {}]
-)
-def test_every_row_once_in_order_within_the_limits(
-    data_dir: Path, choice: dict[str, str], limits: dict[str, int]
-) -> None:
+@pytest.mark.parametrize("limits", [{"maxMessagesPerTrigger": 3}, {"maxOffsetsPerTrigger": 37}, {"maxBytesPerTrigger": 2000}, {}])
+def test_every_row_once_in_order_within_the_limits(data_dir: Path, choice: dict[str, str], limits: dict[str, int]) -> None:
     write_everything(data_dir, Random(7), steps=15)
     names = {"vchannels": ["orders", "returns"], "vchannelsPattern": ["orders", "returns", "ü"]}
     query = StreamQuery(data_dir, startingOffsets="earliest", **choice, **limits)
@@ -182,9 +173,7 @@ def test_every_row_once_in_order_within_the_limits(
         (most,) = limits.values()
         for found in batches:
             txns = {row["txn_id"] for row in found}
-            assert len(found) <= most or (len(txns) == 1 and txns != {None}), (
-                "only a transaction alone may exceed the limit"
-            )
+            assert len(found) <= most or (len(txns) == 1 and txns != {None}), "only a transaction alone may exceed the limit"
     for pchannel in ("p0", "p1"):
         mine = [place_of(row) for row in rows if place_of(row)[0] == pchannel]
         assert mine == sorted(mine)

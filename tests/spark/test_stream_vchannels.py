@@ -77,9 +77,7 @@ class Lagging:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"old"))

@@ -11,9 +11,7 @@ from wal import Message, bridge
 
 
 @pytest.mark.parametrize("form", ["batch", "stream"])
-def test_unknown_vchannel_is_a_warning_of_the_driver(
-    data_dir: Path, caplog: pytest.LogCaptureFixture, form: str
-) -> None:
+def test_unknown_vchannel_is_a_warning_of_the_driver(data_dir: Path, caplog: pytest.LogCaptureFixture, form: str) -> None:
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("orders", b"1"))
     caplog.set_level("WARNING", logger="wal.channels")

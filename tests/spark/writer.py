@@ -16,8 +16,6 @@ from typing import NamedTuple, Self
 
 from wal import Message, WALAccesser, bridge, open_wal
 
-__all__ = ["Payload", "Writer", "make_vchannels", "names_of"]
-
 
 class Payload(NamedTuple):
     run: str

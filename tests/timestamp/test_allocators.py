@@ -238,9 +238,7 @@ async def test_waiting_requests_are_bounded(source: Source, clock: FakeClock, mo
         assert [isinstance(answer, list) for answer in answers] == [True, False, True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("count", "error"), [(0, InvalidArgumentError), (COUNT_MAX + 1, InvalidArgumentError), (1.0, TypeError)]
-)
+@pytest.mark.parametrize(("count", "error"), [(0, InvalidArgumentError), (COUNT_MAX + 1, InvalidArgumentError), (1.0, TypeError)])
 async def test_bad_counts(source: Source, clock: FakeClock, count: int, error: type[Exception]) -> None:
     async with TimestampAllocator(source, clock=clock) as allocator:
         with pytest.raises(error):
@@ -338,9 +336,7 @@ async def test_numbers_end() -> None:
             await ids.alloc_one()
 
 
-async def test_defect_fails_all_waiting_calls(
-    source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_defect_fails_all_waiting_calls(source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that fails ends the only task that refills: no caller may keep waiting for it."""
 
     def broken() -> float:

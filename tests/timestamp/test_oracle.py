@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    FormatError,
-    InvalidArgumentError,
-    StorageError,
-    WouldBlockError,
-)
+from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, StorageError, WouldBlockError
 from wal.kv import MemoryKV, SqliteKV
 from wal.timestamp import COUNT_MAX, TICK_MAX, TimestampOracle, compose, parse
 
@@ -345,18 +338,13 @@ async def test_wall_clock_beyond_the_form_is_an_error_not_a_hang(kv: FailingKV, 
         assert await oracle.allocate()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"save_window_s": 0}, {"save_window_s": 0.1}, {"update_interval_s": 0}, {"observe_ahead_max_s": -1}],
-)
+@pytest.mark.parametrize("wrong", [{"save_window_s": 0}, {"save_window_s": 0.1}, {"update_interval_s": 0}, {"observe_ahead_max_s": -1}])
 async def test_bad_settings(kv: FailingKV, wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
         TimestampOracle(kv, **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("count", "error"), [(0, InvalidArgumentError), (COUNT_MAX + 1, InvalidArgumentError), ("1", TypeError)]
-)
+@pytest.mark.parametrize(("count", "error"), [(0, InvalidArgumentError), (COUNT_MAX + 1, InvalidArgumentError), ("1", TypeError)])
 async def test_bad_counts(kv: FailingKV, clock: FakeClock, count: int, error: type[Exception]) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         with pytest.raises(error):

@@ -35,9 +35,7 @@ class OracleMachine(RuleBasedStateMachine):
         self.store = MemoryKV()
         self.highest = 0
         self.highest_wall_ms = 0
-        self.excess_ms = (
-            0  # crashes, full milliseconds and observed ticks may have added this to the wall clock and the window
-        )
+        self.excess_ms = 0  # crashes, full milliseconds and observed ticks may have added this to the wall clock and the window
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         self.loop.run_until_complete(work)
@@ -66,9 +64,7 @@ class OracleMachine(RuleBasedStateMachine):
         async def work() -> None:
             first = self.oracle.take(count)
             if first is None:
-                assert (
-                    max(parse(self.oracle.last)[0] + 2, int(self.clock.wall() * 1000) + 1) > parse(self.oracle.limit)[0]
-                )
+                assert max(parse(self.oracle.last)[0] + 2, int(self.clock.wall() * 1000) + 1) > parse(self.oracle.limit)[0]
             else:
                 await self.check(first, count)
 
@@ -78,9 +74,7 @@ class OracleMachine(RuleBasedStateMachine):
     def get(self, requests: list[int]) -> None:
         async def work() -> None:
             answers = await asyncio.gather(*map(self.oracle.get_timestamp, requests), return_exceptions=True)
-            for answer, count in sorted(
-                zip(answers, requests, strict=True), key=lambda pair: getattr(pair[0], "start", 0)
-            ):
+            for answer, count in sorted(zip(answers, requests, strict=True), key=lambda pair: getattr(pair[0], "start", 0)):
                 if isinstance(answer, range):
                     assert len(answer) == count
                     await self.check(answer.start, count)
@@ -112,9 +106,7 @@ class OracleMachine(RuleBasedStateMachine):
         self.oracle.observe(tick)
         assert self.oracle.last == max(before, tick)
         self.excess_ms += max(0, ahead_ms) + AHEAD_STEP_MS
-        self.highest = max(
-            self.highest, min(tick, self.oracle.limit - 1)
-        )  # an observed tick is not kept over a crash before its save
+        self.highest = max(self.highest, min(tick, self.oracle.limit - 1))  # an observed tick is not kept over a crash before its save
 
     @rule(commit=st.sampled_from(Fault), load=st.sampled_from([Fault.NONE, Fault.REFUSED]))
     def the_kv_fails(self, commit: Fault, load: Fault) -> None:
@@ -136,9 +128,7 @@ class OracleMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         async def work() -> None:
-            self.kv.on_commit = self.kv.on_load = (
-                Fault.REFUSED
-            )  # no operation of the dead oracle reaches the store any more
+            self.kv.on_commit = self.kv.on_load = Fault.REFUSED  # no operation of the dead oracle reaches the store any more
             dead = self.oracle
             await self.open_oracle()
             await dead.close()

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 import wal.timestamp
 from wal.errors import InvalidArgumentError
-from wal.timestamp import (
-    LOGICAL_BITS,
-    LOGICAL_MAX,
-    MILLISECONDS_MAX,
-    TICK_MAX,
-    compose,
-    from_datetime,
-    parse,
-    to_datetime,
-)
+from wal.timestamp import LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, compose, from_datetime, parse, to_datetime
 
 milliseconds = st.integers(0, MILLISECONDS_MAX)
 logicals = st.integers(0, LOGICAL_MAX)
@@ -81,7 +72,5 @@ def test_moments_without_zone_or_before_1970(moment: datetime) -> None:
 
 
 def test_exported_names() -> None:
-    assert wal.timestamp.__all__ == sorted(
-        wal.timestamp.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
-    )
+    assert wal.timestamp.__all__ == sorted(wal.timestamp.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     assert all(hasattr(wal.timestamp, name) for name in wal.timestamp.__all__)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.docs.snippets import ROOT, blocks
 
-__all__ = ["write_modules"]
-
 
 def write_modules(pages: list[Path], folder: Path) -> None:
     """Writes a module for each page into a folder."""

@@ -23,9 +23,7 @@ HOW_TO: Final = [page for page in PAGES if page.parent.name == "howto" and any(b
 def mypy(*arguments: str | Path) -> str:
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", "--no-pretty"]
     command += ["--config-file", str(ROOT / "pyproject.toml"), "--python-executable", sys.executable]
-    ran = subprocess.run(
-        [*command, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    ran = subprocess.run([*command, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode in (0, 1), ran.stdout + ran.stderr
     return ran.stdout
 
@@ -47,12 +45,7 @@ def test_what_is_right_and_what_is_wrong() -> None:
 def test_pyright_agrees_on_what_is_right(tmp_path: Path) -> None:
     (tmp_path / "right_uses.py").write_text((HERE / "right_uses.py").read_text())
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("basedpyright"),
-        "--pythonpath",
-        sys.executable,
-        "right_uses.py",
-    ]
+    command: list[str | Path] = [Path(sys.executable).with_name("basedpyright"), "--pythonpath", sys.executable, "right_uses.py"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -64,12 +57,7 @@ def test_first_pages_pass_mypy_strict(tmp_path: Path) -> None:
 
 def test_how_to_pages_pass_mypy(tmp_path: Path) -> None:
     write_modules(HOW_TO, tmp_path)
-    relaxed = (
-        "--allow-untyped-defs",
-        "--allow-incomplete-defs",
-        "--allow-untyped-calls",
-        "--disable-error-code=no-redef",
-    )
+    relaxed = ("--allow-untyped-defs", "--allow-incomplete-defs", "--allow-untyped-calls", "--disable-error-code=no-redef")
     assert len(HOW_TO) > 10
     assert mypy(*relaxed, *tmp_path.glob("*.py")) == ""
 

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from wal import (
-    Message,
-    ProducerKey,
-    Secret,
-    Settings,
-    SettingsOverrides,
-    StartAfter,
-    Txn,
-    WALAccesser,
-    bridge,
-    init,
-    open_wal,
-)
+from wal import Message, ProducerKey, Secret, Settings, SettingsOverrides, StartAfter, Txn, WALAccesser, bridge, init, open_wal
 from wal.errors import WALError
 
 

@@ -141,9 +141,7 @@ async def test_slow_component_holds_up_no_other(dog: Watchdog, clock: VirtualClo
 
 
 @pytest.mark.parametrize("what", ["clean raises", "clean is slow"])
-async def test_restart_that_fails_is_not_repeated(
-    dog: Watchdog, clock: VirtualClock, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_restart_that_fails_is_not_repeated(dog: Watchdog, clock: VirtualClock, what: str, caplog: pytest.LogCaptureFixture) -> None:
     component = Component("importer")
     if what == "clean raises":
         component.failure = OSError("no disk")
@@ -160,9 +158,7 @@ async def test_restart_that_fails_is_not_repeated(
     assert component.done == ["clean", "clean", "restart"]
 
 
-async def test_status_that_raises_counts_as_abnormal(
-    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_status_that_raises_counts_as_abnormal(dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     component = Component("importer")
     dog.register(component)
     component.status_failure = RuntimeError("gone")
@@ -215,9 +211,7 @@ class Stubborn(Component):
         return Status.INITIALIZING
 
 
-async def test_component_that_ignores_its_cancellation(
-    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_component_that_ignores_its_cancellation(dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     stubborn, other = Stubborn("stubborn"), Component("other")
     dog.register(stubborn)
     dog.register(other)
@@ -259,9 +253,7 @@ async def test_block_ends_beside_stubborn_components(clock: VirtualClock, caplog
     assert clock.timers == 0
 
 
-async def test_status_of_another_type_counts_as_failure(
-    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_status_of_another_type_counts_as_failure(dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     component = Component("importer")
     dog.register(component)
     component.told = 7  # type: ignore[assignment]
@@ -301,9 +293,7 @@ async def test_heartbeat_outside_of_all_years(wall_s: float, caplog: pytest.LogC
     assert (float(line["time"]), line["heartbeat"]) == expected
 
 
-async def test_heartbeats_are_lines_of_json_in_order(
-    dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_heartbeats_are_lines_of_json_in_order(dog: Watchdog, clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "wal.watchdog")
     dog.register(Component("a"))
     dog.register(Component("b"))
@@ -352,10 +342,7 @@ async def test_unregistering_finishes_the_restart_that_has_begun(dog: Watchdog, 
     assert component.done == ["clean", "restart"]
 
 
-STEPS = st.lists(
-    st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.sampled_from(["restart ends", "guard looks"])),
-    max_size=60,
-)
+STEPS = st.lists(st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.sampled_from(["restart ends", "guard looks"])), max_size=60)
 
 
 @given(STEPS)
@@ -377,11 +364,7 @@ def test_component_is_restarted_once_an_episode(steps: list[Status | float | str
             else:
                 heard, status = at, Status(what)
                 failing = failing and (restarting or status is Status.ABNORMAL)
-        return (
-            not failing
-            and status is not Status.STOPPING
-            and (status is Status.ABNORMAL or max(0.0, heard + 2.0 - now) == 0)
-        )
+        return not failing and status is not Status.STOPPING and (status is Status.ABNORMAL or max(0.0, heard + 2.0 - now) == 0)
 
     restarting = False
     for step in steps:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from wal.engine import PChannelRetention, ReadableEngine, WritableEngine
 
-__all__ = ["WALAccesser"]
-
 
 class WALAccesser:
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
@@ -58,9 +56,7 @@ class WALAccesser:
 
             raise AttributeError(missing_call(type(self), name), name=name, obj=self)
 
-    def __init__(
-        self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False
-    ) -> None:
+    def __init__(self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False) -> None:
         self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
         self._broadcast = LogBroadcast(self._lifecycle)
 
@@ -315,9 +311,7 @@ class WALAccesser:
             vchannel_names = (vchannels,) if isinstance(vchannels, str) else vchannels
             names = CursorKey.of(name, map(check_vchannel, vchannel_names)).vchannels
             if not names:
-                raise InvalidArgumentError(
-                    "delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name"
-                )
+                raise InvalidArgumentError("delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name")
         await (await self._cursors()).delete(name, names)
 
     # -- housekeeping
@@ -364,9 +358,7 @@ class WALAccesser:
     async def _cursors(self) -> Cursors:
         return (await self._lifecycle.readable()).cursors
 
-    async def _attach(
-        self, vchannels: tuple[str, ...]
-    ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    async def _attach(self, vchannels: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel that these vchannels are read on, and the vchannels as they are now."""
         return await (await self._lifecycle.readable()).attach(vchannels)
 

@@ -22,18 +22,6 @@ from wal.write.checks import check_client_type, record_of
 if TYPE_CHECKING:
     from wal.engine import Appends, ReadableEngine
 
-__all__ = [
-    "UNCHECKED",
-    "AppendOption",
-    "AppendResponses",
-    "ExpectedLast",
-    "Unchecked",
-    "append_groups",
-    "check_expected_last",
-    "expected_by_name",
-    "explained",
-]
-
 
 class Unchecked(enum.Enum):
     """The default of `expected_last`: the append does not depend on what the last event is."""
@@ -50,9 +38,7 @@ def check_expected_last(expected: object) -> MessageID | None:
     """Returns the event that is expected as the last one. Raises TypeError for anything but a MessageID or None."""
     if expected is None or isinstance(expected, MessageID):
         return expected
-    raise TypeError(
-        f"expected_last must be a MessageID, or None for a vchannel that never had an event, not {expected!r}"
-    )
+    raise TypeError(f"expected_last must be a MessageID, or None for a vchannel that never had an event, not {expected!r}")
 
 
 def expected_by_name(names: tuple[str, ...], expected: ExpectedLast) -> Mapping[str, MessageID | None]:
@@ -78,9 +64,7 @@ def expected_by_name(names: tuple[str, ...], expected: ExpectedLast) -> Mapping[
     return {name: check_expected_last(last) for name, last in expected.items()}
 
 
-async def explained(
-    engine: ReadableEngine, conflict: ConflictError, expected: Mapping[str, MessageID | None]
-) -> WALError:
+async def explained(engine: ReadableEngine, conflict: ConflictError, expected: Mapping[str, MessageID | None]) -> WALError:
     """Returns the error to raise for a conflict: an InvalidArgumentError if the expected id is that of a body of the last transaction."""
     body, last = expected.get(conflict.vchannel), conflict.last
     if body is None or last is None or body.position != last.position or body.index >= last.index:
@@ -131,9 +115,7 @@ class AppendResponses(Sequence[AppendResult | WALError]):
     @property
     def max_time_tick(self) -> int:
         """Returns the largest tick among the results, or 0 if there are none."""
-        return max(
-            (response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0
-        )
+        return max((response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0)
 
     def __len__(self) -> int:
         return len(self._responses)

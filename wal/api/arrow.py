@@ -27,13 +27,6 @@ from wal.read.columns import COLUMNS, NO_TXN, RowColumns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "load_pyarrow",
-    "properties_column",
-    "record_batch",
-    "schema",
-]
-
 
 def load_pyarrow() -> Any:
     """Returns the module pyarrow; raises an ImportError that says what to install if it is missing."""
@@ -41,9 +34,7 @@ def load_pyarrow() -> Any:
         import pyarrow
         import pyarrow.compute
     except ImportError as error:
-        raise ImportError(
-            f"Arrow batches need pyarrow, which is not installed: {install_hint('arrow')}", name="pyarrow"
-        ) from error
+        raise ImportError(f"Arrow batches need pyarrow, which is not installed: {install_hint('arrow')}", name="pyarrow") from error
     return pyarrow
 
 
@@ -262,9 +253,7 @@ def _decoded(pa: Any, stored: Any) -> Any:
         # With an array header in front, consecutive maps are an array of maps: one call decodes all.
         maps = _decoder.decode(b"\xdd" + filled.to_bytes(4, "big") + b"".join(some))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"stored properties cannot be decoded: {error}", expected="MessagePack maps of str to str"
-        ) from error
+        raise CorruptionError(f"stored properties cannot be decoded: {error}", expected="MessagePack maps of str to str") from error
     offsets, at, following = [0], 0, iter(maps)
     for one in some:
         if one:
@@ -310,9 +299,7 @@ def _parsed_alike(pa: Any, stored: Any, pairs: int) -> Any:
     try:
         for text in range(2 * pairs):
             head = octets.take(at).cast(pa.int32())
-            short = pc.equal(
-                pc.bit_wise_and(head, kind), fixed
-            )  # a fixstr of MessagePack, which has its length in the head
+            short = pc.equal(pc.bit_wise_and(head, kind), fixed)  # a fixstr of MessagePack, which has its length in the head
             start, length = pc.add(at, one), pc.bit_wise_and(head, rest)
             if not pc.all(short).as_py():
                 if not pc.all(pc.or_(short, pc.equal(head, long))).as_py():
@@ -355,9 +342,7 @@ def _empty(pa: Any, count: int) -> Any:
 
 
 def _maps(pa: Any, offsets: list[int], keys: list[str], values: list[str]) -> Any:
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string())
-    )
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string()))
 
 
 _decoder: Final = msgspec.msgpack.Decoder(list[dict[str, str]])

@@ -39,15 +39,6 @@ from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.settings import Settings, SettingsOverrides
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
-__all__ = [
-    "BlockingBroadcast",
-    "BlockingOpening",
-    "BlockingTxn",
-    "BlockingWAL",
-    "blocking",
-    "on_loop",
-]
-
 _T = TypeVar("_T")
 
 
@@ -95,9 +86,7 @@ class BlockingTxn(Generic[R_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._txn.ended:
             return
         if kind is None:
@@ -167,9 +156,7 @@ def blocking(
 
     Arguments and errors are those of `open_wal`. In a running event loop use `open_wal`: this call would block the loop.
     """
-    return BlockingOpening(
-        open_wal(location, settings=settings, read_only=read_only, create=create, wait_s=wait_s, **overrides)
-    )
+    return BlockingOpening(open_wal(location, settings=settings, read_only=read_only, create=create, wait_s=wait_s, **overrides))
 
 
 class BlockingOpening:
@@ -188,9 +175,7 @@ class BlockingOpening:
         """
         with self._turn:
             if self._thread is not None and not self._thread.stopped:
-                raise InvalidArgumentError(
-                    "this log is open already: use the log that open() gave, or close() it first"
-                )
+                raise InvalidArgumentError("this log is open already: use the log that open() gave, or close() it first")
             opening, self._opening = self._opening, self._opening.again()
             thread = LoopThread(collected=all_released)
             try:
@@ -211,9 +196,7 @@ class BlockingOpening:
     def __enter__(self) -> BlockingWAL:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
 
@@ -267,10 +250,7 @@ class BlockingWAL:
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.raw_append(
-                message,
-                barrier_time_tick=barrier_time_tick,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
+                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key, expected_last=expected_last
             )
 
         return self._call(append)
@@ -310,10 +290,7 @@ class BlockingWAL:
 
         def start() -> asyncio.Future[Any]:
             return self._log.append_nowait(
-                message,
-                barrier_time_tick=barrier_time_tick,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
+                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key, expected_last=expected_last
             )
 
         return self._call(_started, start)
@@ -448,9 +425,7 @@ class BlockingWAL:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     # -- transactions
@@ -491,11 +466,7 @@ class BlockingWAL:
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.append_txn(
-                vchannel,
-                bodies,
-                barrier_time_tick=barrier_time_tick,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
+                vchannel, bodies, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key, expected_last=expected_last
             )
 
         return self._call(append)
@@ -535,11 +506,7 @@ class BlockingWAL:
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             return await self._log.txn(
-                vchannel,
-                vchannels=vchannels,
-                keepalive=keepalive,
-                idempotency_key=idempotency_key,
-                expected_last=expected_last,
+                vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key, expected_last=expected_last
             )
 
         return BlockingTxn(self._call(begin), self._thread)

@@ -33,8 +33,6 @@ from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
 from wal.ticks import check_wait
 
-__all__ = ["BlockingRead"]
-
 PAGE_BYTES: Final = 1024 * 1024
 """About this many bytes of the log are fetched at a time."""
 POLL_MIN_S: Final = 0.001
@@ -97,9 +95,7 @@ class BlockingRead:
             self._begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -170,12 +166,7 @@ class BlockingRead:
         log = self._log
         self._tail = tail = log.reach()
         return self._progress.begin(
-            self._core.origin(log),
-            selection,
-            tail,
-            tail.earliest,
-            after=after,
-            last_truncated=lambda: log.last_truncated,
+            self._core.origin(log), selection, tail, tail.earliest, after=after, last_truncated=lambda: log.last_truncated
         )
 
     def _load_cursor(self) -> Cursor | None:
@@ -258,18 +249,14 @@ class BlockingRead:
         except Exception as error:
             if self._ended:  # a signal handler closed the read during the step
                 return Need.OVER, False
-            if (
-                isinstance(error, ClosedError) and self._closing.is_set()
-            ):  # another thread closes the read, and waits for the lock
+            if isinstance(error, ClosedError) and self._closing.is_set():  # another thread closes the read, and waits for the lock
                 self._finish(None)
                 return Need.OVER, False
             self._finish(error)
             raise
         except BaseException as error:
             # An interrupted step may have consumed half of the current messages; the position has not moved.
-            reason = ClosedError(
-                f"this read was ended by {type(error).__name__}: go on with a new one, from its position"
-            )
+            reason = ClosedError(f"this read was ended by {type(error).__name__}: go on with a new one, from its position")
             reason.__cause__ = error
             self._finish(reason)
             raise
@@ -287,17 +274,13 @@ class BlockingRead:
         """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""
         before, tail = self._tail, self._log.refresh()
         if tail.durable_end < before.durable_end or tail.term < before.term:
-            what = (
-                f"it ends at {tail.durable_end} in term {tail.term}, after {before.durable_end} in term {before.term}"
-            )
+            what = f"it ends at {tail.durable_end} in term {tail.term}, after {before.durable_end} in term {before.term}"
             raise self._core.went_back(self._log, what, self._reached().tick, tail)
         self._tail = tail
         now = time.monotonic()
         if now - self._looked_s >= LOOK_S:
             self._looked_s = now
-            with contextlib.suppress(
-                UnavailableError
-            ):  # known vchannels stay; a lasting outage makes `refresh` above raise
+            with contextlib.suppress(UnavailableError):  # known vchannels stay; a lasting outage makes `refresh` above raise
                 self._core.look()
             if self._follow_vchannels():
                 return True

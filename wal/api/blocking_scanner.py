@@ -22,8 +22,6 @@ from wal.read.options import ReadPosition
 from wal.read.progress import BodyTurns
 from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
 
-__all__ = ["BlockingHandler", "BlockingMessageHandler", "BlockingScanner", "blocking_handler"]
-
 _T = TypeVar("_T")
 
 
@@ -66,9 +64,7 @@ class BlockingScanner:
         self._thread.call(self._scanner.__aenter__)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._give_up()
         if not self._thread.stopped:
             self._thread.call(self._scanner.__aexit__, kind, error, traceback)
@@ -261,9 +257,7 @@ def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
     check_handler(handler)
     handle = handler.handle if isinstance(handler, BlockingMessageHandler) else handler
     if inspect.iscoroutinefunction(handle):
-        raise TypeError(
-            "a handler of a blocking scanner is a plain function: it is called in a thread, where it may block"
-        )
+        raise TypeError("a handler of a blocking scanner is a plain function: it is called in a thread, where it may block")
     return _InThread(handle, handler.close if isinstance(handler, BlockingMessageHandler) else None)
 
 

@@ -16,8 +16,6 @@ from wal.message import ImmutableMessage, ResourceKey
 if TYPE_CHECKING:
     from wal.engine import WritableEngine
 
-__all__ = ["LogBroadcast"]
-
 
 class LogBroadcast:
     """Appends one message to many vchannels: each of them eventually gets it once, whatever crashes.

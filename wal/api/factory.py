@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from wal.engine import ReadableEngine
     from wal.read.read_only import ReadOnlySource
 
-__all__ = ["check_readable", "make_engine", "make_source", "with_absolute_paths"]
-
 
 def with_absolute_paths(settings: Settings) -> Settings:
     """Returns these settings with absolute paths, so that a later change of the working directory does not matter."""
@@ -35,9 +33,7 @@ def check_readable(location: Location) -> None:
     check_source(location)
 
 
-async def make_engine(
-    location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float
-) -> ReadableEngine:
+async def make_engine(location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float) -> ReadableEngine:
     """Returns the engine for this location, not opened yet. Raises InvalidArgumentError if no engine can serve the location this way."""
     if location.servers is not None:
         await import_late("wal.client.log")

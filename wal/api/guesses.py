@@ -5,25 +5,17 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-__all__ = ["missing_call"]
-
 _APPEND: Final = "raw_append(Message(vchannel, payload)), append_nowait, append_bulk or append_txn"
 _READ: Final = "read(vchannel), with `async for`, and cursor=… for a position that the log saves"
 _GUESSES: Final = {
     **dict.fromkeys(("produce", "publish", "push", "put", "send", "write", "add", "log", "emit", "append"), _APPEND),
-    **dict.fromkeys(
-        ("consume", "get", "iterate", "listen", "poll", "pull", "scan", "scanner", "subscribe", "tail"), _READ
-    ),
+    **dict.fromkeys(("consume", "get", "iterate", "listen", "poll", "pull", "scan", "scanner", "subscribe", "tail"), _READ),
     **dict.fromkeys(("begin", "begin_transaction", "begin_txn", "transaction"), "txn(vchannel)"),
     **dict.fromkeys(("commit", "rollback"), "txn(vchannel), which returns a transaction to commit or to roll back"),
     **dict.fromkeys(("channels", "list_vchannels", "streams", "topics"), "vchannels()"),
-    **dict.fromkeys(
-        ("create_channel", "create_stream", "create_topic"), "create_vchannel(name), which a first append does as well"
-    ),
+    **dict.fromkeys(("create_channel", "create_stream", "create_topic"), "create_vchannel(name), which a first append does as well"),
     **dict.fromkeys(("delete_channel", "delete_stream", "delete_topic", "delete_vchannel"), "drop_vchannel(name)"),
-    **dict.fromkeys(
-        ("ack", "commit_offset", "commit_offsets", "save"), "save() of a scanner that was read with cursor=…"
-    ),
+    **dict.fromkeys(("ack", "commit_offset", "commit_offsets", "save"), "save() of a scanner that was read with cursor=…"),
     **dict.fromkeys(("groups", "offsets", "positions", "subscriptions"), "cursors()"),
     **dict.fromkeys(("flush", "fsync", "sync"), "nothing: an append is on the disk when it returns"),
     **dict.fromkeys(("metrics", "stats", "status"), "statistics()"),

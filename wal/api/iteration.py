@@ -12,8 +12,6 @@ from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.read.progress import BodyTurns
 from wal.settings import Settings
 
-__all__ = ["Iteration", "iterate"]
-
 
 def iterate(
     location: str | os.PathLike[str],

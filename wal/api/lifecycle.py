@@ -37,14 +37,6 @@ from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, Woul
 if TYPE_CHECKING:
     from wal.engine import ReadableEngine, WritableEngine
 
-__all__ = [
-    "Lifecycle",
-    "Release",
-    "all_released",
-    "opening_failed",
-    "released",
-]
-
 
 def opening_failed(location: object, error: OSError) -> Exception:
     """Returns the error for an opening that this one ended: a typed one if there was no free file descriptor."""
@@ -62,13 +54,7 @@ class Lifecycle:
     A call from `thread` while `is_running()` comes from the log's loop: this check is cheaper than asking which loop is running.
     """
 
-    def __init__(
-        self,
-        location: str,
-        make_engine: Callable[[], Awaitable[ReadableEngine]],
-        *,
-        read_only: bool = False,
-    ) -> None:
+    def __init__(self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int = 0

@@ -19,8 +19,6 @@ from wal.location import parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
-__all__ = ["WAL", "init", "open_wal", "release"]
-
 _log: Final = logging.getLogger("wal")
 
 
@@ -67,9 +65,7 @@ class LogOpening(AsyncOnly):
     async def __aenter__(self) -> WALAccesser:
         return await self._opened()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         await self._log.close()
 
     async def _opened(self) -> WALAccesser:
@@ -100,9 +96,7 @@ def init(
     """
     global _shared
     if _shared is not None:
-        raise InvalidArgumentError(
-            "init() was called already: release() the log first, or use the one that WAL() gives"
-        )
+        raise InvalidArgumentError("init() was called already: release() the log first, or use the one that WAL() gives")
     log = _maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s)()
     try:
         asyncio.get_running_loop()
@@ -143,9 +137,7 @@ def _maker(
 ) -> Callable[[], WALAccesser]:
     """Checks the arguments, and returns a function that creates an accesser from them."""
     if settings is not None and not isinstance(settings, Settings):
-        raise TypeError(
-            f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"
-        )
+        raise TypeError(f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)")
     for flag, value in (("read_only", read_only), ("create", create)):
         if not isinstance(value, bool):
             raise TypeError(f"{flag} must be a bool, not {value!r}")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from wal.message import ImmutableMessage
 
-__all__ = ["RecordBatches", "record_batches"]
 
 _PIECE_BYTES: Final = 1 << 20
 """A frame over `bytes_max` is cut, but not into parts smaller than this: positions are between frames, and have to advance."""

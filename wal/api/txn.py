@@ -24,16 +24,6 @@ from wal.read.options import named
 from wal.ticks import number_text
 from wal.write.checks import check_body
 
-__all__ = [
-    "R_co",
-    "Txn",
-    "TxnOpening",
-    "TxnOptions",
-    "body_list",
-    "check_keepalive",
-    "txn_vchannels",
-]
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
 
@@ -157,15 +147,11 @@ class Txn(Generic[R_co]):
 
     def _check_open(self) -> None:
         if self._ending:
-            raise InvalidTransactionStateError(
-                f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one"
-            )
+            raise InvalidTransactionStateError(f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one")
 
     def _end(self, ending: str) -> None:
         if self._ending:
-            raise InvalidTransactionStateError(
-                f"transaction {self.context.txn_id} was {self._ending} already; each transaction ends once"
-            )
+            raise InvalidTransactionStateError(f"transaction {self.context.txn_id} was {self._ending} already; each transaction ends once")
         self._ending = ending
 
     def __del__(self) -> None:
@@ -199,9 +185,7 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
         self._txn = txn = await self._begin()
         return txn
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         txn = self._txn
         assert txn is not None
         if txn.ended:
@@ -214,12 +198,8 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
 
 def body_list(messages: Iterable[Message | bytes]) -> list[Message | bytes]:
     """Returns the bodies that a caller gave at once. Raises TypeError for one message instead of several, or for no iterable."""
-    if messages.__class__ is not list and (
-        isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable)
-    ):
-        raise TypeError(
-            f"messages must be an iterable of bytes or Messages, not {type(messages).__name__}: pass a list"
-        )
+    if messages.__class__ is not list and (isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable)):
+        raise TypeError(f"messages must be an iterable of bytes or Messages, not {type(messages).__name__}: pass a list")
     return list(messages)
 
 

@@ -18,15 +18,6 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 if TYPE_CHECKING:
     from wal.channels.directory import VChannelDirectory
 
-__all__ = [
-    "CHANNELS_MAX",
-    "ChannelDescription",
-    "admit_channels",
-    "channels_named",
-    "check_channel_count",
-    "check_channel_names",
-    "describe_channels",
-]
 
 CHANNELS_MAX: Final = OWNERS_MAX
 """The most channels that one call creates or destroys. Their records and the counter of incarnations are one operation, of which every KV
@@ -61,9 +52,7 @@ def check_channel_names(given: object, *, names_max: int | None = None) -> tuple
         raise TypeError(f"names must be a list of names of channels, such as ['channel-1'], not {given!r:.80}")
     names = tuple(check_vchannel(name) for name in given)
     if names_max is not None and len(names) > names_max:
-        raise InvalidArgumentError(
-            f"names has {len(names)} channels, and one call takes at most {names_max}: make several calls"
-        )
+        raise InvalidArgumentError(f"names has {len(names)} channels, and one call takes at most {names_max}: make several calls")
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -72,9 +61,7 @@ def check_channel_names(given: object, *, names_max: int | None = None) -> tuple
     return names
 
 
-def admit_channels(
-    directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannels: list[str]
-) -> list[VChannelInfo]:
+def admit_channels(directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannels: list[str]) -> list[VChannelInfo]:
     """Returns new channels, spread over these pchannels. Their records must still be saved by sending one `Change`.
 
     A name has the vchannel's incarnation, which a log never gives twice, so no name of a destroyed channel comes back. A name that a caller
@@ -105,9 +92,7 @@ def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) ->
     return found
 
 
-def describe_channels(
-    records: Mapping[str, VChannelInfo], names: tuple[str, ...] | None = None
-) -> list[ChannelDescription]:
+def describe_channels(records: Mapping[str, VChannelInfo], names: tuple[str, ...] | None = None) -> list[ChannelDescription]:
     """Returns the channels of these names, in their order, or (None) all, in the order of their creation.
 
     Raises ChannelNotExistError if one of the names is not that of a channel.

@@ -22,7 +22,6 @@ from wal.errors import CorruptionError, StorageError, WALError
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = ["Change", "VChannelDirectory", "unsaved_records"]
 
 PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"

@@ -24,8 +24,6 @@ from wal.channels.vchannels import VChannelInfo
 from wal.errors import NoSpaceError, StorageError, WALError
 from wal.files import HeldDirectory
 
-__all__ = ["VChannelMapKeeper"]
-
 PAUSE_MIN_S: Final = 0.01
 PAUSE_FACTOR: Final = 10
 """The pause after a write, as a multiple of the write's duration."""
@@ -143,9 +141,7 @@ class VChannelMapKeeper:
         failure: BaseException | None = None
         try:
             self._writing = True
-            writing = self._pool.submit(
-                _write_maps, places, records, following, self._held, durably=durably or bool(waiting)
-            )
+            writing = self._pool.submit(_write_maps, places, records, following, self._held, durably=durably or bool(waiting))
             await asyncio.wrap_future(writing)
             self._failing = False
         except Exception as error:
@@ -172,12 +168,7 @@ class VChannelMapKeeper:
 
 
 def _write_maps(
-    places: Mapping[str, MapPlace],
-    records: list[VChannelInfo],
-    following: int,
-    held: HeldDirectory | None,
-    *,
-    durably: bool,
+    places: Mapping[str, MapPlace], records: list[VChannelInfo], following: int, held: HeldDirectory | None, *, durably: bool
 ) -> None:
     for name, place in places.items():
         if held is not None:

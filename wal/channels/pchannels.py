@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
     from wal.kv import KVBase
 
-__all__ = [
-    "CheckpointRecord",
-    "PChannelMeta",
-    "check_count",
-    "create_pchannel",
-    "load_checkpoint",
-    "load_pchannels",
-    "new_incarnation",
-    "pchannel_names",
-    "raise_term",
-    "renew_incarnations",
-    "save_checkpoint",
-]
 
 PREFIX: Final = "pchannels/"
 CHECKPOINT_PREFIX: Final = "checkpoints/"
@@ -106,14 +93,9 @@ async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
 
 async def renew_incarnations(kv: KVBase, metas: Mapping[str, PChannelMeta], incarnations: Mapping[str, int]) -> None:
     """Gives all these pchannels new incarnations, at once; raises ChannelFencedError if another writer took one over meanwhile."""
-    renewed = {
-        PREFIX + name: _encode(msgspec.structs.replace(meta, incarnation=incarnations[name]))
-        for name, meta in metas.items()
-    }
+    renewed = {PREFIX + name: _encode(msgspec.structs.replace(meta, incarnation=incarnations[name])) for name, meta in metas.items()}
     if await kv.change_if({PREFIX + name: _encode(meta) for name, meta in metas.items()}, saves=renewed) is not None:
-        raise ChannelFencedError(
-            "another writer has taken the log over meanwhile: nothing was changed; close it and try again"
-        )
+        raise ChannelFencedError("another writer has taken the log over meanwhile: nothing was changed; close it and try again")
 
 
 async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:

@@ -29,8 +29,6 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
 
-__all__ = ["MapMark", "MapPlace", "VChannelMap", "VChannelMaps", "VChannelView", "read_map", "write_map"]
-
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
@@ -221,9 +219,7 @@ class VChannelMaps:
                 self.missing.add(pchannel)
                 continue
             except OSError as error:
-                raise StorageError(
-                    f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
-                ) from error
+                raise StorageError(f"{error.filename or place.folder} cannot be read: {error.strerror or error}") from error
             if changed is None:
                 continue
             mark, found = changed

@@ -22,25 +22,6 @@ import msgspec
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
-__all__ = [
-    "ADDRESS_BYTES_MAX",
-    "DESCRIPTION_BYTES_MAX",
-    "OWNERS_MAX",
-    "ROLE_BYTES_MAX",
-    "SHOWN_MAX",
-    "UNKNOWN_S",
-    "VCHANNEL_NAME_BYTES_MAX",
-    "OwnerDescription",
-    "UnknownVChannels",
-    "VChannelInfo",
-    "check_owner",
-    "check_vchannel",
-    "check_vchannels",
-    "common_place",
-    "existing_vchannels",
-    "place",
-]
-
 ROLE_BYTES_MAX: Final = 255
 ADDRESS_BYTES_MAX: Final = 255
 DESCRIPTION_BYTES_MAX: Final = 1024
@@ -87,9 +68,7 @@ def _check_text(field: str, text: object, bytes_max: int) -> None:
             "surrogates"
         ) from None
     if length > bytes_max:
-        raise InvalidArgumentError(
-            f"the owner's {field} is {length} bytes long, and may have at most {bytes_max}: shorten it"
-        )
+        raise InvalidArgumentError(f"the owner's {field} is {length} bytes long, and may have at most {bytes_max}: shorten it")
 
 
 VCHANNEL_NAME_BYTES_MAX: Final = 255
@@ -125,15 +104,11 @@ def check_vchannel(name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
     if not name:
-        raise InvalidArgumentError(
-            'vchannel is empty: name the vchannel ("" stands for the whole pchannel and is the WAL\'s own)'
-        )
+        raise InvalidArgumentError('vchannel is empty: name the vchannel ("" stands for the whole pchannel and is the WAL\'s own)')
     try:
         length = len(name.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"vchannel {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
-        ) from error
+        raise InvalidArgumentError(f"vchannel {name!r} cannot be encoded as UTF-8: name it without lone surrogates") from error
     if length > VCHANNEL_NAME_BYTES_MAX:
         raise InvalidArgumentError(f"vchannel {name[:40]!r}… is {length} bytes long: at most {VCHANNEL_NAME_BYTES_MAX}")
     if not name.isprintable() and any(character < " " or character == "\x7f" for character in name):
@@ -158,9 +133,7 @@ def place(name: str, pchannels: list[str]) -> str:
     return pchannels[zlib.crc32(name.encode()) % len(pchannels)]
 
 
-def common_place(
-    names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool
-) -> str:
+def common_place(names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool) -> str:
     """Returns the one pchannel of these vchannels, or the one that they would get.
 
     Raises ChannelNotExistError if one does not exist and must not be created, InvalidArgumentError if they are on several.
@@ -180,9 +153,7 @@ def common_place(
     if len(found) > 1:
         text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in islice(places.items(), SHOWN_MAX))
         text += f", and {len(places) - SHOWN_MAX} others" if len(places) > SHOWN_MAX else ""
-        raise InvalidArgumentError(
-            f"one scanner reads one pchannel, but these lie on several ({text}): read them apart"
-        )
+        raise InvalidArgumentError(f"one scanner reads one pchannel, but these lie on several ({text}): read them apart")
     return found.pop()
 
 

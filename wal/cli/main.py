@@ -13,8 +13,6 @@ from wal.cli import restored, standalone
 from wal.errors import InvalidArgumentError, WALError
 from wal.installation import install_hint
 
-__all__ = ["main"]
-
 _EXIT_ERROR: Final = 1
 _EXIT_USAGE: Final = 2
 """As argparse exits for a wrong flag."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from wal.local.access import Access
     from wal.rpc.auth import Token
 
-__all__ = ["access_from", "add_options", "settings_from"]
 
 _FILES: Final = ("tls_certificate", "tls_key", "tls_ca")
 _SERVER: Final[Mapping[str, str]] = {
@@ -40,12 +39,8 @@ _NO_FLAGS: Final = frozenset(("pulsar_token", "token"))
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the server, and one for each setting of the log."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="a TOML file with settings, and those of the server in its table [server]"
-    )
-    server = parser.add_argument_group(
-        "server", f"Also in the file's table [server], and as {SERVER_PREFIX}… variables."
-    )
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings, and those of the server in its table [server]")
+    server = parser.add_argument_group("server", f"Also in the file's table [server], and as {SERVER_PREFIX}… variables.")
     for name, text in _SERVER.items():
         if name == "insecure":
             server.add_argument("--insecure", action="store_const", const=True, help=text)
@@ -107,11 +102,7 @@ def access_from(arguments: argparse.Namespace) -> Access:
     for variable, text in os.environ.items():
         if variable.startswith(SERVER_PREFIX):
             where, name = f"environment variable {variable}", variable.removeprefix(SERVER_PREFIX).lower()
-            value = (
-                {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-                if name == "insecure"
-                else text
-            )
+            value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text) if name == "insecure" else text
             _take(options, bounds, where, name, value)
     for name in SERVER_BOUNDS:
         if (value := getattr(arguments, name)) is not None:
@@ -119,9 +110,7 @@ def access_from(arguments: argparse.Namespace) -> Access:
     options |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
     certificate, key, ca = (options.get(name) for name in _FILES)
     if ca is not None and certificate is None:
-        raise InvalidArgumentError(
-            "tls_ca is for a server with TLS: give tls_certificate and tls_key with it, or leave it out"
-        )
+        raise InvalidArgumentError("tls_ca is for a server with TLS: give tls_certificate and tls_key with it, or leave it out")
     tls = None if certificate is None and key is None else TlsFiles(ca=ca, certificate=certificate, key=key)
     tokens = _tokens(options.get("token_file"), options.get(_SECRET))
     insecure = bool(options.get("insecure", False))

@@ -10,8 +10,6 @@ from wal.api.factory import with_absolute_paths
 from wal.location import parse_location
 from wal.settings import Settings
 
-__all__ = ["add_command"]
-
 _DESCRIPTION = """\
 Notes that the journal in DIRECTORY was restored from a copy. Run it once, after
 the copy was put in place and before anything opens it for writing. Ids,
@@ -51,7 +49,5 @@ def run(arguments: argparse.Namespace) -> int:
         restore = lineage.restores[-1]
         newest = restore.newest
         common = "nothing is common" if newest is None else f"the last common event is at {newest[0]}:{newest[1]}"
-        sys.stdout.write(
-            f"{pchannel}: restored up to position {restore.fork}, {common}; it is incarnation {lineage.incarnation:x} now\n"
-        )
+        sys.stdout.write(f"{pchannel}: restored up to position {restore.fork}, {common}; it is incarnation {lineage.incarnation:x} now\n")
     return 0

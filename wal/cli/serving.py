@@ -23,8 +23,6 @@ from wal.location import Location
 from wal.rpc.serving import check_free
 from wal.settings import Settings
 
-__all__ = ["serve"]
-
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILED: Final = 3
 """The exit code of a server whose storage has failed while it served: started again, it recovers the log."""

@@ -10,8 +10,6 @@ from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
 from wal.location import parse_location
 
-__all__ = ["add_command"]
-
 _DESCRIPTION: Final = """\
 Serves a log to clients on the network, until SIGTERM or SIGINT. Then it
 refuses new calls, finishes those under way, closes the log and exits.

@@ -39,12 +39,6 @@ from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 
-__all__ = [
-    "KnownProducers",
-    "Locate",
-    "RemoteAppends",
-]
-
 
 class KnownProducers:
     """The producers on these pchannels; `connection` returns the connection to the server that has a pchannel."""
@@ -67,9 +61,7 @@ class KnownProducers:
         """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
 
         async def forget(pchannel: str) -> InvalidArgumentError | None:
-            request = pchannel_calls_pb2.ForgetProducerRequest(
-                pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name
-            )
+            request = pchannel_calls_pb2.ForgetProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name)
             try:
                 await self._connection(pchannel).write(FORGET_PRODUCER, request, f"forgetting producer {name!r}")
             except InvalidArgumentError as error:
@@ -119,9 +111,7 @@ class RemoteAppends:
 
     # -- one message
 
-    def append(
-        self, message: Message, barrier_time_tick: int, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult] | None:
+    def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
         """Sends a message; returns None if there is no room in flight (`taken`: the caller has taken it)."""
         return self._append(message, barrier_time_tick, None, 0, taken)
 
@@ -131,9 +121,7 @@ class RemoteAppends:
         """Sends a message with an idempotency key; returns None as `append` does."""
         return self._append(message, barrier_time_tick, key, len(kept_key_ext(key, self._settings)), taken)
 
-    def _append(
-        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool
-    ) -> asyncio.Future[Any] | None:
+    def _append(self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool) -> asyncio.Future[Any] | None:
         size = self._checked_size(message) + key_bytes
         if message.message_type is not _INSERT:
             check_client_type(message)
@@ -152,13 +140,7 @@ class RemoteAppends:
         return future
 
     def append_expecting(
-        self,
-        message: Message,
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: MessageID | None,
-        *,
-        taken: bool = False,
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None, *, taken: bool = False
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Sends a message that expects this last event of its vchannel, in a request of its own; returns None as `append` does."""
         self._check_judged()
@@ -204,9 +186,7 @@ class RemoteAppends:
         result: AppendResult = await (await self._waiting(message, barrier_time_tick, None, 0))
         return result
 
-    async def append_keyed_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key
-    ) -> AppendResult | ForgottenResult:
+    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room for it."""
         key_bytes = len(key_ext(check_key(key)))
         result: AppendResult | ForgottenResult = await (await self._waiting(message, barrier_time_tick, key, key_bytes))
@@ -226,9 +206,7 @@ class RemoteAppends:
         assert future is not None
         return await future
 
-    async def _waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int
-    ) -> asyncio.Future[Any]:
+    async def _waiting(self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int) -> asyncio.Future[Any]:
         size = self._checked_size(message) + key_bytes
         await self._in_flight.take(size)
         try:
@@ -298,9 +276,7 @@ class RemoteAppends:
                 size = self._checked_size(message)
                 await self._in_flight.take(size)
                 try:
-                    self._check_same(
-                        message.vchannel, used
-                    )  # after the wait for room, during which it may have been dropped
+                    self._check_same(message.vchannel, used)  # after the wait for room, during which it may have been dropped
                     future = self._append(message, 0, None, 0, True)
                 except BaseException:
                     self._in_flight.release(size)
@@ -311,11 +287,7 @@ class RemoteAppends:
         return await bulk_results(listed, sent())
 
     async def begin_txn(
-        self,
-        names: tuple[str, ...],
-        keepalive_s: float,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED
     ) -> RemoteTxn:
         """Opens a transaction on vchannels of one pchannel."""
         if expected_last:
@@ -326,26 +298,14 @@ class RemoteAppends:
         def make(number: int, seen: int) -> proto.ProduceRequest:
             return proto.ProduceRequest(
                 begin_txn=append_pb2.BeginTxnRequest(
-                    request_id=number,
-                    vchannels=names,
-                    keepalive_s=keepalive_s,
-                    key_bytes=key_bytes,
-                    seen_time_tick=seen,
+                    request_id=number, vchannels=names, keepalive_s=keepalive_s, key_bytes=key_bytes, seen_time_tick=seen
                 )
             )
 
         future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
         producer.add(Sending(future, 0, make=make, repeatable=True))
         txn = RemoteTxn(
-            producer,
-            self._in_flight,
-            self._known,
-            await future,
-            names,
-            key,
-            expected_last,
-            self._limits,
-            bytes_max=self.message_bytes_max,
+            producer, self._in_flight, self._known, await future, names, key, expected_last, self._limits, bytes_max=self.message_bytes_max
         )
         self._txns.add(txn)
         return txn

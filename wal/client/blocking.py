@@ -70,14 +70,6 @@ from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 from wal.storage.search import Weighed
 
-__all__ = [
-    "PATIENCE_S",
-    "BlockingCursors",
-    "BlockingLog",
-    "BlockingRemote",
-    "BlockingSource",
-]
-
 _T = TypeVar("_T")
 
 PATIENCE_S: Final = 30.0
@@ -102,9 +94,7 @@ class BlockingRemote:
             raise
         self._thread.closing = opened.close
 
-    def start(
-        self, call: Callable[[], Awaitable[_T]], what: str, *, owner: object = None
-    ) -> concurrent.futures.Future[_T]:
+    def start(self, call: Callable[[], Awaitable[_T]], what: str, *, owner: object = None) -> concurrent.futures.Future[_T]:
         """Starts a call in the loop and returns the future of its result. The call is repeated while no server answers.
 
         `what` names the call in errors; `end_calls` ends the calls of an `owner`. The future raises UnavailableError after `PATIENCE_S`.
@@ -275,9 +265,7 @@ class BlockingLog(ReadOnlyPChannelLog):
     def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
         if names is not None or self._remote_pchannel.log.form == FORM_JOURNAL:
             return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
-        request = proto.ExtentRequest(
-            pchannel=_named(self.pchannel), start=position_to_proto(start[0]), end=position_to_proto(end)
-        )
+        request = proto.ExtentRequest(pchannel=_named(self.pchannel), start=position_to_proto(start[0]), end=position_to_proto(end))
         return self._ask(COUNT_BYTES, request, "counting bytes").bytes
 
     def position_after(self, tick: int, start: int, end: int) -> LogPosition:
@@ -292,9 +280,7 @@ class BlockingLog(ReadOnlyPChannelLog):
         below = min(below, (self.reach().durable_end, 0))
         if since >= below:
             return None
-        request = proto.FindEventBelowRequest(
-            pchannel=_named(self.pchannel), since=event_to_proto(since), below=event_to_proto(below)
-        )
+        request = proto.FindEventBelowRequest(pchannel=_named(self.pchannel), since=event_to_proto(since), below=event_to_proto(below))
         answer = self._ask(FIND_EVENT_BELOW, request, "finding an event")
         return event_from_proto(answer.event) if answer.HasField("event") else None
 
@@ -314,9 +300,7 @@ class BlockingLog(ReadOnlyPChannelLog):
         names = frozenset(info.name for info in infos if info.pchannel == self.pchannel and info.name in choice)
         return names if len(names) <= _NAMES_MAX else None
 
-    def weigh(
-        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None
-    ) -> Weighed:
+    def weigh(self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None) -> Weighed:
         names = None if choice is None else self.names(start, end, choice)
         request = proto.WeighFramesRequest(
             pchannel=_named(self.pchannel),
@@ -345,9 +329,7 @@ class BlockingLog(ReadOnlyPChannelLog):
         start, end, names, bytes_max = read
         log = self._remote_pchannel.log
         return self._remote.start(
-            lambda: log.read(start, names=names, bytes_max=bytes_max, end=end),
-            f"reading pchannel {self.pchannel}",
-            owner=self,
+            lambda: log.read(start, names=names, bytes_max=bytes_max, end=end), f"reading pchannel {self.pchannel}", owner=self
         )
 
     def _ask(self, method: Method[Any, _T], request: object, what: str) -> _T:
@@ -411,22 +393,14 @@ class BlockingCursors(SavedCursors):
         return sorted(keys)
 
     def save(
-        self,
-        cursor: Cursor,
-        *,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float | None = None,
-        forward_only: bool = False,
+        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
     ) -> bool:
         """Stores a cursor, see `CursorStore.save`; the server compares it with its own first event instead of `earliest`."""
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
         cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
         waited_s = 0.0 if since_s is None else time.monotonic() - since_s
         request = proto.SaveCursorRequest(
-            pchannel=_named(cursor.pchannel),
-            cursor=cursor_to_proto(cursor),
-            waited_s=waited_s,
-            forward_only=forward_only,
+            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=waited_s, forward_only=forward_only
         )
         return self._remote.ask(SAVE_CURSOR, request, f"saving {cursor.key}", pchannel=cursor.pchannel).saved
 
@@ -465,9 +439,7 @@ class BlockingSource(ReadOnlySource):
         self._remote = remote = BlockingRemote(self._servers, self._settings, wait_s=self._wait_s)
         self.name = remote.log.name
         self.form = next(iter(remote.log.pchannels.values())).log.form
-        self.cursors = BlockingCursors(
-            remote, lambda: {name: log.refresh().durable_end for name, log in self._logs.items()}
-        )
+        self.cursors = BlockingCursors(remote, lambda: {name: log.refresh().durable_end for name, log in self._logs.items()})
 
     def pchannels(self) -> list[str]:
         return list(self._opened().log.pchannels)

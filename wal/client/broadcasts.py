@@ -26,15 +26,7 @@ from wal.message import ImmutableMessage, ResourceKey
 from wal.rpc.api import cluster_pb2
 from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto, result_from_proto, task_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import (
-    ABORT_BROADCAST,
-    ACK_BROADCAST,
-    APPEND_BROADCAST,
-    AWAIT_RESOURCE_KEY,
-    LIST_BROADCASTS,
-)
-
-__all__ = ["RemoteBroadcasts"]
+from wal.rpc.methods import ABORT_BROADCAST, ACK_BROADCAST, APPEND_BROADCAST, AWAIT_RESOURCE_KEY, LIST_BROADCASTS
 
 WAIT_S: Final = math.inf
 """The deadline of a call that waits for the acknowledgements of others."""
@@ -51,9 +43,7 @@ class RemoteBroadcasts:
         """Appends a copy for each vchannel; all of them are durable when it returns."""
         check_append(message, wait)
         request = broadcast_to_proto(message, wait=wait, seen_time_tick=self._seen.value)
-        answer = await self._connection().write(
-            APPEND_BROADCAST, request, "appending a broadcast", timeout_s=WAIT_S if wait else None
-        )
+        answer = await self._connection().write(APPEND_BROADCAST, request, "appending a broadcast", timeout_s=WAIT_S if wait else None)
         result = result_from_proto(message.vchannels, answer)
         for appended in result.append_results.values():
             self._seen.saw(appended.time_tick)
@@ -76,9 +66,7 @@ class RemoteBroadcasts:
 
     async def tasks(self) -> list[BroadcastTask]:
         """Returns the running broadcasts, including stuck ones."""
-        answer = await self._connection().read(
-            LIST_BROADCASTS, cluster_pb2.ListBroadcastsRequest(), "listing the broadcasts"
-        )
+        answer = await self._connection().read(LIST_BROADCASTS, cluster_pb2.ListBroadcastsRequest(), "listing the broadcasts")
         return list(map(task_from_proto, answer.tasks))
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
@@ -91,21 +79,15 @@ class RemoteBroadcasts:
 
     def statistics(self) -> BroadcasterStatistics:
         """Raises NotLocalError: the broadcaster's counts are kept where it runs."""
-        raise NotLocalError(
-            "the broadcaster runs on the server, and its counts are kept there: look at tasks() instead"
-        )
+        raise NotLocalError("the broadcaster runs on the server, and its counts are kept there: look at tasks() instead")
 
     async def _block_until(self, key: ResourceKey, *, everywhere: bool) -> None:
         check_key(key)
         request = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(key), all=everywhere)
-        await self._connection().read(
-            AWAIT_RESOURCE_KEY, request, f"waiting for the acknowledgement of {key}", timeout_s=WAIT_S
-        )
+        await self._connection().read(AWAIT_RESOURCE_KEY, request, f"waiting for the acknowledgement of {key}", timeout_s=WAIT_S)
 
 
 def _check_range(broadcast_id: int) -> None:
     """Raises InvalidArgumentError for a number that does not fit the protocol's field; no broadcast has such an id."""
     if not 0 <= broadcast_id < 1 << 64:
-        raise InvalidArgumentError(
-            f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message"
-        )
+        raise InvalidArgumentError(f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message")

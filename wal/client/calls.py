@@ -27,17 +27,6 @@ from wal.errors import UnknownError, WALError
 from wal.rpc.api import result_pb2
 from wal.rpc.converters import id_from_bytes
 
-__all__ = [
-    "DEFECTS_MAX",
-    "PAUSE_MAX_S",
-    "OpenTxns",
-    "Pauses",
-    "SeenTick",
-    "SharedCalls",
-    "Supervision",
-    "Written",
-]
-
 DEFECTS_MAX: Final = 5
 """A task with this many defects within `DEFECTS_S` seconds is not started anew: what it meets does not pass."""
 DEFECTS_S: Final = 60.0

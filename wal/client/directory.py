@@ -37,11 +37,6 @@ from wal.rpc.methods import (
     WATCH_VCHANNELS,
 )
 
-__all__ = [
-    "RemoteDirectory",
-    "ShownVChannels",
-]
-
 _State = pchannel_pb2.VChannelState
 
 
@@ -107,9 +102,7 @@ class ShownVChannels:
                 floor = max(floor, state.incarnation)
         return Selection(bound, floor=floor)
 
-    def changes(
-        self, pchannel: str, bound: Mapping[str, int | None]
-    ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
+    def changes(self, pchannel: str, bound: Mapping[str, int | None]) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
         """Yields what the known vchannels mean to a read of these vchannels on this pchannel, by vchannel; `bound` has their incarnations.
 
         A dropped vchannel ends the read with the error. If none was met and the vchannel exists on another pchannel, it is read there.
@@ -159,19 +152,14 @@ class RemoteDirectory:
         """Returns when the vchannels are known. Raises UnavailableError if the server does not list them in time."""
         self._watching = self._supervision.keep(self._watch, "watch vchannels")
         if not await self._supervision.begun(self._listed, self._watching, timeout_s=timeout_s):
-            raise UnavailableError(
-                f"the server at {self._place} did not list its vchannels within {timeout_s} s: try again"
-            )
+            raise UnavailableError(f"the server at {self._place} did not list its vchannels within {timeout_s} s: try again")
 
     async def close(self) -> None:
         """Ends the task, and warns of names that were read and do not exist. Idempotent."""
         if self._warning is not None:
             self._warning.cancel()
         self._unknown.warn(self.known.records, at_close=True)
-        watching, self._watching = (
-            self._watching,
-            None,
-        )  # its cancellation holds its call, and a call holds the connection
+        watching, self._watching = (self._watching, None)  # its cancellation holds its call, and a call holds the connection
         if watching is not None:
             watching.cancel()
             await asyncio.wait([watching])
@@ -194,9 +182,7 @@ class RemoteDirectory:
             expected = list(map(_mark, await self._locate_to_read(names)))
         while True:
             if self._unknown.note(names, self.known.records):
-                self._warning = asyncio.get_running_loop().call_later(
-                    UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records)
-                )
+                self._warning = asyncio.get_running_loop().call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records))
             pchannel = self._pchannels[expected[0][0]]
             await pchannel.catch_up()
             # The pchannel may now show a vchannel that was created since: the selection must bind it.
@@ -222,9 +208,7 @@ class RemoteDirectory:
         if pchannel is not None and not isinstance(pchannel, str):
             raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
         if pchannel is not None and pchannel not in self._pchannels:
-            raise InvalidArgumentError(
-                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
-            )
+            raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}")
         request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
         state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
         if state.pchannel in self._pchannels:  # otherwise the next call or the watch learns of both

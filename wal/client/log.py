@@ -69,11 +69,6 @@ from wal.storage.base import LogSnapshot
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits
 
-__all__ = [
-    "RemoteCursors",
-    "RemoteLog",
-]
-
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
 UNREACHED_S: Final = 1.0
@@ -202,12 +197,7 @@ class RemoteLog:
             self.producers,
             self.in_flight,
             self.settings,
-            TxnLimits(
-                self.settings.txn_bytes_max,
-                self.settings.txn_bodies_max,
-                self.settings.open_txn_bytes_max,
-                self.frame_bytes_max,
-            ),
+            TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
             known_producers=KnownProducers(self.pchannels, self._node),
             judges_expected_last=description.judges_expected_last,
@@ -240,13 +230,7 @@ class RemoteLog:
             )
             pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision)
             self.producers[name] = Producer(
-                name,
-                partial(self._node, name),
-                self.in_flight,
-                self.seen,
-                partial(self._nodes.report, name),
-                self.supervision,
-                pchannel,
+                name, partial(self._node, name), self.in_flight, self.seen, partial(self._nodes.report, name), self.supervision, pchannel
             )
 
     def _checked(self, settings: Settings) -> Settings:
@@ -283,9 +267,7 @@ class RemoteLog:
 
     # -- vchannels
 
-    async def attach(
-        self, names: tuple[str, ...]
-    ) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are now, and what starts an actor."""
         pchannel, selection = await self._directory.attach(names)
         return pchannel, selection, self.spawn

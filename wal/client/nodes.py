@@ -14,20 +14,12 @@ from functools import partial
 from typing import Final
 
 from wal.client.calls import Pauses, Supervision
-from wal.errors import (
-    ChannelFencedError,
-    ChannelNotExistError,
-    UnavailableError,
-    UnmatchedChannelTermError,
-    WALError,
-)
+from wal.errors import ChannelFencedError, ChannelNotExistError, UnavailableError, UnmatchedChannelTermError, WALError
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
-
-__all__ = ["Nodes"]
 
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
@@ -38,9 +30,7 @@ Version = tuple[int, int]
 class Nodes:
     """The connection for each pchannel, from `start` until `close`. `connect` returns a connection to an address without waiting for it."""
 
-    def __init__(
-        self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]], supervision: Supervision
-    ) -> None:
+    def __init__(self, coordinator: Connection, connect: Callable[[str], Awaitable[Connection]], supervision: Supervision) -> None:
         self._coordinator = coordinator
         self._connect = connect
         self._supervision = supervision
@@ -79,9 +69,7 @@ class Nodes:
         if not isinstance(error, MISPLACED) or self._stream is None or self._reported.get(pchannel, -1) >= term:
             return
         self._reported[pchannel] = term
-        report = proto.ReportAssignmentErrorRequest(
-            pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error)
-        )
+        report = proto.ReportAssignmentErrorRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error))
         request = proto.AssignmentDiscoverRequest(report_error=report)
         task = self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}")
         self._reporting.add(task)
@@ -147,8 +135,7 @@ class Nodes:
 
 
 async def _write(
-    stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse],
-    request: proto.AssignmentDiscoverRequest,
+    stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse], request: proto.AssignmentDiscoverRequest
 ) -> None:
     try:
         await stream.write(request)

@@ -24,16 +24,6 @@ from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.write.idempotency.keys import Key
 
-__all__ = [
-    "REQUEST_BYTES",
-    "Hold",
-    "Make",
-    "Outbox",
-    "Sending",
-    "Withdrawable",
-    "Withdrawals",
-]
-
 REQUEST_BYTES: Final = 1024 * 1024
 """A request has about this many bytes at most, unless one message or transaction is larger (wal/rpc/api/append.proto)."""
 REQUEST_MESSAGES: Final = 4096
@@ -255,9 +245,5 @@ class Withdrawals:
         self._outbox.add(Sending(future, 0, make=self._request, repeatable=True))
 
     def _request(self, number: int, _seen: int) -> proto.ProduceRequest:
-        ids = [
-            sent
-            for sent, sending in self._outbox.sent.items()
-            if sending.may_wait and (self.closing or sending.future.cancelled())
-        ]
+        ids = [sent for sent, sending in self._outbox.sent.items() if sending.may_wait and (self.closing or sending.future.cancelled())]
         return proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=number, withdrawn_ids=ids))

@@ -48,22 +48,11 @@ from wal.rpc.methods import PRODUCE
 from wal.write.in_flight import InFlight
 from wal.write.operations import closed_at_barrier
 
-__all__ = [
-    "ProduceStream",
-    "Producer",
-    "UnknownOutcomes",
-    "open_stream",
-    "request_for",
-]
-
 ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
 
 
 async def open_stream(
-    connection: Connection,
-    pchannel: str,
-    session: bytes,
-    check: Callable[[proto.CreateProducerResponse], Awaitable[None]],
+    connection: Connection, pchannel: str, session: bytes, check: Callable[[proto.CreateProducerResponse], Awaitable[None]]
 ) -> tuple[ProduceStream, int]:
     """Returns a stream that the server has answered, and the term in which it has the pchannel.
 
@@ -270,9 +259,7 @@ class Producer:
         began = asyncio.get_running_loop().time()
         self._opening = True
         try:
-            stream, self.term = await open_stream(
-                self._connection(), self.pchannel, self._session, self._log.begin_stream()
-            )
+            stream, self.term = await open_stream(self._connection(), self.pchannel, self._session, self._log.begin_stream())
         except WALError as error:
             self._pauses.waited_s += asyncio.get_running_loop().time() - began
             if self._withdrawals.closing:

@@ -45,14 +45,6 @@ from wal.rpc.methods import GET_MOMENT
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
 
-__all__ = [
-    "LATER",
-    "MOVED",
-    "NOT_HERE",
-    "PagesAhead",
-    "RemoteReadableLog",
-]
-
 AHEAD_PAGES: Final = 2
 """The pages that are kept for the reader. One arrives while the reader works on another; a third makes no measurable difference."""
 
@@ -119,11 +111,7 @@ class RemoteReadableLog(ShownLog):
     """
 
     def __init__(
-        self,
-        shown: LogSnapshot,
-        connection: Callable[[], Connection],
-        report: Callable[[WALError], None],
-        end: Callable[[WALError], None],
+        self, shown: LogSnapshot, connection: Callable[[], Connection], report: Callable[[WALError], None], end: Callable[[WALError], None]
     ) -> None:
         self.origin: Origin = shown.origin
         self.pchannel = self.origin.pchannel
@@ -200,9 +188,7 @@ class RemoteReadableLog(ShownLog):
         """Returns the log as a server has just described it."""
         return tail_from_proto(tail, self.origin, self.lineage, term=term, closed=closed)
 
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         page = await self._page_from(start, names, bytes_max, end)
         frame = next((frame for frame in reversed(page.frames) if frame.view.header.indices), None)
         if frame is not None:
@@ -218,9 +204,7 @@ class RemoteReadableLog(ShownLog):
 
     async def _page_from(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
         following = (start, names, min(bytes_max, PAGE_BYTES), end)
-        if (
-            self.earliest[0] <= start < self._end(end) and bytes_max > 1
-        ):  # a page of one frame is no reader that goes forward
+        if self.earliest[0] <= start < self._end(end) and bytes_max > 1:  # a page of one frame is no reader that goes forward
             return await self._reads.join(following, lambda: self._forward(following))
         # What was truncated meanwhile is refused, as without pages ahead.
         if (ahead := self._ahead.pop(following, None)) is not None:

@@ -29,8 +29,6 @@ from wal.rpc.methods import CONSUME
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
 
-__all__ = ["RemotePChannel"]
-
 ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
 Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
 
@@ -168,9 +166,7 @@ class RemotePChannel(ShownPChannel):
             frames=frames_pb2.FrameSelection(incarnation=self.log.incarnation, tail_only=True),
         )
         connection: Connection = self.log.connection()
-        return await connection.stream(
-            CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)]
-        )
+        return await connection.stream(CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)])
 
     async def _take(self, stream: ConsumeStream, check: Callable[[Created], Awaitable[None]]) -> None:
         term = self.log.shown.term

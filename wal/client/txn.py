@@ -25,8 +25,6 @@ from wal.write.idempotency.keys import Key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits, check_txn_size, names_size
 
-__all__ = ["RemoteTxn"]
-
 RENEWALS: Final = 3
 """The lease is renewed at most this often during a keepalive, and only after bodies were added."""
 
@@ -211,10 +209,7 @@ class RemoteTxn:
         if self._ended:
             return
         # A server of a later term does not know the transaction, and begins it again at the commit.
-        if (
-            isinstance(error, TransactionExpiredError | ChannelNotExistError)
-            and self._producer.term == self._begun.term
-        ):
+        if isinstance(error, TransactionExpiredError | ChannelNotExistError) and self._producer.term == self._begun.term:
             self._fail(error)
         elif self._added:
             self._plan_renewal()

@@ -15,15 +15,7 @@ from broadcaster.broadcast import Broadcast
 from broadcaster.operator import AppendOperator
 from wal.channels.directory import VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
-from wal.channels.pchannels import (
-    PChannelMeta,
-    check_count,
-    create_pchannel,
-    load_pchannels,
-    new_incarnation,
-    pchannel_names,
-    raise_term,
-)
+from wal.channels.pchannels import PChannelMeta, check_count, create_pchannel, load_pchannels, new_incarnation, pchannel_names, raise_term
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.vchannels import VChannels
@@ -32,8 +24,6 @@ from wal.files import HeldDirectory
 from wal.kv import KVBase
 from wal.settings import Settings
 from wal.storage.metadata import BROADCAST_ROOT
-
-__all__ = ["Coordinator"]
 
 DIRECTORY_INBOX_MAX = 1 << 20
 """Changes of vchannels that wait to be saved; the bound on bytes in flight is reached first."""
@@ -104,9 +94,7 @@ class Coordinator:
             self._system,
             kv=self.kv.under(BROADCAST_ROOT),
             operator=operator,
-            limits=BroadcasterLimits(
-                tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max
-            ),
+            limits=BroadcasterLimits(tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max),
         )
 
     def list_vchannels(self) -> list[VChannelInfo]:

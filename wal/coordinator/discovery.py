@@ -14,8 +14,6 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
 from wal.rpc.serving import Draining, Handler
 
-__all__ = ["Discovery"]
-
 
 class Discovery:
     """Serves the one assignment: all pchannels that are `hosted` here, at this node."""
@@ -39,9 +37,7 @@ class Discovery:
                         if not self._is_assigned(request.report_error.pchannel):
                             await context.write(self._assignment())
                     case "close":
-                        await context.write(
-                            proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse())
-                        )
+                        await context.write(proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse()))
                         return
                     case _:
                         raise InvalidArgumentError(

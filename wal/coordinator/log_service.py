@@ -64,12 +64,6 @@ from wal.storage.metadata import IDS_KEY
 from wal.timestamp import IdAllocator, TimestampOracle
 from wal.write.checks import spans_pchannels
 
-__all__ = [
-    "BroadcastCalls",
-    "LogService",
-    "VChannelCalls",
-]
-
 BEHIND_MAX: Final = 65_536
 """The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
 
@@ -118,9 +112,7 @@ class VChannelCalls:
             for first in range(0, len(names), SLICE):
                 while saving := self._saving(names[first : first + SLICE]):
                     await asyncio.wait(saving)  # one that fails is not there afterwards
-        return await encoded(
-            names, lambda some: proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in some])
-        )
+        return await encoded(names, lambda some: proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in some]))
 
     async def _create_all(self, names: Sequence[str]) -> None:
         """Creates those of these vchannels that do not exist, durably."""
@@ -173,18 +165,14 @@ class VChannelCalls:
                     )
                 news, floors = list(changed.values()), self._floors()
                 changed.clear()
-                yield await encoded(
-                    news, lambda some: proto.VChannelStates(vchannels=some), proto.VChannelStates(floors=floors)
-                )
+                yield await encoded(news, lambda some: proto.VChannelStates(vchannels=some), proto.VChannelStates(floors=floors))
         finally:
             stop_waiting()
             directory.watchers.discard(note)
 
     async def _create_channels(self, request: proto.CreateChannelsRequest, _context: object) -> proto.ChannelNames:
         owner = owner_from_proto(request.owner)
-        return proto.ChannelNames(
-            names=await self._vchannels.create_channels(owner, check_channel_count(request.count))
-        )
+        return proto.ChannelNames(names=await self._vchannels.create_channels(owner, check_channel_count(request.count)))
 
     async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
         await self._vchannels.destroy_channels(_names(request, CHANNELS_MAX))
@@ -197,9 +185,7 @@ class VChannelCalls:
     async def _check_together(self, names: Iterable[str]) -> None:
         """Raises InvalidArgumentError if these vchannels are on several pchannels, or would be when they are created."""
         records, pchannels = self._vchannels.records, list(self._pchannels)
-        places = {
-            name: records[name].pchannel if name in records else place(name, pchannels) async for name in sliced(names)
-        }
+        places = {name: records[name].pchannel if name in records else place(name, pchannels) async for name in sliced(names)}
         if len(set(places.values())) > 1:
             raise spans_pchannels(places)
 
@@ -237,28 +223,21 @@ def _told_of(infos: list[VChannelInfo]) -> proto.VChannelStates:
 
 def _descriptions(channels: list[ChannelDescription]) -> proto.ChannelDescriptions:
     return proto.ChannelDescriptions(
-        channels=[
-            proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner))
-            for channel in channels
-        ]
+        channels=[proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner)) for channel in channels]
     )
 
 
 def _names(request: proto.ChannelNames, names_max: int) -> tuple[str, ...]:
     """Returns the names of channels, which are counted before anything is done with them."""
     if len(request.names) > names_max:
-        raise InvalidArgumentError(
-            f"names has {len(request.names)} channels, and one call takes at most {names_max}: make several calls"
-        )
+        raise InvalidArgumentError(f"names has {len(request.names)} channels, and one call takes at most {names_max}: make several calls")
     return check_channel_names(request.names)
 
 
 class BroadcastCalls:
     """Serves the broadcaster of a log, until `draining` begins. A client's ticks are below those that `oracle` gives from then on."""
 
-    def __init__(
-        self, coordinator: Coordinator, oracle: TimestampOracle, draining: Draining, *, frame_bytes_max: int
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, oracle: TimestampOracle, draining: Draining, *, frame_bytes_max: int) -> None:
         self._broadcasts = coordinator.broadcasts
         self._settings = coordinator.settings
         self._oracle = oracle
@@ -313,9 +292,7 @@ class BroadcastCalls:
 def _check_count(what: str, count: int, bound: str, most: int) -> None:
     """Raises InvalidArgumentError before anything is done with more than a broadcast may have."""
     if count > most:
-        raise InvalidArgumentError(
-            f"a broadcast with {count} {what} is over {bound}={most} of the server: send several broadcasts"
-        )
+        raise InvalidArgumentError(f"a broadcast with {count} {what} is over {bound}={most} of the server: send several broadcasts")
 
 
 _ONE: Final = 1
@@ -326,14 +303,7 @@ class LogService:
     """Serves a log whose pchannels are all on `node`. Its streams end when `draining` begins."""
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        node: StreamingNode,
-        draining: Draining,
-        *,
-        name: str,
-        form: int,
-        frame_bytes_max: int,
+        self, coordinator: Coordinator, node: StreamingNode, draining: Draining, *, name: str, form: int, frame_bytes_max: int
     ) -> None:
         """`name` is the backend's, `form` that of its message ids, and `frame_bytes_max` the largest frame that it takes."""
         self._coordinator = coordinator

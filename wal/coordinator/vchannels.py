@@ -25,8 +25,6 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchanne
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.settings import Settings
 
-__all__ = ["VChannelHost", "VChannels"]
-
 _log: Final = logging.getLogger("wal")
 
 
@@ -59,13 +57,7 @@ class VChannels:
 
     host: VChannelHost
 
-    def __init__(
-        self,
-        directory: VChannelDirectory,
-        saver: ActorRef,
-        pchannels: Mapping[str, object],
-        settings: Settings,
-    ) -> None:
+    def __init__(self, directory: VChannelDirectory, saver: ActorRef, pchannels: Mapping[str, object], settings: Settings) -> None:
         """`directory` has the records, and `saver` is its actor."""
         self.directory: VChannelDirectory = directory
         self.saving: dict[str, asyncio.Future[None]] = {}
@@ -149,9 +141,7 @@ class VChannels:
         if pchannel is not None and not isinstance(pchannel, str):
             raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
         if pchannel is not None and pchannel not in self.pchannels:
-            raise InvalidArgumentError(
-                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}"
-            )
+            raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}")
         self.check_room(f"vchannel {name!r}", 1)
         info = self.directory.admit(name, pchannel or place(name, list(self.pchannels)))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -243,9 +233,7 @@ class VChannels:
                 _settle(saved, error)
 
         self.host.end((info,), ended)
-        if (
-            not saved.done()
-        ):  # otherwise its pchannel takes nothing any more, and the vchannel is there when the log is opened again
+        if not saved.done():  # otherwise its pchannel takes nothing any more, and the vchannel is there when the log is opened again
             self.directory.forget(info)
         await asyncio.shield(saved)
         await self._delete_cursors(info)
@@ -274,9 +262,7 @@ class VChannels:
         try:
             await self.host.delete_cursors(info)
         except WALError as error:  # they are useless now, and are deleted at the next opportunity
-            _log.warning(
-                "the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error
-            )
+            _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error)
 
     def _tell_readers(self, names: tuple[str, ...], saved: asyncio.Future[None], error: WALError | None) -> None:
         """Settles `saved` when readers in other processes know that these channels have ended, or at once with the error."""

@@ -18,8 +18,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FORMAT_NAME", "MAP_NAME", "PRIVATE", "FileAccess"]
-
 FORMAT_NAME: Final = "FORMAT"
 MAP_NAME: Final = "vchannels"
 """The map of the vchannels of a pchannel, beside its log."""

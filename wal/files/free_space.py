@@ -9,8 +9,6 @@ from typing import Final
 
 from wal.files.access import FileAccess
 
-__all__ = ["RESERVE_BYTES", "SpaceReserve", "free_bytes"]
-
 RESERVE_BYTES: Final = 128 << 10
 """Thirty-two pages: several times what an operation on a few records writes."""
 _STEP_BYTES: Final = 4096

@@ -23,8 +23,6 @@ from typing import Final
 
 from wal.errors import StorageError
 
-__all__ = ["HeldDirectory", "HeldNames"]
-
 _GONE: Final = frozenset((ENOENT, ENOTDIR, ESTALE))
 _log: Final = logging.getLogger("wal.journal")
 
@@ -96,9 +94,7 @@ class HeldDirectory(HeldNames):
     Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads.
     """
 
-    def __init__(
-        self, path: Path, *, within: HeldNames | None = None, released: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, within: HeldNames | None = None, released: Callable[[], object] | None = None) -> None:
         """Opens the directory; raises any OSError unchanged. `path` is absolute."""
         super().__init__(within=within, released=released)
         self.path = path

@@ -22,8 +22,6 @@ import msgspec
 from wal.errors import ClosedError, StorageError
 from wal.files.access import PRIVATE, FileAccess
 
-__all__ = ["CURSORS_LOCK_NAME", "LOCK_NAME", "FileLock", "LockHolder"]
-
 LOCK_NAME: Final = "LOCK"
 """The lock file of the process that has the journal open for writing."""
 CURSORS_LOCK_NAME: Final = "cursors.lock"
@@ -101,9 +99,7 @@ class FileLock:
 
     def _refused(self, error: OSError | ValueError) -> StorageError | ClosedError:
         if isinstance(error, ValueError):  # the descriptor is -1
-            return ClosedError(
-                f"the lock {self.path} is closed, or belongs to the process that this one was forked from"
-            )
+            return ClosedError(f"the lock {self.path} is closed, or belongs to the process that this one was forked from")
         return StorageError(
             f"{self.path} cannot be locked: {error.strerror or error}; a log needs a file system with flock, on a disk of this host"
         )
@@ -169,11 +165,7 @@ class LockHolder(msgspec.Struct, frozen=True):
             )
         if noted is None:
             return cls(holder, f"process {holder}")
-        return cls(
-            holder,
-            f"process {holder} (process {noted}, which opened it, has ended, and left the lock to it)",
-            inherited=True,
-        )
+        return cls(holder, f"process {holder} (process {noted}, which opened it, has ended, and left the lock to it)", inherited=True)
 
 
 def _pids() -> Iterator[int]:

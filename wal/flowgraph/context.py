@@ -34,18 +34,6 @@ from wal.errors import InvalidArgumentError
 from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.node import FlowGraphStates, Msg, Node, NodeFailedError, NodeStatistics, Outputs, SkipTickMsg
 
-__all__ = [
-    "RESULTS",
-    "Call",
-    "Edge",
-    "NodeContext",
-    "Work",
-    "check_results",
-    "no_message",
-    "route",
-    "tick_of",
-]
-
 
 class Edge:
     """The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes."""
@@ -485,9 +473,7 @@ class NodeContext(Member):
         """Returns the tick that an input node has given."""
         tick = tick_of(outputs)
         if self.tick is not None and tick <= self.tick:
-            raise InvalidArgumentError(
-                f"it gave tick {tick} after tick {self.tick}: ticks of an input node must ascend"
-            )
+            raise InvalidArgumentError(f"it gave tick {tick} after tick {self.tick}: ticks of an input node must ascend")
         if tick < self._start_tick:
             raise InvalidArgumentError(f"it gave tick {tick}: the graph starts at tick {self._start_tick}")
         return tick

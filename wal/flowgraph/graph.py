@@ -46,16 +46,6 @@ from wal.flowgraph.node import (
     check_node,
 )
 
-__all__ = [
-    "Committer",
-    "Edges",
-    "TimeTickedFlowGraph",
-    "Worker",
-    "check_wiring",
-    "reachable_sinks",
-    "to_mermaid",
-]
-
 
 class Edges(msgspec.Struct, frozen=True):
     """What `set_edges` says of one node: the names of the nodes before it and after it, in order."""
@@ -251,9 +241,7 @@ class Committer(Actor):
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         if isinstance(cause, ActorStoppedError):
-            cause = TimeoutError(
-                "commit() was cancelled, as it did not end within drain_timeout_s after the flow graph"
-            )
+            cause = TimeoutError("commit() was cancelled, as it did not end within drain_timeout_s after the flow graph")
         self._fail(cause)
 
     def _fail(self, cause: BaseException) -> None:
@@ -379,9 +367,7 @@ class TimeTickedFlowGraph:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         await self.close()
         if kind is None and self._error is not None and not self._error_reported:
             self._error_reported = True
@@ -398,9 +384,7 @@ class TimeTickedFlowGraph:
         return FlowGraphStatistics(
             nodes=tuple(context.statistics() for context in contexts),
             edges=tuple(
-                EdgeStatistics(
-                    source=edge.source, target=edge.target, pending=edge.pending, capacity=edge.capacity, tick=edge.tick
-                )
+                EdgeStatistics(source=edge.source, target=edge.target, pending=edge.pending, capacity=edge.capacity, tick=edge.tick)
                 for context in contexts
                 for edge in context.outs
             ),
@@ -448,9 +432,7 @@ class TimeTickedFlowGraph:
         def hire(context: NodeContext) -> Call:
             """Creates one more worker for a node."""
             worker = Worker(context)
-            self._workers.append(
-                system.spawn(worker, name=f"worker {len(self._workers)}: {context.node_name}", inbox_max=1)
-            )
+            self._workers.append(system.spawn(worker, name=f"worker {len(self._workers)}: {context.node_name}", inbox_max=1))
             return worker.call
 
         in_thread = {name for name, node in self._nodes.items() if getattr(node, "in_thread", False)}
@@ -484,10 +466,7 @@ class TimeTickedFlowGraph:
             for index, source in enumerate(wiring[target].in_)
         }
         for name, context in contexts.items():
-            context.connect(
-                [edges[source, name] for source in wiring[name].in_],
-                [edges[name, target] for target in wiring[name].out],
-            )
+            context.connect([edges[source, name] for source in wiring[name].in_], [edges[name, target] for target in wiring[name].out])
             group.join(context, name=name)
             commit = getattr(self._nodes[name], "commit", None)
             if commit is not None and not context.ins:

@@ -11,8 +11,6 @@ from collections import deque
 
 from wal.flowgraph.node import Msg, SkipTickMsg
 
-__all__ = ["InputAligner"]
-
 
 class InputAligner:
     """The in-edges of one node, by index."""
@@ -59,6 +57,4 @@ class InputAligner:
                 return None
         if tick is None:
             return None
-        return tick, [
-            queue.popleft() if queue and queue[0].time_tick == tick else SkipTickMsg(tick) for queue in queues
-        ]
+        return tick, [queue.popleft() if queue and queue[0].time_tick == tick else SkipTickMsg(tick) for queue in queues]

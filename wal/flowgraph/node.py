@@ -19,21 +19,6 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, WALError
 
-__all__ = [
-    "MAX_QUEUE_LENGTH",
-    "BaseNode",
-    "EdgeStatistics",
-    "FlowGraphStates",
-    "FlowGraphStatistics",
-    "Msg",
-    "Node",
-    "NodeFailedError",
-    "NodeStatistics",
-    "Outputs",
-    "SkipTickMsg",
-    "check_node",
-]
-
 
 class Msg(Protocol):
     """One message on one edge. An edge carries at most one message a tick, so a message holds everything of its tick."""
@@ -192,14 +177,7 @@ class BaseNode:
     is_input: bool | None = None
     """True if the node must have no in-edges, since it ignores what they bring; False if it needs some; None if it works with both."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        max_queue_length: int = MAX_QUEUE_LENGTH,
-        max_parallelism: int = 1,
-        in_thread: bool = False,
-    ) -> None:
+    def __init__(self, name: str, *, max_queue_length: int = MAX_QUEUE_LENGTH, max_parallelism: int = 1, in_thread: bool = False) -> None:
         self._name = name
         self.graph_states: FlowGraphStates | None = None
         """The states of the graph; None before its start."""
@@ -239,9 +217,7 @@ class BaseNode:
     def set_pipeline_states(self, states: FlowGraphStates) -> None:
         """Keeps the states of the graph. Raises InvalidArgumentError if the node has those of another one."""
         if self.graph_states is not None and self.graph_states is not states:
-            raise InvalidArgumentError(
-                f"node {self._name!r} belongs to another flow graph: create a node of its own for each graph"
-            )
+            raise InvalidArgumentError(f"node {self._name!r} belongs to another flow graph: create a node of its own for each graph")
         self.graph_states = states
 
     def operate(self, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:

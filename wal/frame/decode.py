@@ -17,13 +17,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame.draft import TERM_START, RunName
-from wal.frame.layout import (
-    CRC,
-    HEADER_BYTES,
-    FrameHeader,
-    RunKind,
-    SystemRecord,
-)
+from wal.frame.layout import CRC, HEADER_BYTES, FrameHeader, RunKind, SystemRecord
 from wal.frame.tables import LazyRunTable, RecordColumns, RunRow, RunTable
 
 __all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
@@ -69,14 +63,7 @@ class FrameView:
 
     @classmethod
     def decode(
-        cls,
-        head: bytes,
-        body: BodySource,
-        *,
-        offset: int = 0,
-        lazy: int = 0,
-        header: FrameHeader | None = None,
-        own: bool = False,
+        cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: int = 0, header: FrameHeader | None = None, own: bool = False
     ) -> FrameView:
         """Returns the frame whose header and tables are in `head` at `offset`.
 
@@ -88,17 +75,13 @@ class FrameView:
         header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
         if len(head) < tables_end:
-            raise CorruptionError(
-                "the tables of a frame are cut short", expected=f"{header.tables_len} bytes of tables"
-            )
+            raise CorruptionError("the tables of a frame are cut short", expected=f"{header.tables_len} bytes of tables")
         if not own:
             crc = google_crc32c.value(head[offset : offset + HEADER_BYTES - CRC.size])
             crc = google_crc32c.extend(crc, head[offset + HEADER_BYTES : tables_end])
             (stored,) = CRC.unpack_from(head, offset + HEADER_BYTES - CRC.size)
             if crc != stored:
-                raise CorruptionError(
-                    f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}"
-                )
+                raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}")
         view = cls.__new__(cls)
         view.header = header
         table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
@@ -194,9 +177,7 @@ class FrameView:
                 continue
             payload = columns.payloads[columns.types.index(SystemRecord.TERM_START)]
             if len(payload) != TERM_START.size:
-                raise CorruptionError(
-                    "a term-start record has the wrong length", expected=f"{TERM_START.size} bytes, not {len(payload)}"
-                )
+                raise CorruptionError("a term-start record has the wrong length", expected=f"{TERM_START.size} bytes, not {len(payload)}")
             return TermStart(*TERM_START.unpack(payload))
         return None
 
@@ -233,9 +214,7 @@ class FrameView:
     def _read(self, start: int, end: int) -> bytes:
         data = self._body(start, end)
         if len(data) != end - start:
-            raise CorruptionError(
-                f"the body of a frame is cut short: {len(data)} bytes from {start} on", expected=f"{end - start} bytes"
-            )
+            raise CorruptionError(f"the body of a frame is cut short: {len(data)} bytes from {start} on", expected=f"{end - start} bytes")
         return data
 
     def _check_blocks(self, first: int, last: int, base: int, data: bytes) -> None:
@@ -246,7 +225,5 @@ class FrameView:
             end = ends[block] - base
             crc = google_crc32c.value(data if first == last else data[at:end])
             if crc != crcs[block]:
-                raise CorruptionError(
-                    f"block {block} of a frame has CRC32C {crc:#010x}", expected=f"{crcs[block]:#010x}"
-                )
+                raise CorruptionError(f"block {block} of a frame has CRC32C {crc:#010x}", expected=f"{crcs[block]:#010x}")
             at = end

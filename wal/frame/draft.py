@@ -14,18 +14,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.frame.ext import encode_broadcast, encode_txn
-from wal.frame.layout import (
-    BROADCAST,
-    DEFAULT_TYPE,
-    FLAG_BODY,
-    FLAG_COMMIT,
-    FLAG_COPY,
-    KEYED,
-    RunKind,
-    SystemRecord,
-)
-
-__all__ = ["CopyNames", "FrameDraft", "Payloads", "PlainTxn", "Record", "Run", "RunName"]
+from wal.frame.layout import BROADCAST, DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, FLAG_COPY, KEYED, RunKind, SystemRecord
 
 RunName = tuple[str, int]
 """A vchannel in a frame: its name and the number of its incarnation."""
@@ -149,13 +138,7 @@ class FrameDraft:
         return first
 
     def commit(
-        self,
-        bodies: Sequence[tuple[RunName, Record]],
-        *,
-        names: Sequence[RunName],
-        txn_id: int,
-        keepalive_ms: int,
-        key: bytes = b"",
+        self, bodies: Sequence[tuple[RunName, Record]], *, names: Sequence[RunName], txn_id: int, keepalive_ms: int, key: bytes = b""
     ) -> int:
         """Adds a transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
 
@@ -192,9 +175,7 @@ class FrameDraft:
         self.indices += 1
         return commit
 
-    def commit_one(
-        self, name: RunName, bodies: list[Record] | Payloads, *, txn_id: int, keepalive_ms: int, key: bytes = b""
-    ) -> int:
+    def commit_one(self, name: RunName, bodies: list[Record] | Payloads, *, txn_id: int, keepalive_ms: int, key: bytes = b"") -> int:
         """Adds a transaction over one vchannel, the usual case, as `commit` does; returns the index of the commit."""
         self.has_flags = True
         if key:

@@ -38,15 +38,6 @@ from wal.frame.layout import (
     RunKind,
 )
 
-__all__ = [
-    "EncodedFrame",
-    "Tables",
-    "copy_columns",
-    "copy_vchannels",
-    "cut_blocks",
-    "encode_frame",
-]
-
 
 class Tables(msgspec.Struct, gc=False):
     """The tables of a frame as bytes, its blocks, and the fields of the header that depend on them."""
@@ -79,9 +70,7 @@ def cut_blocks(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[i
     return blocks, block_ends
 
 
-def copy_columns(
-    runs: list[Run], rows: list[int], offsets: list[int], body_len: int
-) -> tuple[int, int, list[bytes], list[bytes]]:
+def copy_columns(runs: list[Run], rows: list[int], offsets: list[int], body_len: int) -> tuple[int, int, list[bytes], list[bytes]]:
     """Returns the runs with the COPY runs after each SHARED run: their number, the bytes of their names, their columns and names in pieces.
 
     They are built broadcast by broadcast, never copy by copy: there may be thousands of copies.
@@ -151,13 +140,7 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_frame(
-    draft: FrameDraft,
-    *,
-    incarnation: int,
-    term: int,
-    sequence: int,
-    first_tick: int,
-    promised_tick: int | None = None,
+    draft: FrameDraft, *, incarnation: int, term: int, sequence: int, first_tick: int, promised_tick: int | None = None
 ) -> EncodedFrame:
     """Returns the frame of this draft.
 
@@ -189,13 +172,7 @@ def encode_frame(
     packed = header.pack()
     crc = google_crc32c.value(packed + tables.packed)  # one call over both is cheaper than two, as tables are short
     head = b"".join((packed, CRC.pack(crc), tables.packed))
-    return EncodedFrame(
-        header,
-        [head, *blocks],
-        len(head) + tables.body_len,
-        tables.vchannels,
-        tables.pchannel_wide,
-    )
+    return EncodedFrame(header, [head, *blocks], len(head) + tables.body_len, tables.vchannels, tables.pchannel_wide)
 
 
 def _one(run: Run) -> Tables | None:
@@ -271,11 +248,7 @@ def _many(draft: FrameDraft) -> Tables:
         vchannels, pchannel_wide = copy_vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
         form = f"<{form}{2 * len(blocks)}I"
         packed = b"".join(
-            (
-                *run_columns,
-                pack(form, *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks)),
-                *name_bytes,
-            )
+            (*run_columns, pack(form, *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks)), *name_bytes)
         )
         return Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
     kinds, name_lens, joined = _names(runs)
@@ -295,9 +268,7 @@ def _many(draft: FrameDraft) -> Tables:
         *block_ends,
         *map(google_crc32c.value, blocks),
     )
-    return Tables(
-        packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide
-    )
+    return Tables(packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide)
 
 
 def _only_txns(txns: list[PlainTxn]) -> Tables:

@@ -15,16 +15,9 @@ from typing import Final
 from wal.errors import CorruptionError, FormatError
 from wal.frame.layout import FLAG_BODY, FLAG_COMMIT, FLAG_COPY, FLAGS_KNOWN, RunKind
 
-__all__ = ["check_events", "check_run", "inconsistent"]
-
 
 def check_events(
-    kinds: bytes,
-    counts: Sequence[int],
-    starts: Sequence[int],
-    flags: bytes | None,
-    indices: Sequence[int] | None,
-    events: int,
+    kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, indices: Sequence[int] | None, events: int
 ) -> dict[int, int]:
     """Checks the rules and returns the index of each COPY run, by ordinal.
 
@@ -57,9 +50,7 @@ def _ascend(starts: Sequence[int], indices: Sequence[int]) -> bool:
     return all(run == sorted(run) for run in runs)
 
 
-def _check_flags(
-    kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, numbers: Sequence[int]
-) -> dict[int, int]:
+def _check_flags(kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, numbers: Sequence[int]) -> dict[int, int]:
     """Checks that flags are only where allowed and that copies name their payload; returns the index of each COPY run."""
     if flags is None:
         if _SHARED in kinds or _COPY in kinds:
@@ -105,12 +96,7 @@ def _check_bodies(ordinal: int, flags: bytes) -> None:
 
 
 def _check_mixed(
-    kinds: bytes,
-    starts: Sequence[int],
-    flags: bytes | None,
-    numbers: Sequence[int],
-    copies: dict[int, int],
-    events: int,
+    kinds: bytes, starts: Sequence[int], flags: bytes | None, numbers: Sequence[int], copies: dict[int, int], events: int
 ) -> None:
     """Checks the indices of any mix of runs: a transaction's commits share one, copies have no rows, the log's own records no index."""
     unordered = set(starts)

@@ -14,17 +14,6 @@ from typing import Final
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = [
-    "ExtTag",
-    "decode_ext",
-    "decode_key",
-    "decode_txn",
-    "encode_broadcast",
-    "encode_ext",
-    "encode_key",
-    "encode_txn",
-]
-
 
 class ExtTag(enum.IntEnum):
     """The fields that a record can carry, each with the form of its value."""
@@ -67,15 +56,11 @@ def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
         tag, length = _TAG.unpack_from(data, at)
         at += _TAG.size
         if at + length > len(data) or tag <= previous:
-            raise CorruptionError(
-                f"the ext of a record is malformed at tag {tag}", expected="ascending tags within the ext"
-            )
+            raise CorruptionError(f"the ext of a record is malformed at tag {tag}", expected="ascending tags within the ext")
         if (known := _KNOWN.get(tag)) is not None:
             fields[known] = data[at : at + length]
         elif tag % 2 == 0:
-            raise FormatError(
-                f"a record has the field {tag}, which this version must understand and does not: upgrade to read it"
-            )
+            raise FormatError(f"a record has the field {tag}, which this version must understand and does not: upgrade to read it")
         previous = tag
         at += length
     return fields
@@ -95,9 +80,7 @@ def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
     """Returns `(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; raises CorruptionError if they are missing."""
     value = fields.get(ExtTag.TXN, b"")
     if len(value) != _TXN.size:
-        raise CorruptionError(
-            "a commit row carries no transaction", expected=f"field {ExtTag.TXN:d} of {_TXN.size} bytes"
-        )
+        raise CorruptionError("a commit row carries no transaction", expected=f"field {ExtTag.TXN:d} of {_TXN.size} bytes")
     txn_id, keepalive_ms, bodies, bodies_total = _TXN.unpack(value)
     if bodies > bodies_total:
         raise CorruptionError(f"a commit row counts {bodies} bodies in its run", expected=f"at most {bodies_total}")
@@ -135,9 +118,7 @@ def decode_key(ext: bytes) -> tuple[str, int | None] | None:
                 return None
             at += length
     except (UnicodeDecodeError, struct.error) as error:
-        raise CorruptionError(
-            f"the idempotency key of a record is damaged: {error}", expected="a tag, a length, UTF-8"
-        ) from error
+        raise CorruptionError(f"the idempotency key of a record is damaged: {error}", expected="a tag, a length, UTF-8") from error
     return None
 
 

@@ -26,27 +26,6 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = [
-    "BLOCK_BYTES_MIN",
-    "BROADCAST",
-    "COLUMN_EXT",
-    "COLUMN_FLAGS",
-    "COLUMN_INDEX",
-    "COLUMN_PROPERTIES",
-    "COLUMN_TYPE",
-    "DEFAULT_TYPE",
-    "FLAG_BODY",
-    "FLAG_COMMIT",
-    "FLAG_COPY",
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "KEYED",
-    "RECOVERED",
-    "FrameHeader",
-    "RunKind",
-    "SystemRecord",
-]
-
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 96
 MAGIC: Final = b"WALF"
@@ -174,17 +153,12 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
         Raises CorruptionError for bytes that are no frame, and for a newer version a FormatError that names what is new.
         """
         if len(data) - offset < HEADER_BYTES:
-            raise CorruptionError(
-                f"a frame of {len(data) - offset} bytes is cut short",
-                expected=f"{HEADER_BYTES} bytes of header",
-            )
+            raise CorruptionError(f"a frame of {len(data) - offset} bytes is cut short", expected=f"{HEADER_BYTES} bytes of header")
         (magic, version, header_len, incompatible, compatible, *rest) = _HEADER.unpack_from(data, offset)
         if magic != MAGIC:
             raise CorruptionError(f"no frame here: it starts with {magic!r}", expected=repr(MAGIC))
         if version != FORMAT_VERSION:
-            raise FormatError(
-                f"frame format version {version} is not known here (known: {FORMAT_VERSION}): upgrade to read it"
-            )
+            raise FormatError(f"frame format version {version} is not known here (known: {FORMAT_VERSION}): upgrade to read it")
         if header_len != HEADER_BYTES:
             raise CorruptionError(f"frame header length is {header_len}", expected=str(HEADER_BYTES))
         if incompatible & ~_KNOWN_INCOMPATIBLE:

@@ -25,25 +25,7 @@ import msgspec
 
 from wal.errors import FormatError
 from wal.frame.events import check_events, check_run, inconsistent
-from wal.frame.layout import (
-    COLUMN_EXT,
-    COLUMN_FLAGS,
-    COLUMN_INDEX,
-    COLUMN_PROPERTIES,
-    COLUMN_TYPE,
-    FrameHeader,
-    RunKind,
-)
-
-__all__ = [
-    "RECORD_COLUMNS",
-    "LazyRunTable",
-    "RecordColumns",
-    "Rows",
-    "RunRow",
-    "RunTable",
-    "is_few",
-]
+from wal.frame.layout import COLUMN_EXT, COLUMN_FLAGS, COLUMN_INDEX, COLUMN_PROPERTIES, COLUMN_TYPE, FrameHeader, RunKind
 
 _SEARCHED_MAX: Final = 4
 """Up to this many vchannels are searched for in a frame of many runs; for more of them, the name of each run is looked up."""
@@ -228,9 +210,7 @@ class RunTable(Sequence[RunRow]):
             return [self[ordinal] for ordinal in sorted([places[name] for name in names if name in places])]
         if kinds.strip(_VCHANNEL):
             return [
-                self[ordinal]
-                for ordinal, name in enumerate(self._names)
-                if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
+                self[ordinal] for ordinal, name in enumerate(self._names) if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
             ]
         indices, starts, offsets = self.indices, self._starts, self._offsets
         return [
@@ -309,17 +289,12 @@ class RunTable(Sequence[RunRow]):
             offsets = [0, sum(sizes)]
         elif _LONG_RUN * len(starts) <= starts[-1]:  # few long runs: nor here
             columns = [lens for lens in (self.payload_lens, self.properties_lens, self.ext_lens) if lens is not None]
-            offsets = [
-                0,
-                *accumulate(sum([sum(lens[start:end]) for lens in columns]) for start, end in pairwise(starts)),
-            ]
+            offsets = [0, *accumulate(sum([sum(lens[start:end]) for lens in columns]) for start, end in pairwise(starts))]
         else:
             ends = list(accumulate(sizes, initial=0))
             offsets = [ends[start] for start in starts]
         if offsets != [*self._offsets]:
-            raise inconsistent(
-                "the body offsets of the runs are not where their records end", f"{offsets[-1]} bytes of body in all"
-            )
+            raise inconsistent("the body offsets of the runs are not where their records end", f"{offsets[-1]} bytes of body in all")
 
     def _check_blocks(self, body_len: int) -> None:
         ends = self.block_ends
@@ -423,9 +398,7 @@ class LazyRunTable(RunTable):
     def suits(header: FrameHeader, head: bytes, at: int, wanted: int) -> bool:
         """Returns whether a frame has many runs, only of vchannels, and `wanted` (a number of vchannels) is small compared to that."""
         runs = header.runs
-        return (
-            runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
-        )
+        return runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
 
     def __getitem__(self, ordinal: int | slice) -> RunRow | list[RunRow]:  # type: ignore[override]
         if isinstance(ordinal, slice):
@@ -439,9 +412,7 @@ class LazyRunTable(RunTable):
         """Returns the runs of these vchannels, of any incarnation."""
         ordinals: Iterable[int]
         if is_few(names):
-            ordinals = sorted(
-                ordinal for name in names for ordinal in self._search(name.encode(errors="surrogatepass"))
-            )
+            ordinals = sorted(ordinal for name in names for ordinal in self._search(name.encode(errors="surrogatepass")))
         else:
             ordinals = [ordinal for ordinal in range(len(self)) if self._name(ordinal) in names]
         runs = [self._run(ordinal) for ordinal in ordinals]
@@ -483,18 +454,14 @@ class LazyRunTable(RunTable):
         rows = self._read_rows(first, end)
         size = sum(rows.payload_lens) + sum(rows.properties_lens or ()) + sum(rows.ext_lens or ())
         if stop - start != size or stop > self._offsets[-1]:
-            raise inconsistent(
-                "the body offsets of the runs are not where their records end", f"{size} bytes in run {ordinal}"
-            )
+            raise inconsistent("the body offsets of the runs are not where their records end", f"{size} bytes in run {ordinal}")
         indices = rows.indices
         if indices and (any(map(ge, indices, islice(indices, 1, None))) or indices[-1] >= self._events):
             raise inconsistent(f"the indices of run {ordinal} do not ascend below {self._events}", "ascending in a run")
         if rows.flags is not None:
             check_run(ordinal, rows.flags)
         index = indices[0] if indices else -1
-        run = RunRow(
-            RunKind.VCHANNEL, self._name(ordinal), self._incarnations[ordinal], first, end, start, stop, -1, index
-        )
+        run = RunRow(RunKind.VCHANNEL, self._name(ordinal), self._incarnations[ordinal], first, end, start, stop, -1, index)
         self._found[ordinal] = run
         if indices:
             self._rows[first] = rows

@@ -17,16 +17,6 @@ from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch
 
-__all__ = [
-    "OPERATIONS_MAX",
-    "OPERATION_BYTES_MAX",
-    "KVBase",
-    "KVBatch",
-    "KVStatistics",
-    "RootedKV",
-]
-
-
 OPERATIONS_MAX: Final = 128
 """The most operations in one multi-operation that every store accepts: etcd's default `max-txn-ops`."""
 OPERATION_BYTES_MAX: Final = 1 << 20
@@ -148,13 +138,7 @@ class KVBase(ABC):
         await self._change(KVBatch(removed_prefix=self._full(check_prefix(prefix))))
 
     async def compare_and_swap(
-        self,
-        key: str,
-        expected: str | None,
-        value: str,
-        *,
-        saves: Mapping[str, str] | None = None,
-        removals: Sequence[str] = (),
+        self, key: str, expected: str | None, value: str, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
     ) -> bool:
         """Sets `key` to `value` if its value is `expected` (None: if it does not exist), with `saves` and `removals`.
 
@@ -249,9 +233,7 @@ class KVBase(ABC):
         for key in removals:
             if key in saves:
                 raise InvalidArgumentError(f"the key {key!r} is both saved and removed by one operation: choose one")
-        return KVBatch(
-            {self._full(key): value for key, value in saves.items()}, tuple(self._full(key) for key in removals)
-        )
+        return KVBatch({self._full(key): value for key, value in saves.items()}, tuple(self._full(key) for key in removals))
 
     async def _load_full(self, keys: list[str]) -> list[str | None]:
         self._check_open()

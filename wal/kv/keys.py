@@ -11,17 +11,6 @@ from typing import Final
 
 from wal.errors import InvalidArgumentError, KeyNotExistError
 
-__all__ = [
-    "check_key",
-    "check_keys",
-    "check_prefix",
-    "check_root_path",
-    "check_saves",
-    "check_value",
-    "missing_keys",
-    "prefix_end",
-]
-
 _CODE_POINT_MAX: Final = 0x10FFFF
 _SURROGATE_FIRST: Final = 0xD800
 _SURROGATE_LAST: Final = 0xDFFF
@@ -87,9 +76,7 @@ def missing_keys(keys: Sequence[str]) -> KeyNotExistError:
     if len(keys) == 1:
         return KeyNotExistError(keys[0])
     listed = ", ".join(repr(key) for key in keys)
-    return KeyNotExistError(
-        keys[0], f"there is no value on keys {listed}: save them first, or ask with load_with_prefix()"
-    )
+    return KeyNotExistError(keys[0], f"there is no value on keys {listed}: save them first, or ask with load_with_prefix()")
 
 
 def prefix_end(prefix: str) -> str | None:

@@ -13,8 +13,6 @@ from wal.kv.base import KVBase, KVBatch, KVStatistics
 from wal.kv.keys import prefix_end
 from wal.kv.watch import Watch, WatchHub
 
-__all__ = ["MemoryKV"]
-
 
 class MemoryKV(KVBase):
     """An ordered map in memory. Its content is lost when it is closed or dropped."""
@@ -35,12 +33,7 @@ class MemoryKV(KVBase):
         self._keys.clear()
 
     def statistics(self) -> KVStatistics:
-        return KVStatistics(
-            revision=self._hub.revision,
-            operations=self._operations,
-            commits=self._commits,
-            watches=len(self._hub),
-        )
+        return KVStatistics(revision=self._hub.revision, operations=self._operations, commits=self._commits, watches=len(self._hub))
 
     async def _load(self, keys: list[str]) -> list[str | None]:
         self._operations += 1

@@ -21,8 +21,6 @@ from wal.kv.base import KVBase, KVBatch, KVStatistics
 from wal.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore
 from wal.kv.watch import Watch, WatchHub
 
-__all__ = ["SqliteKV"]
-
 _GROUP_MAX: Final = 256
 """Operations in one transaction of the file: enough to make the sync cheap, few enough that the first one does not wait long."""
 _log: Final = logging.getLogger("wal.kv")
@@ -44,12 +42,7 @@ class SqliteKV(KVBase):
 
     @classmethod
     async def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        root_path: str = "",
-        bytes_max: int | None = None,
-        waiting_max: int = 65_536,
+        cls, path: str | os.PathLike[str], *, root_path: str = "", bytes_max: int | None = None, waiting_max: int = 65_536
     ) -> Self:
         """Opens the file, or creates it; its folder must exist.
 
@@ -169,11 +162,7 @@ class _Worker:
 
     def statistics(self) -> KVStatistics:
         return KVStatistics(
-            revision=self.hub.revision,
-            operations=self._operations,
-            commits=self._commits,
-            waiting=self.waiting,
-            watches=len(self.hub),
+            revision=self.hub.revision, operations=self._operations, commits=self._commits, waiting=self.waiting, watches=len(self.hub)
         )
 
     def _run(self) -> None:
@@ -237,9 +226,7 @@ class _Worker:
                 except Exception as cause:
                     # The watches have missed a change; the other requests of the group still get their answers.
                     _log.exception("the watches of %s ended, because a change could not be shown to them", self.path)
-                    self.hub.fail(
-                        InnerError(f"a change could not be shown: {cause!r}; load the keys again and watch them again")
-                    )
+                    self.hub.fail(InnerError(f"a change could not be shown: {cause!r}; load the keys again and watch them again"))
             if request.future.done():
                 continue  # its caller was cancelled; the operation still happened
             if isinstance(outcome, Exception):

@@ -32,17 +32,6 @@ from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
 from wal.kv.base import KVBatch
 from wal.kv.keys import prefix_end
 
-__all__ = [
-    "Applied",
-    "Differs",
-    "Load",
-    "Operation",
-    "Outcome",
-    "Scan",
-    "SqliteStore",
-    "apply",
-]
-
 _SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _LOAD: Final = "SELECT value FROM kv WHERE key = ?"
 _REMOVE: Final = "DELETE FROM kv WHERE key = ?"
@@ -172,10 +161,7 @@ class SqliteStore:
         alone = len(operations) == 1
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            outcomes = [
-                apply(self._connection, operation) if alone else self._apply_guarded(operation)
-                for operation in operations
-            ]
+            outcomes = [apply(self._connection, operation) if alone else self._apply_guarded(operation) for operation in operations]
             self._check_growth(operations)
             committing = True
             self._connection.execute("COMMIT")
@@ -198,9 +184,7 @@ class SqliteStore:
 
     def defect(self, cause: Exception) -> WALError:
         """Returns the answer for the case that `execute` raised after all: the file is not used any more."""
-        failed = StorageError(
-            f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True
-        )
+        failed = StorageError(f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True)
         failed.__cause__ = cause
         self.failure = self.failure or failed
         return failed
@@ -221,9 +205,7 @@ class SqliteStore:
         if application != APPLICATION_ID and not is_new:
             raise FormatError(f"{self._path} is a sqlite file of another application: give the KV a file of its own")
         if version > FORMAT_VERSION:
-            raise FormatError(
-                f"{self._path} has format {version}, and this version reads up to {FORMAT_VERSION}: upgrade wal-runtime"
-            )
+            raise FormatError(f"{self._path} has format {version}, and this version reads up to {FORMAT_VERSION}: upgrade wal-runtime")
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
         if bytes_max is not None:
@@ -268,9 +250,7 @@ class SqliteStore:
         """Returns the bytes by which the file has to grow when the write-ahead file is folded."""
         return self._pages() * _PAGE_BYTES - self._folded_bytes
 
-    def _execute_in_reserve(
-        self, operations: list[Operation], reserve: SpaceReserve, failure: WALError
-    ) -> list[Outcome]:
+    def _execute_in_reserve(self, operations: list[Operation], reserve: SpaceReserve, failure: WALError) -> list[Outcome]:
         """Carries out, one operation after the other, a group that found no room; `failure` says so."""
         outcomes: list[Outcome] = []
         for operation in operations:
@@ -295,11 +275,7 @@ class SqliteStore:
         if self._reserved:
             records = sum(len(batch.saves) + len(batch.removals) for batch in operations if isinstance(batch, KVBatch))
             grows = unfolded - self._unfolded_before
-            if (
-                self._reserved >= _RESERVE_BYTES_MIN
-                and grows <= _RESERVED_GROWTH_BYTES
-                and records <= _RESERVED_RECORDS
-            ):
+            if self._reserved >= _RESERVE_BYTES_MIN and grows <= _RESERVED_GROWTH_BYTES and records <= _RESERVED_RECORDS:
                 return
         elif unfolded <= self._reserve.held or (free := free_bytes(self._path)) is None or 2 * unfolded <= free:
             return
@@ -356,9 +332,7 @@ class SqliteStore:
                 self.failure = self._explain(error)
 
     def _refusal(self, failure: WALError) -> WALError:
-        return StorageError(
-            f"nothing was done, because the file failed before: {failure}; close the KV and open it again"
-        )
+        return StorageError(f"nothing was done, because the file failed before: {failure}; close the KV and open it again")
 
     def _explain(self, error: Exception, *, outcome_unknown: bool = False) -> WALError:
         if isinstance(error, WALError):
@@ -378,9 +352,7 @@ class SqliteStore:
             )
         if code in (_BUSY, _LOCKED):
             return LockedError(f"{text}: another KV has the file open, and it has one owner at a time; close that one")
-        return StorageError(
-            f"{text} ({getattr(error, 'sqlite_errorname', type(error).__name__)})", outcome_unknown=outcome_unknown
-        )
+        return StorageError(f"{text} ({getattr(error, 'sqlite_errorname', type(error).__name__)})", outcome_unknown=outcome_unknown)
 
 
 def _note_inherited() -> None:

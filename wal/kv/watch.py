@@ -17,8 +17,6 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
 
-__all__ = ["WATCH_BUFFER_MAX", "Watch", "WatchEvent", "WatchHub", "WatchKind"]
-
 WATCH_BUFFER_MAX: Final = 4096
 """Events that a watch keeps for its consumer by default (about 1 MiB with keys and values of 64 B)."""
 
@@ -53,9 +51,7 @@ class Watch(AsyncIterator[WatchEvent]):
     `__anext__` loses nothing. Several tasks may iterate; each event goes to one of them.
     """
 
-    def __init__(
-        self, subject: str, *, buffer_max: int = WATCH_BUFFER_MAX, on_end: Callable[[Watch], None] | None = None
-    ) -> None:
+    def __init__(self, subject: str, *, buffer_max: int = WATCH_BUFFER_MAX, on_end: Callable[[Watch], None] | None = None) -> None:
         if buffer_max < 1:
             raise InvalidArgumentError(f"buffer_max={buffer_max} is below 1: a watch keeps at least one event")
         self._subject = subject

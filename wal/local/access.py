@@ -18,8 +18,6 @@ from wal.network import TlsFiles
 from wal.rpc.auth import Token
 from wal.settings import ServerBounds
 
-__all__ = ["Access"]
-
 LISTEN: Final = "127.0.0.1:8810"
 _ADDRESS: Final = re.compile(r"(?P<host>[^:\[\]/]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
 _PORT_MAX: Final = 65_535

@@ -11,8 +11,6 @@ from typing import Final
 
 from wal.storage.base import LogState
 
-__all__ = ["Announcements"]
-
 _log: Final = logging.getLogger("wal")
 
 

@@ -42,8 +42,6 @@ from wal.storage.metadata import CURSOR_ROOT
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 
-__all__ = ["LocalLog"]
-
 
 class LocalLog:
     """A `WritableEngine`. `open` opens the log at the location; from then on every attribute is set, until `close`."""
@@ -51,9 +49,7 @@ class LocalLog:
     checkpoint_rule: CheckpointRule = CheckpointRule()
     lease: Lease = OWN
 
-    def __init__(
-        self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
-    ) -> None:
+    def __init__(self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True) -> None:
         """With `create=False`, `open` raises a FormatError where there is no log, and creates nothing."""
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
@@ -131,14 +127,7 @@ class LocalLog:
         undo.add(node.oracle.close)
         self.coordinator = Coordinator(storage.kv, self.settings, self.system)
         vchannels = self.coordinator.vchannels
-        node.host(
-            storage.backend,
-            storage.kv,
-            vchannels,
-            limits=storage.limits,
-            checkpoint_rule=self.checkpoint_rule,
-            lease=self.lease,
-        )
+        node.host(storage.backend, storage.kv, vchannels, limits=storage.limits, checkpoint_rule=self.checkpoint_rule, lease=self.lease)
         vchannels.host = node.routes
         self.appends = node.appends
         undo.add(node.hosting.close)
@@ -168,9 +157,7 @@ class LocalLog:
         """Shows the vchannels to other processes, if the backend lets other processes read the log."""
         metas = self.coordinator.pchannels
         folders = {name: self.backend.folder(name) for name in metas}
-        places = {
-            name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None
-        }
+        places = {name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None}
         if places:
             logs = [pchannel.log for pchannel in self.node.pchannels.values() if not pchannel.log.map_noted]
             maps = self.coordinator.make_maps(places, held=storage.held)

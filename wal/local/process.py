@@ -17,8 +17,6 @@ import resource
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["KEPT", "ProcessWatch", "connections_within", "raise_limit"]
-
 KEPT: Final = 256
 """The descriptors that no connection may use: for segments, indexes, cursors, maps, the metadata, and probes of this server's own."""
 LIMIT_MAX: Final = 1 << 20

@@ -33,8 +33,6 @@ from wal.retention.policy import RetentionBounds, pins_of
 from wal.retention.report import report_of
 from wal.settings import Settings
 
-__all__ = ["ReadOnlyLog"]
-
 _T = TypeVar("_T")
 LOOK_S: Final = 0.05
 """The pause in seconds between two looks for pchannels and vchannels while there is a reader."""
@@ -50,9 +48,7 @@ class ReadOnlyLog:
     cursors: CursorService
     writable: Final = None
 
-    def __init__(
-        self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
-    ) -> None:
+    def __init__(self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0) -> None:
         """Raises InvalidArgumentError for a location that only its own writer process can read."""
         check_source(location)
         self.settings = settings
@@ -95,9 +91,7 @@ class ReadOnlyLog:
             await asyncio.shield(asyncio.ensure_future(self.close()))
             raise
         took_ms = 1000 * (self.clock.monotonic() - began)
-        _log.debug(
-            "opened the log at %s for reading in %.1f ms: pchannels: %d", self.place, took_ms, len(self.pchannels)
-        )
+        _log.debug("opened the log at %s for reading in %.1f ms: pchannels: %d", self.place, took_ms, len(self.pchannels))
 
     async def close(self) -> None:
         """Ends the readers and releases everything."""
@@ -165,13 +159,10 @@ class ReadOnlyLog:
         await self._refresh_logs()
         view = self._cursor_view()
         return [
-            await report_of(pchannel, pins_of(cursors, view, pchannel=name), RetentionBounds())
-            for name, pchannel in self.pchannels.items()
+            await report_of(pchannel, pins_of(cursors, view, pchannel=name), RetentionBounds()) for name, pchannel in self.pchannels.items()
         ]
 
-    async def attach(
-        self, names: tuple[str, ...]
-    ) -> tuple[ReadOnlyPChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    async def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are known now, and what starts an actor."""
         await self.refresh()
         self._used.set()

@@ -22,8 +22,6 @@ from wal.settings import Settings
 from wal.storage.base import LogState
 from wal.storage.journal.backend import JournalBackend
 
-__all__ = ["mark_restored"]
-
 
 async def mark_restored(location: Location, settings: Settings) -> dict[str, Lineage]:
     """Gives the journal at this location new incarnations; returns the lineages of its pchannels.
@@ -54,9 +52,7 @@ async def _renewed(backend: JournalBackend, storage: Storage) -> dict[str, Linea
     lineages: dict[str, Lineage] = {}
     for name, meta in metas.items():
         record = await load_checkpoint(kv, name)
-        log = await backend.open(
-            name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
-        )
+        log = await backend.open(name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position)
         try:
             before, state = log.lineage, log.state
         finally:

@@ -45,21 +45,9 @@ from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
 from wal.rpc.serving import MESSAGE_BYTES_MAX, Draining, Handler, add_handlers, listen, server_options
 from wal.settings import ServerBounds
 
-__all__ = [
-    "LogServer",
-    "States",
-    "all_handlers",
-]
-
 
 def all_handlers(
-    log: LocalLog,
-    hosted: Hosted,
-    draining: Draining,
-    states: States,
-    *,
-    address: str,
-    bounds: ServerBounds,
+    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str, bounds: ServerBounds
 ) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
@@ -70,12 +58,7 @@ def all_handlers(
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
         **LogService(
-            log.coordinator,
-            log.node,
-            draining,
-            name=log.name,
-            form=log.backend.form,
-            frame_bytes_max=log.frame_bytes_max,
+            log.coordinator, log.node, draining, name=log.name, form=log.backend.form, frame_bytes_max=log.frame_bytes_max
         ).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining).handlers(),
@@ -119,9 +102,7 @@ class States:
 
     def _answering(self, role: str) -> Handler:
         async def states(_request: GetComponentStatesRequest, _context: object) -> ComponentStates:
-            return ComponentStates(
-                state=ComponentInfo(nodeID=self.server_id, role=role, state_code=self._code), status=ComponentStatus()
-            )
+            return ComponentStates(state=ComponentInfo(nodeID=self.server_id, role=role, state_code=self._code), status=ComponentStatus())
 
         return states
 

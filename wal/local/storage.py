@@ -28,8 +28,6 @@ from wal.storage.metadata import PULSAR_ROOT, check_requirements, open_metadata,
 from wal.timestamp import COUNT_MAX
 from wal.write.txn_table import TxnLimits
 
-__all__ = ["META_FILE", "Storage", "Undo", "open_storage"]
-
 META_FILE: Final = "meta.sqlite3"
 _TXN_TABLES_BYTES: Final = 1 << 19
 """The bytes that the header and tables of a frame take besides the largest transaction."""
@@ -42,9 +40,7 @@ class Undo:
         self._closes: list[Callable[[], Awaitable[None]]] = []
         self._abandons = contextlib.ExitStack()
 
-    def add(
-        self, close: Callable[[], Awaitable[None]] | None = None, *, abandon: Callable[[], object] | None = None
-    ) -> None:
+    def add(self, close: Callable[[], Awaitable[None]] | None = None, *, abandon: Callable[[], object] | None = None) -> None:
         """Adds the calls that undo the step just done."""
         if close is not None:
             self._closes.append(close)
@@ -99,9 +95,7 @@ async def open_storage(location: Location, settings: Settings, undo: Undo, *, cr
     undo.add(backend.close)
     held = backend.held if isinstance(backend, JournalBackend) else None
     limits = _limits(settings, backend)
-    return Storage(
-        backend, kv or await _open_kv(location, settings, undo, held, create=create), limits=limits, held=held
-    )
+    return Storage(backend, kv or await _open_kv(location, settings, undo, held, create=create), limits=limits, held=held)
 
 
 async def _make_backend(location: Location, settings: Settings, kv: KVBase | None, *, create: bool) -> LogBackend:
@@ -123,9 +117,7 @@ async def _make_backend(location: Location, settings: Settings, kv: KVBase | Non
     )
 
 
-async def _open_kv(
-    location: Location, settings: Settings, undo: Undo, held: HeldDirectory | None, *, create: bool
-) -> KVBase:
+async def _open_kv(location: Location, settings: Settings, undo: Undo, held: HeldDirectory | None, *, create: bool) -> KVBase:
     if not create:
         await _check_metadata_file(location, settings)
     kv: KVBase
@@ -173,9 +165,7 @@ def _limits(settings: Settings, backend: LogBackend) -> TxnLimits:
             "copies in a frame take one range of ticks"
         )
     limit = backend.frame_bytes_limit
-    frame_bytes = max(
-        min(FRAME_BYTES_MAX, limit), settings.txn_bytes_max + _TXN_TABLES_BYTES, 3 * settings.message_bytes_max
-    )
+    frame_bytes = max(min(FRAME_BYTES_MAX, limit), settings.txn_bytes_max + _TXN_TABLES_BYTES, 3 * settings.message_bytes_max)
     if frame_bytes > limit:
         source = backend.frame_bytes_source
         raise InvalidArgumentError(

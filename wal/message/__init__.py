@@ -9,16 +9,7 @@ from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResul
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.lineage import Lineage, Restore
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
-from wal.message.message_id import (
-    FORM_JOURNAL,
-    FORM_PULSAR,
-    LogPosition,
-    MessageID,
-    Natural,
-    PackedPosition,
-    packed,
-    unpacked,
-)
+from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, LogPosition, MessageID, Natural, PackedPosition, packed, unpacked
 from wal.message.properties import (
     RESERVED_PREFIX,
     Reserved,

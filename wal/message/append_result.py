@@ -24,8 +24,6 @@ else:
     _Id_co = TypeVar("_Id_co", covariant=True)
     _Tick_co = TypeVar("_Tick_co", covariant=True)
 
-__all__ = ["AppendResult", "CopyOutcomes", "ForgottenResult", "TxnContext"]
-
 
 class TxnContext(msgspec.Struct, frozen=True, gc=False):
     """The transaction that a message belongs to: its `txn_id`, unique in its pchannel, and its `keepalive` in seconds."""

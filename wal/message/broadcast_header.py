@@ -9,8 +9,6 @@ import msgspec
 
 from wal.errors import CorruptionError, InvalidArgumentError
 
-__all__ = ["BroadcastHeader", "ResourceKey"]
-
 
 class _Name(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     domain: str
@@ -68,9 +66,7 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
         try:
             found = _decoder.decode(stored)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptionError(
-                f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader"
-            ) from error
+            raise CorruptionError(f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader") from error
         vchannels = found.vchannels
         if found.bitmap:
             vchannels = _woven(vchannels, copies, int.from_bytes(found.bitmap, "little"))

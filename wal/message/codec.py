@@ -47,17 +47,6 @@ from wal.message.wire_fields import (
     type_number,
 )
 
-__all__ = [
-    "WirePart",
-    "id_from_wire",
-    "id_to_wire",
-    "immutable_from_wire",
-    "message_from_wire",
-    "to_wire",
-    "txn_from_wire",
-    "txn_to_wire",
-]
-
 WirePart = tuple[MessageID, wire_pb2.Message]
 """One message of a transaction on the wire, with its id."""
 
@@ -106,35 +95,23 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
     if context is None:
         raise InvalidArgumentError(f"the transaction {txn.message_id} has no txn_context: it has no identity on a wire")
     _check_txn(txn)
-    begin = ImmutableMessage(
-        txn._origin, txn._first_index, txn.time_tick, txn.vchannel, b"", MessageType.BEGIN_TXN, b"", context
-    )
-    end = ImmutableMessage(
-        txn._origin, txn._index, txn.time_tick, txn.vchannel, b"", MessageType.COMMIT_TXN, b"", context, txn.broadcast
-    )
+    begin = ImmutableMessage(txn._origin, txn._first_index, txn.time_tick, txn.vchannel, b"", MessageType.BEGIN_TXN, b"", context)
+    end = ImmutableMessage(txn._origin, txn._index, txn.time_tick, txn.vchannel, b"", MessageType.COMMIT_TXN, b"", context, txn.broadcast)
     commit = _immutable_wire(end, MessageType.COMMIT_TXN)
     commit.properties[Reserved.HEADER] = to_base64(wire_pb2.CommitTxnHeader(vchannels=txn.vchannels))
-    return [
-        (begin.message_id, to_wire(begin)),
-        *((body.message_id, to_wire(body)) for body in txn.messages),
-        (txn.message_id, commit),
-    ]
+    return [(begin.message_id, to_wire(begin)), *((body.message_id, to_wire(body)) for body in txn.messages), (txn.message_id, commit)]
 
 
 def txn_from_wire(parts: Sequence[WirePart]) -> ImmutableTxnMessage:
     """Returns the transaction; the inverse of `txn_to_wire`. Raises InvalidArgumentError unless the parts are one whole transaction."""
     if len(parts) < 2:
-        raise InvalidArgumentError(
-            f"a transaction has {len(parts)} parts: a begin and a commit, and bodies between, are needed"
-        )
+        raise InvalidArgumentError(f"a transaction has {len(parts)} parts: a begin and a commit, and bodies between, are needed")
     (begin_id, begin_wire), *bodies, (commit_id, commit_wire) = parts
     begin = immutable_from_wire(begin_id, begin_wire)
     commit = _immutable(commit_id, commit_wire, _COMMIT_KEYS)
     for part, expected in ((begin, MessageType.BEGIN_TXN), (commit, MessageType.COMMIT_TXN)):
         if part._type != expected or part.txn_context is None:
-            raise refused(
-                Reserved.TYPE, str(part._type), f"{expected:d} ({expected.name}), with a {Reserved.TXN_CONTEXT}"
-            )
+            raise refused(Reserved.TYPE, str(part._type), f"{expected:d} ({expected.name}), with a {Reserved.TXN_CONTEXT}")
     header = from_base64(commit_wire.properties.get(Reserved.HEADER), Reserved.HEADER, wire_pb2.CommitTxnHeader)
     of_begin = (begin._origin, begin.time_tick, begin.vchannel, begin.txn_context)
     if of_begin != (commit._origin, commit.time_tick, commit.vchannel, commit.txn_context):
@@ -167,9 +144,7 @@ def id_from_wire(wire: wire_pb2.MessageID) -> MessageID:
     return MessageID.from_bytes(wire.id)
 
 
-def _wire(
-    payload: bytes, properties: dict[str, str], number: int, vchannel: str, system: dict[str, str]
-) -> wire_pb2.Message:
+def _wire(payload: bytes, properties: dict[str, str], number: int, vchannel: str, system: dict[str, str]) -> wire_pb2.Message:
     for key in properties:
         if key[:1] == RESERVED_PREFIX:
             raise refused(key, properties[key], f"a user's key, which does not start with {RESERVED_PREFIX!r}")
@@ -192,13 +167,9 @@ def _immutable(message_id: MessageID | None, wire: wire_pb2.Message, keys: froze
     fields, properties = _split(wire, keys)
     number = type_number(fields)
     if number == MessageType.TXN:
-        raise refused(
-            Reserved.TYPE, str(number), "a type that is sent: a transaction travels as begin, bodies and commit"
-        )
+        raise refused(Reserved.TYPE, str(number), "a type that is sent: a transaction travels as begin, bodies and commit")
     if message_id is None and number != MessageType.TIME_TICK:
-        raise InvalidArgumentError(
-            f"a delivered message of type {number} has no id: only a TimeTick may come without one"
-        )
+        raise InvalidArgumentError(f"a delivered message of type {number} has no id: only a TimeTick may come without one")
     same, other = fields.get(Reserved.LAST_CONFIRMED_SAME), fields.get(Reserved.LAST_CONFIRMED)
     if (same is None) == (other is None) or same:
         raise refused(Reserved.LAST_CONFIRMED_SAME, same or "", f"it, empty, or {Reserved.LAST_CONFIRMED}, one of both")
@@ -217,9 +188,7 @@ def _immutable(message_id: MessageID | None, wire: wire_pb2.Message, keys: froze
         origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
         index = message_id.index
     if number == MessageType.TIME_TICK:
-        return TimeTickMessage(
-            origin, index, tick, vchannel, wire.payload, number, kept, context, broadcast, message_id is not None
-        )
+        return TimeTickMessage(origin, index, tick, vchannel, wire.payload, number, kept, context, broadcast, message_id is not None)
     return ImmutableMessage(origin, index, tick, vchannel, wire.payload, number, kept, context, broadcast)
 
 
@@ -233,9 +202,7 @@ def _split(wire: wire_pb2.Message, keys: frozenset[str]) -> tuple[dict[str, str]
         elif key in keys:
             fields[key] = value
         else:
-            raise refused(
-                key, value, f"one of {', '.join(sorted(keys))}: upgrade to read it, or rename a key of your own"
-            )
+            raise refused(key, value, f"one of {', '.join(sorted(keys))}: upgrade to read it, or rename a key of your own")
     if (version := fields.get(Reserved.VERSION)) != _VERSION:
         raise refused(Reserved.VERSION, version or "", f"{_VERSION!r}, the version that this code reads and writes")
     return fields, properties
@@ -270,13 +237,7 @@ _VERSION: Final = "2"
 """Version 2 of Milvus, in which the payload does not depend on the serialization of MsgStream."""
 _TYPES: Final = frozenset(int(message_type) for message_type in MessageType)
 _NO_BODIES: Final = frozenset(
-    (
-        MessageType.TIME_TICK,
-        MessageType.BEGIN_TXN,
-        MessageType.COMMIT_TXN,
-        MessageType.ROLLBACK_TXN,
-        MessageType.TXN,
-    )
+    (MessageType.TIME_TICK, MessageType.BEGIN_TXN, MessageType.COMMIT_TXN, MessageType.ROLLBACK_TXN, MessageType.TXN)
 )
 _NOWHERE: Final = Origin("", 0, 0)
 _APPEND_KEYS: Final = frozenset((Reserved.VERSION, Reserved.TYPE, Reserved.VCHANNEL))

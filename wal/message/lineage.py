@@ -15,8 +15,6 @@ import msgspec
 from wal.errors import LogWentBackError
 from wal.message.message_id import FORM_JOURNAL, LogPosition, MessageID, note_fork
 
-__all__ = ["Lineage", "Restore"]
-
 
 class Restore(msgspec.Struct, frozen=True, gc=False):
     """A restore: the incarnation of the log before it, the end of the copy, and the newest event below that, None if there is none."""

@@ -20,8 +20,6 @@ from wal.message.message_id import FORM_JOURNAL, MessageID
 from wal.message.properties import check_properties, check_text, decode_properties, properties_size
 from wal.message.types import MessageType
 
-__all__ = ["ImmutableMessage", "ImmutableTxnMessage", "Message", "Origin", "TimeTickMessage"]
-
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
     vchannel: str
@@ -40,9 +38,7 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.payload.__class__ is not bytes:
-            raise TypeError(
-                f"payload must be bytes, not {type(self.payload).__name__}: convert it with bytes(…) or .encode()"
-            )
+            raise TypeError(f"payload must be bytes, not {type(self.payload).__name__}: convert it with bytes(…) or .encode()")
         if self.vchannel.__class__ is not str:
             raise TypeError(f"vchannel must be a str, not {type(self.vchannel).__name__}")
         if not self.vchannel:

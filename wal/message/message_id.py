@@ -14,18 +14,6 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = [
-    "FORM_JOURNAL",
-    "FORM_PULSAR",
-    "LogPosition",
-    "MessageID",
-    "Natural",
-    "PackedPosition",
-    "note_fork",
-    "packed",
-    "unpacked",
-]
-
 FORM_JOURNAL: Final = 1
 """The form of ids whose position takes 8 bytes: the bytes of the pchannel's log since it began (journal and memory)."""
 FORM_PULSAR: Final = 2
@@ -106,9 +94,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
     def __bytes__(self) -> bytes:
         name = self.pchannel.encode()
         if not 0 < len(name) <= _PCHANNEL_BYTES_MAX:
-            raise InvalidArgumentError(
-                f"pchannel name {self.pchannel!r} is {len(name)} bytes long; an id holds 1 to {_PCHANNEL_BYTES_MAX}"
-            )
+            raise InvalidArgumentError(f"pchannel name {self.pchannel!r} is {len(name)} bytes long; an id holds 1 to {_PCHANNEL_BYTES_MAX}")
         try:
             return b"".join(
                 (
@@ -144,8 +130,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             )
         except (LookupError, ValueError) as error:
             raise InvalidArgumentError(
-                f"{data!r} are not the bytes of a MessageID: expected what bytes(id) gives "
-                "(form, pchannel, incarnation, position, index)"
+                f"{data!r} are not the bytes of a MessageID: expected what bytes(id) gives (form, pchannel, incarnation, position, index)"
             ) from error
 
     def _key(self, other: MessageID) -> tuple[int, int]:

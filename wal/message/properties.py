@@ -13,17 +13,6 @@ import msgspec
 
 from wal.errors import CorruptionError, InvalidArgumentError
 
-__all__ = [
-    "RESERVED_PREFIX",
-    "Reserved",
-    "check_properties",
-    "check_text",
-    "decode_properties",
-    "encode_properties",
-    "properties_count",
-    "properties_size",
-]
-
 RESERVED_PREFIX: Final = "_"
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -68,9 +57,7 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
     try:
         # Encoding and decoding makes a copy that is str to str, and UTF-8, at the speed of C.
         checked = _decoder.decode(stored := encode_properties(properties))
-        if _UNDERSCORE not in stored or (
-            _RESERVED_START not in "\0".join(checked) and next(iter(checked))[:1] != RESERVED_PREFIX
-        ):
+        if _UNDERSCORE not in stored or (_RESERVED_START not in "\0".join(checked) and next(iter(checked))[:1] != RESERVED_PREFIX):
             return checked
     except (TypeError, UnicodeEncodeError, msgspec.DecodeError):
         pass  # the loop below finds the error, if there is one
@@ -105,9 +92,7 @@ def decode_properties(stored: bytes) -> dict[str, str]:
     try:
         return _decoder.decode(stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"stored properties cannot be decoded: {error}", expected="a MessagePack map of str to str"
-        ) from error
+        raise CorruptionError(f"stored properties cannot be decoded: {error}", expected="a MessagePack map of str to str") from error
 
 
 def properties_count(stored: bytes) -> int:

@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["MessageType", "TypeProperties", "type_properties"]
-
 
 class MessageType(enum.IntEnum):
     """The type of a message. The numbers 0 to 38 and 700 to 999 are those of Milvus, except 910, which is ours."""

@@ -19,19 +19,6 @@ from wal.message.append_result import TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.properties import Reserved
 
-__all__ = [
-    "base36",
-    "broadcast_from_proto",
-    "broadcast_to_proto",
-    "from_base64",
-    "integer",
-    "refused",
-    "to_base64",
-    "txn_from_proto",
-    "txn_to_proto",
-    "type_number",
-]
-
 
 def type_number(fields: dict[str, str]) -> int:
     """Returns the number of the type; this version may not know the type."""
@@ -90,9 +77,7 @@ def txn_to_proto(context: TxnContext) -> wire_pb2.TxnContext:
     """Returns the protobuf of a context, with its keepalive in whole milliseconds; an infinite one is -1."""
     keepalive = context.keepalive
     if not 0 <= context.txn_id < 1 << 63 or not (keepalive >= 0 and (keepalive < 1 << 50 or math.isinf(keepalive))):
-        raise InvalidArgumentError(
-            f"{context} has no wire form: txn_id and keepalive must not be negative, and fit in 63 bits"
-        )
+        raise InvalidArgumentError(f"{context} has no wire form: txn_id and keepalive must not be negative, and fit in 63 bits")
     milliseconds = _NEVER_EXPIRES if math.isinf(keepalive) else round(keepalive * 1000)
     return wire_pb2.TxnContext(txn_id=context.txn_id, keepalive_milliseconds=milliseconds)
 
@@ -112,9 +97,7 @@ def broadcast_to_proto(header: BroadcastHeader) -> wire_pb2.BroadcastHeader:
     return wire_pb2.BroadcastHeader(
         broadcast_id=header.broadcast_id,
         vchannels=header.vchannels,
-        resource_keys=[
-            wire_pb2.ResourceKey(domain=key.domain, key=key.key, shared=key.shared) for key in header.resource_keys
-        ],
+        resource_keys=[wire_pb2.ResourceKey(domain=key.domain, key=key.key, shared=key.shared) for key in header.resource_keys],
         ack_sync_up=header.needs_ack,
     )
 
@@ -123,9 +106,7 @@ def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
     """Returns the header; a resource key without domain or key is refused."""
     for key in proto.resource_keys:
         if not key.domain or not key.key:
-            raise refused(
-                Reserved.BROADCAST_HEADER, f"{key.domain!r}, {key.key!r}", "resource keys with domain and key"
-            )
+            raise refused(Reserved.BROADCAST_HEADER, f"{key.domain!r}, {key.key!r}", "resource keys with domain and key")
     return BroadcastHeader(
         proto.broadcast_id,
         tuple(proto.vchannels),

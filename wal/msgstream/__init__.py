@@ -11,9 +11,7 @@ from wal.installation import install_hint
 try:
     import google.protobuf  # noqa: F401
 except ImportError as _missing:
-    raise ImportError(
-        f"message streams need protobuf, which is not installed: {install_hint('wire')}", name=_missing.name
-    ) from _missing
+    raise ImportError(f"message streams need protobuf, which is not installed: {install_hint('wire')}", name=_missing.name) from _missing
 from wal.msgstream.channel_service import ChannelService
 from wal.msgstream.dispatcher import (
     MarshalFunc,
@@ -26,13 +24,7 @@ from wal.msgstream.dispatcher import (
     UnmarshalFunc,
 )
 from wal.msgstream.errors import PartialSendError, ProduceError
-from wal.msgstream.factory import (
-    MemoryMsgStreamFactory,
-    MsgStreamFactory,
-    PulsarMsgStreamFactory,
-    RmqMsgStreamFactory,
-    WalMsgStreamFactory,
-)
+from wal.msgstream.factory import MemoryMsgStreamFactory, MsgStreamFactory, PulsarMsgStreamFactory, RmqMsgStreamFactory, WalMsgStreamFactory
 from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received
 from wal.msgstream.messages import (
     CreateCollectionMsg,

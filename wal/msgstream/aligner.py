@@ -21,8 +21,6 @@ from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import TsMsg
 from wal.msgstream.types import MsgType
 
-__all__ = ["Aligned", "AlignedChannel", "TickAligner"]
-
 
 class Aligned(msgspec.Struct):
     """The messages of one tick."""

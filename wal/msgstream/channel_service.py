@@ -18,8 +18,6 @@ from wal.errors import ChannelNotExistError, CorruptionError, KeyNotExistError
 from wal.kv import OPERATIONS_MAX, KVBase
 from wal.timestamp import IdAllocator
 
-__all__ = ["ChannelService"]
-
 _KEYS: Final = "channels/"
 _decoder: Final = msgspec.json.Decoder(OwnerDescription)
 _encoder: Final = msgspec.json.Encoder()
@@ -80,6 +78,4 @@ def _owner(key: str, value: str) -> OwnerDescription:
     try:
         return _decoder.decode(value)
     except (msgspec.DecodeError, ValueError) as error:
-        raise CorruptionError(
-            f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel: {error}"
-        ) from error
+        raise CorruptionError(f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel: {error}") from error

@@ -11,13 +11,6 @@ from typing import Literal
 
 from wal.errors import InvalidArgumentError
 
-__all__ = [
-    "check_channels",
-    "check_integer",
-    "check_integers",
-    "check_name",
-]
-
 
 def check_name(what: str, name: object) -> None:
     """Raises TypeError or InvalidArgumentError if this is not a name."""

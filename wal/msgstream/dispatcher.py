@@ -24,17 +24,6 @@ from wal.msgstream.messages import (
 from wal.msgstream.ts_msg import PREFIX_BYTES, TsMsg, joined, prefix_has_type, read_type, split, undecodable
 from wal.msgstream.types import EarlierMsgType, MsgType
 
-__all__ = [
-    "MarshalFunc",
-    "MarshalType",
-    "MemUDFactory",
-    "ProtoUDFactory",
-    "ProtoUnmarshalDispatcher",
-    "UnmarshalDispatcher",
-    "UnmarshalDispatcherFactory",
-    "UnmarshalFunc",
-]
-
 MarshalType = bytes
 """What a message is on the wire."""
 MarshalFunc = Callable[[TsMsg], MarshalType]
@@ -68,9 +57,7 @@ class UnmarshalDispatcher:
             return shortcut(data)
         actual_type = read_type(data)
         if msg_type is not None and msg_type != actual_type:
-            raise InvalidArgumentError(
-                f"the message has type {actual_type}, not {msg_type}: leave msg_type out to read any type"
-            )
+            raise InvalidArgumentError(f"the message has type {actual_type}, not {msg_type}: leave msg_type out to read any type")
         if self._earlier:
             base, body = split(data)
             base.msg_type = actual_type = _current(actual_type)
@@ -81,9 +68,7 @@ class UnmarshalDispatcher:
             return known.unmarshal(data)
         template = self._templates.get(actual_type)
         if template is None:
-            raise InvalidArgumentError(
-                f"messages of type {actual_type} have no template: add one with add_msg_template()"
-            )
+            raise InvalidArgumentError(f"messages of type {actual_type} have no template: add one with add_msg_template()")
         try:
             message = template(data)
         except WALError:
@@ -91,9 +76,7 @@ class UnmarshalDispatcher:
         except (Exception, CancelledError) as error:  # nothing waits here, so nobody was cancelled
             raise undecodable(data, f"what the template of type {actual_type} reads: {error!r}") from error
         if not isinstance(message, TsMsg):
-            raise InvalidArgumentError(
-                f"the template of type {actual_type} returned {message!r}: it must return a TsMsg"
-            )
+            raise InvalidArgumentError(f"the template of type {actual_type} returned {message!r}: it must return a TsMsg")
         return message
 
     def add_msg_template(self, msg_type: int, unmarshal_func: UnmarshalFunc) -> None:
@@ -103,9 +86,7 @@ class UnmarshalDispatcher:
         if isinstance(msg_type, EarlierMsgType):
             msg_type = msg_type.current
         if not 0 < msg_type < 1 << 31:
-            raise InvalidArgumentError(
-                f"msg_type={msg_type} is no type: give a MsgType above 0, or another number of 31 bits"
-            )
+            raise InvalidArgumentError(f"msg_type={msg_type} is no type: give a MsgType above 0, or another number of 31 bits")
         if not callable(unmarshal_func):
             raise TypeError(f"unmarshal_func must be a function from bytes to a TsMsg, not {unmarshal_func!r}")
         self._classes.pop(msg_type, None)
@@ -152,6 +133,4 @@ def _current(number: int) -> MsgType:
     try:
         return EarlierMsgType(number).current
     except ValueError:
-        raise InvalidArgumentError(
-            f"the message has type {number}, which is no EarlierMsgType: read it with numbers=MsgType"
-        ) from None
+        raise InvalidArgumentError(f"the message has type {number}, which is no EarlierMsgType: read it with numbers=MsgType") from None

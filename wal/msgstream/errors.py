@@ -11,16 +11,12 @@ from wal.errors import UnknownError, WALError
 if TYPE_CHECKING:
     from wal.msgstream.position import MsgPosition
 
-__all__ = ["PartialSendError", "ProduceError", "failure"]
-
 
 def failure(cause: BaseException) -> BaseException:
     """Returns what a stream that ends for this cause tells its callers: a CancelledError would look like their own cancellation."""
     if not isinstance(cause, CancelledError):
         return cause
-    error = UnknownError(
-        "on_refused, or a call of the medium, raised CancelledError, which ends the message stream: open another one"
-    )
+    error = UnknownError("on_refused, or a call of the medium, raised CancelledError, which ends the message stream: open another one")
     error.__cause__ = cause
     return error
 

@@ -13,15 +13,6 @@ from wal.errors import InvalidArgumentError
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream
 
-__all__ = [
-    "MemoryMsgStreamFactory",
-    "MsgStreamFactory",
-    "PulsarMsgStreamFactory",
-    "RmqMsgStreamFactory",
-    "WalMsgStreamFactory",
-]
-
-
 Stream = TypeVar("Stream", bound=MsgStream)
 
 

@@ -14,8 +14,6 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["Medium", "MediumConsumer", "MediumProducer", "Outgoing", "Received"]
-
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """An encoded message on its way to a channel. Its type and its trace are in the payload too, in field 1, `base`."""
@@ -103,9 +101,7 @@ class Medium(Protocol):
         """Opens a producer of the channel, which is created if it does not exist."""
         ...
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> MediumConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> MediumConsumer:
         """Opens a consumer of the channel, which is created if it does not exist.
 
         A subscription that exists continues after what was acked; a new one begins before the channel's first message, or
@@ -117,9 +113,7 @@ class Medium(Protocol):
         """
         ...
 
-    async def broadcast(
-        self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]
-    ) -> Mapping[str, list[bytes]]:
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
         """Sends all messages to each of these channels (the medium's own producers) and returns their ids by channel.
 
         Media without a broadcast of their own use `wal.msgstream.producers.send_to_each`. Raises as `MediumProducer.send` does.

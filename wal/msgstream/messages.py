@@ -22,18 +22,6 @@ from wal.msgstream.checks import check_integer, check_integers
 from wal.msgstream.ts_msg import BASE, TsMsg, other_type, split, undecodable
 from wal.msgstream.types import MsgType
 
-__all__ = [
-    "CreateCollectionMsg",
-    "CreatePartitionMsg",
-    "DeleteMsg",
-    "DropCollectionMsg",
-    "DropPartitionMsg",
-    "InsertMsg",
-    "OpaqueMsg",
-    "RowsMsg",
-    "TimeTickMsg",
-]
-
 _NAMED: Final = {int(named): named for named in MsgType}
 
 
@@ -52,9 +40,7 @@ class OpaqueMsg(TsMsg):
     body: bytes = b""
     """The fields that follow the base, as they are on the wire."""
 
-    _READERS = TsMsg._READERS | {
-        "body": lambda message: message._parsed.body,
-    }
+    _READERS = TsMsg._READERS | {"body": lambda message: message._parsed.body}
     _parse = staticmethod(lambda data: _Parts(*split(data)))
 
     def check(self) -> None:
@@ -62,9 +48,7 @@ class OpaqueMsg(TsMsg):
         if not isinstance(self.msg_type, int):
             raise TypeError(f"msg_type must be a MsgType, not {self.msg_type!r}")
         if not 0 < self.msg_type < 1 << 31:
-            raise InvalidArgumentError(
-                f"msg_type={int(self.msg_type)} is no type: give a MsgType above 0, or another number of 31 bits"
-            )
+            raise InvalidArgumentError(f"msg_type={int(self.msg_type)} is no type: give a MsgType above 0, or another number of 31 bits")
         if type(self.body) is not bytes:
             raise TypeError(f"body must be bytes, not {self.body!r}")
 

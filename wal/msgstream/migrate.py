@@ -30,14 +30,6 @@ from wal.msgstream.types import MsgType
 from wal.read.options import ReadPosition
 from wal.write.idempotency.keys import ProducerKey
 
-__all__ = [
-    "MIGRATION",
-    "OLD_POSITION",
-    "OldPosition",
-    "migrate",
-    "translate",
-]
-
 MIGRATION: Final = "migration"
 """The property with the name of the migration that wrote the message."""
 OLD_POSITION: Final = "old_position"
@@ -92,12 +84,7 @@ SAVE_EVERY: Final = 64
 
 
 async def migrate(
-    stream: MsgStream,
-    log: WALAccesser,
-    *,
-    channels: Mapping[str, str] | Sequence[str],
-    name: str,
-    idle_s: float | None = None,
+    stream: MsgStream, log: WALAccesser, *, channels: Mapping[str, str] | Sequence[str], name: str, idle_s: float | None = None
 ) -> int:
     """Copies these channels of a stream into vchannels of the log, in order and each message once; returns how many it copied.
 
@@ -117,9 +104,7 @@ async def migrate(
     if idle_s is not None and not isinstance(idle_s, int | float):
         raise TypeError(f"idle_s must be a number of seconds or None, not {idle_s!r}")
     if idle_s is not None and not idle_s > 0:
-        raise InvalidArgumentError(
-            f"idle_s={idle_s!r}: give a number of seconds above 0, or None to run until it is cancelled"
-        )
+        raise InvalidArgumentError(f"idle_s={idle_s!r}: give a number of seconds above 0, or None to run until it is cancelled")
     if not isinstance(channels, Mapping):
         channels = {channel: channel for channel in check_channels(channels)}
     targets = dict(channels)
@@ -129,9 +114,7 @@ async def migrate(
         return await _migrate(stream, log, targets, name, idle_s)
 
 
-async def _migrate(
-    stream: MsgStream, log: WALAccesser, targets: Mapping[str, str], name: str, idle_s: float | None
-) -> int:
+async def _migrate(stream: MsgStream, log: WALAccesser, targets: Mapping[str, str], name: str, idle_s: float | None) -> int:
     copies = {channel: _Copy(log, name, channel, vchannel) for channel, vchannel in targets.items()}
     for copy in copies.values():
         await copy.find_last()
@@ -161,12 +144,7 @@ async def _migrate(
 
 
 async def translate(
-    log: WALAccesser,
-    old_position: MsgPosition,
-    *,
-    name: str,
-    vchannel: str | None = None,
-    time_ticked: bool = False,
+    log: WALAccesser, old_position: MsgPosition, *, name: str, vchannel: str | None = None, time_ticked: bool = False
 ) -> MsgPosition:
     """Returns the position in the log from which a consumer continues that had handled everything up to `old_position`.
 

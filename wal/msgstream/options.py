@@ -7,8 +7,6 @@ from typing import TypedDict
 from wal.errors import InvalidArgumentError
 from wal.msgstream.page import Decoder, OnRefused
 
-__all__ = ["StreamOptions", "TtStreamOptions", "check_options"]
-
 
 class StreamOptions(TypedDict, total=False):
     """The keywords of every stream; the defaults are those of MsgStream."""
@@ -25,9 +23,7 @@ class TtStreamOptions(StreamOptions, total=False):
     tick_bytes_max: int
 
 
-def check_options(
-    medium: object, *, buffer_size: object, dispatcher: object, on_refused: object, auto_ack: object
-) -> None:
+def check_options(medium: object, *, buffer_size: object, dispatcher: object, on_refused: object, auto_ack: object) -> None:
     """Raises TypeError or InvalidArgumentError unless a stream can be created over this medium with these options."""
     if not callable(getattr(medium, "consumer", None)):
         raise TypeError(f"a message stream is over a medium, such as MemoryMedium(), not over {medium!r}")

@@ -11,8 +11,6 @@ from wal.msgstream.checks import check_integer
 from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = ["MsgPack"]
-
 _UNKNOWN = -1
 
 
@@ -51,6 +49,4 @@ class MsgPack(msgspec.Struct):
         check_integer("begin_ts", self.begin_ts, bits=64)
         check_integer("end_ts", self.end_ts, bits=64)
         if self.begin_ts > self.end_ts:
-            raise InvalidArgumentError(
-                f"begin_ts={self.begin_ts} is above end_ts={self.end_ts}: a pack begins at or before its end"
-            )
+            raise InvalidArgumentError(f"begin_ts={self.begin_ts} is above end_ts={self.end_ts}: a pack begins at or before its end")

@@ -16,14 +16,6 @@ from wal.msgstream.messages import TimeTickMsg
 from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = [
-    "Decoder",
-    "OnRefused",
-    "Page",
-    "Refused",
-    "decode",
-]
-
 
 class Refused(msgspec.Struct, frozen=True):
     """A message that was skipped because it is undecodable, or late: the stream handed over a later tick of its channel before.
@@ -103,13 +95,8 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
             else:
                 begin_ts, end_ts = msg.begin_ts, msg.end_ts
             msg.position = MsgPosition(channel, one.msg_id, sub_name, begin_ts)
-        except (
-            Exception,
-            CancelledError,
-        ) as error:  # whatever a program's own unmarshal function raises; nothing waits here
-            page.refused.append(
-                Refused(channel, one.msg_id, f"it cannot be decoded: {str(error) or repr(error)}", payload=payload)
-            )
+        except (Exception, CancelledError) as error:  # whatever a program's own unmarshal function raises; nothing waits here
+            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {str(error) or repr(error)}", payload=payload))
             continue
         msgs.append(msg)
         begins.append(begin_ts)

@@ -7,8 +7,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.msgstream.checks import check_integer
 
-__all__ = ["MsgPosition"]
-
 
 class MsgPosition(msgspec.Struct, frozen=True, gc=False):
     """The position of a message in a channel.

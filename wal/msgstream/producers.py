@@ -29,17 +29,6 @@ from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import TsMsg
 from wal.msgstream.types import MsgType
 
-__all__ = [
-    "RepackFunc",
-    "StreamProducers",
-    "default_repack",
-    "delete_repack",
-    "distribute",
-    "insert_repack",
-    "send_parts",
-    "send_to_each",
-]
-
 
 async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
     """Sends the messages to all channels at once: the broadcast of a medium that has none of its own. Raises as `send_parts` does."""
@@ -96,8 +85,7 @@ def default_repack(msgs: list[TsMsg], buckets: list[list[int]]) -> dict[int, Msg
     for message, row in zip(msgs, buckets, strict=True):
         if len(row) != 1:
             raise InvalidArgumentError(
-                f"a message of type {message.msg_type!r} has {len(row)} hash keys: give hash_keys=[key], or set a repack "
-                "function"
+                f"a message of type {message.msg_type!r} has {len(row)} hash keys: give hash_keys=[key], or set a repack function"
             )
         bucket_msgs.setdefault(row[0], []).append(message)
     return {bucket: MsgPack(one) for bucket, one in bucket_msgs.items()}
@@ -118,9 +106,7 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
         try:
             packs = chosen(same, buckets)
         except CancelledError as error:  # nothing waits here, so nobody was cancelled
-            raise InvalidArgumentError(
-                "the repack function raised CancelledError: let it raise another error"
-            ) from error
+            raise InvalidArgumentError("the repack function raised CancelledError: let it raise another error") from error
         if not isinstance(packs, Mapping):
             raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {packs!r}")
         for index, pack in packs.items():
@@ -231,9 +217,7 @@ def _encoded(msgs: Sequence[TsMsg]) -> list[tuple[TsMsg, Outgoing]]:
 
 
 def _positions(channel: str, part: Sequence[tuple[TsMsg, Outgoing]], msg_ids: Sequence[bytes]) -> list[MsgPosition]:
-    return [
-        MsgPosition(channel, msg_id, timestamp=msg.begin_ts) for (msg, _), msg_id in zip(part, msg_ids, strict=True)
-    ]
+    return [MsgPosition(channel, msg_id, timestamp=msg.begin_ts) for (msg, _), msg_id in zip(part, msg_ids, strict=True)]
 
 
 def _cause(error: Exception) -> BaseException:

@@ -31,13 +31,6 @@ from wal.msgstream.producers import RepackFunc, StreamProducers
 from wal.msgstream.subscription import DeliveredPack, Subscription, Subscriptions
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = [
-    "BUFFER_SIZE",
-    "ChannelStatistics",
-    "MsgStream",
-    "MsgStreamStatistics",
-]
-
 
 class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a channel that a stream consumes, in messages since the stream was made."""
@@ -154,9 +147,7 @@ class MsgStream(AsyncOnly):
         async with self._setup:
             self._check()
             self._check_not_started("as_consumer()")
-            await self._subscriptions.open(
-                names, sub_name, earliest=earliest, exclusive=self._exclusive, check=self._check
-            )
+            await self._subscriptions.open(names, sub_name, earliest=earliest, exclusive=self._exclusive, check=self._check)
 
     def set_repack_func(self, repack_func: RepackFunc | None) -> None:
         """Distributes by this function from now on; None: by the types of the messages."""
@@ -202,9 +193,7 @@ class MsgStream(AsyncOnly):
                 if self._closing is None:
                     self._check()
                     if not self._subscriptions:
-                        raise InvalidArgumentError(
-                            "the stream has no consumers: call as_consumer([channel, …], sub_name) first"
-                        )
+                        raise InvalidArgumentError("the stream has no consumers: call as_consumer([channel, …], sub_name) first")
                     self._start()
         if (handed := self._handed) is not None:
             await self._subscriptions.ack_room(handed)
@@ -226,9 +215,7 @@ class MsgStream(AsyncOnly):
     async def ack(self, pack: MsgPack) -> None:
         """Acknowledges a consumed pack; returns when the medium knows. A second call does nothing."""
         if not isinstance(pack, DeliveredPack) or not self._subscriptions.received_here(pack):
-            raise InvalidArgumentError(
-                f"{type(pack).__name__} was not consumed from this stream: give a pack of consume()"
-            )
+            raise InvalidArgumentError(f"{type(pack).__name__} was not consumed from this stream: give a pack of consume()")
         self._check()
         await self._subscriptions.ack_room(pack)
         self._check()
@@ -252,9 +239,7 @@ class MsgStream(AsyncOnly):
     def statistics(self) -> MsgStreamStatistics:
         """Returns the counts since the stream was made, by channel."""
         return MsgStreamStatistics(
-            packs=self._packs,
-            channels=tuple(self._channel_statistics(one) for one in self._subscriptions),
-            waits_for=self._waits_for(),
+            packs=self._packs, channels=tuple(self._channel_statistics(one) for one in self._subscriptions), waits_for=self._waits_for()
         )
 
     async def close(self) -> None:
@@ -328,11 +313,7 @@ class MsgStream(AsyncOnly):
             self._started = True
             self._begin()
             self._subscriptions.start(
-                self._decoder,
-                buffer_size=self._buffer_size,
-                on_refused=self._on_refused,
-                arrived=self._page_arrived,
-                fail=self._fail,
+                self._decoder, buffer_size=self._buffer_size, on_refused=self._on_refused, arrived=self._page_arrived, fail=self._fail
             )
 
     def _check(self) -> None:
@@ -343,9 +324,7 @@ class MsgStream(AsyncOnly):
 
     def _check_not_started(self, call: str) -> None:
         if self._started:
-            raise InvalidArgumentError(
-                f"the stream receives already: call {call} before start() and the first consume()"
-            )
+            raise InvalidArgumentError(f"the stream receives already: call {call} before start() and the first consume()")
 
     def _seek_failed(self, cause: BaseException) -> None:
         if not isinstance(cause, Exception):
@@ -359,11 +338,7 @@ class MsgStream(AsyncOnly):
 
     async def _close(self) -> None:
         async with self._setup:
-            steps: list[Callable[[], Awaitable[object]]] = [
-                self._subscriptions.drain,
-                self._subscriptions.close,
-                self._producers.close,
-            ]
+            steps: list[Callable[[], Awaitable[object]]] = [self._subscriptions.drain, self._subscriptions.close, self._producers.close]
             if self._owns_medium:
                 steps.append(self._medium.close)
             failures: list[Exception] = []

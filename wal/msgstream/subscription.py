@@ -28,17 +28,6 @@ from wal.msgstream.page import Decoder, OnRefused, Page, decode
 from wal.msgstream.position import MsgPosition
 from wal.msgstream.ts_msg import Unread
 
-__all__ = [
-    "CREDIT",
-    "PACK_MESSAGES_MAX",
-    "Ack",
-    "Acker",
-    "ChannelReader",
-    "DeliveredPack",
-    "Subscription",
-    "Subscriptions",
-]
-
 PENDING_MAX: Final = 64
 """The most packs that wait for their acknowledgement in a channel; then `room` waits."""
 
@@ -163,11 +152,7 @@ class ChannelReader(Actor):
         self.refused += len(page.refused)
         first = page.refused[0]
         _log.warning(
-            "skipped %d messages of channel %r; the first one, %s: %s",
-            len(page.refused),
-            self._channel,
-            first.msg_id.hex(),
-            first.reason,
+            "skipped %d messages of channel %r; the first one, %s: %s", len(page.refused), self._channel, first.msg_id.hex(), first.reason
         )
         if self._on_refused is not None:
             for refused in page.refused:
@@ -224,14 +209,7 @@ class Subscription:
         self._pages_max = pages_max
         self._acker = Acker(self.consumer, fail=fail)
         self._reader = ChannelReader(
-            self.channel,
-            self.sub_name,
-            self.consumer,
-            self._acker,
-            decoder,
-            on_refused=on_refused,
-            arrived=add,
-            fail=fail,
+            self.channel, self.sub_name, self.consumer, self._acker, decoder, on_refused=on_refused, arrived=add, fail=fail
         )
         system.spawn(self._acker, name=f"acks of {self.channel}")
         system.spawn(self._reader, name=f"reader of {self.channel}").tell(CREDIT)
@@ -308,9 +286,7 @@ class Subscriptions:
     def __getitem__(self, channel: str) -> Subscription:
         return self._by_channel[channel]
 
-    async def open(
-        self, channels: Sequence[str], sub_name: str, *, earliest: bool, exclusive: bool, check: Callable[[], None]
-    ) -> None:
+    async def open(self, channels: Sequence[str], sub_name: str, *, earliest: bool, exclusive: bool, check: Callable[[], None]) -> None:
         """Opens the channels that are not open, all or none. `check` raises if that is not wanted any more."""
         await self._system.start()
         opened: dict[str, Subscription] = {}
@@ -326,9 +302,7 @@ class Subscriptions:
             raise
         self._by_channel.update(opened)
 
-    async def seek(
-        self, positions: Sequence[MsgPosition], *, inclusive: bool, failed: Callable[[BaseException], None]
-    ) -> None:
+    async def seek(self, positions: Sequence[MsgPosition], *, inclusive: bool, failed: Callable[[BaseException], None]) -> None:
         """Moves all subscriptions or none; `failed` is called if it went wrong when some may have moved."""
         targets = self._targets(positions)
         for subscription, position in targets:
@@ -352,12 +326,7 @@ class Subscriptions:
         """Begins to receive. `buffer_size`: the pages that may wait in all of them, and at least one in each."""
         for subscription in self:
             subscription.start(
-                self._system,
-                decoder,
-                pages_max=max(1, buffer_size // len(self)),
-                on_refused=on_refused,
-                arrived=arrived,
-                fail=fail,
+                self._system, decoder, pages_max=max(1, buffer_size // len(self)), on_refused=on_refused, arrived=arrived, fail=fail
             )
 
     def received_here(self, pack: DeliveredPack) -> bool:

@@ -25,19 +25,6 @@ from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.checks import check_integer, check_integers
 from wal.msgstream.position import MsgPosition
 
-__all__ = [
-    "BASE",
-    "PREFIX_BYTES",
-    "TsMsg",
-    "Unread",
-    "joined",
-    "other_type",
-    "prefix_has_type",
-    "read_type",
-    "split",
-    "undecodable",
-]
-
 
 class Unread:
     """A base of structs that can have unread fields; it precedes the struct among the bases."""
@@ -270,14 +257,7 @@ def read_type(data: bytes) -> int:
 
 def prefix_has_type(data: bytes) -> bool:
     """Returns whether the first PREFIX_BYTES say the type, as in most messages: a short base that begins with a type of two bytes."""
-    return (
-        len(data) >= PREFIX_BYTES
-        and data[0] == 0x0A
-        and data[1] < 128
-        and data[2] == _TYPE
-        and data[3] > 127
-        and 0 < data[4] < 128
-    )
+    return len(data) >= PREFIX_BYTES and data[0] == 0x0A and data[1] < 128 and data[2] == _TYPE and data[3] > 127 and 0 < data[4] < 128
 
 
 def split(data: bytes) -> tuple[wire.MsgBase, bytes]:

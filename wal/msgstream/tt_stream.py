@@ -22,8 +22,6 @@ from wal.msgstream.stream import BUFFER_SIZE, ChannelStatistics, MsgStream
 from wal.msgstream.subscription import DeliveredPack, Subscription
 from wal.msgstream.ts_msg import TsMsg
 
-__all__ = ["TICK_BYTES_MAX", "TtMsgStream"]
-
 _log: Final = logging.getLogger("wal.msgstream")
 
 TICK_BYTES_MAX: Final = 64 << 20
@@ -57,12 +55,7 @@ class TtMsgStream(MsgStream):
         tick_bytes_max: int = TICK_BYTES_MAX,
     ) -> None:
         super().__init__(
-            medium,
-            buffer_size=buffer_size,
-            dispatcher=dispatcher,
-            on_refused=on_refused,
-            auto_ack=auto_ack,
-            owns_medium=owns_medium,
+            medium, buffer_size=buffer_size, dispatcher=dispatcher, on_refused=on_refused, auto_ack=auto_ack, owns_medium=owns_medium
         )
         if not isinstance(tick_bytes_max, int) or tick_bytes_max < 1:
             raise InvalidArgumentError(f"tick_bytes_max={tick_bytes_max!r} is out of range: give at least 1 byte")
@@ -79,9 +72,7 @@ class TtMsgStream(MsgStream):
         Messages at or below a position's `timestamp` are not delivered again. Otherwise as `MsgStream.seek`.
         """
         if inclusive:
-            raise InvalidArgumentError(
-                "inclusive=True is for streams without time ticks: to get a pack again, seek to its start_positions"
-            )
+            raise InvalidArgumentError("inclusive=True is for streams without time ticks: to get a pack again, seek to its start_positions")
         await self._seek(positions, inclusive=True)  # the message at a position is the first one left over
 
     def _sought(self, positions: Sequence[MsgPosition]) -> None:
@@ -158,10 +149,4 @@ class TtMsgStream(MsgStream):
         counts = super()._channel_statistics(one)
         if (channel := self._aligner.channels.get(one.channel)) is None:
             return counts
-        return msgspec.structs.replace(
-            counts,
-            delivered=channel.delivered,
-            late=channel.late,
-            repeated=channel.repeated,
-            tick=channel.tick,
-        )
+        return msgspec.structs.replace(counts, delivered=channel.delivered, late=channel.late, repeated=channel.repeated, tick=channel.tick)

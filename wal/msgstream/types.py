@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["EarlierMsgType", "MsgType"]
-
 
 class MsgType(IntEnum):
     """The type of a stream message; the numbers are those of the later seed. `UNDEFINED` is no type that a message may have."""

@@ -17,8 +17,6 @@ import grpc.aio
 
 from wal.network.method import Method
 
-__all__ = ["PING_S", "Endpoints", "ping_options"]
-
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     # An answer may be larger than gRPC's default of 4 MiB: a transaction of etcd reads 128 values of up to 1.5 MiB, and frames have 4.5.
     ("grpc.max_receive_message_length", -1),

@@ -10,8 +10,6 @@ A program that sets GRPC_ENABLE_FORK_SUPPORT, or imports gRPC before this, keeps
 import os
 from typing import Final
 
-__all__: list[str] = []
-
 _SETTING: Final = "GRPC_ENABLE_FORK_SUPPORT"
 
 if _SETTING not in os.environ:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Method"]
-
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 

@@ -25,22 +25,11 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.network.endpoints import Endpoints
 
-__all__ = [
-    "Reach",
-    "ServerCertificate",
-    "TlsFiles",
-    "closed_at_once",
-    "is_closed_at_once",
-    "tls_fault",
-]
-
 _FAULTS: Final = {
     "CERTIFICATE_VERIFY_FAILED": (
         "the server's certificate is not of an authority that this client trusts: name the file of the server's authority with ca="
     ),
-    "Hostname Verification Check failed": (
-        "the server's certificate is of another host: connect by a name or an address that is in it"
-    ),
+    "Hostname Verification Check failed": ("the server's certificate is of another host: connect by a name or an address that is in it"),
     "WRONG_VERSION_NUMBER": (
         "the server does not speak TLS on this port: connect with {scheme}://, or give the server a certificate and a key"
     ),
@@ -109,9 +98,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             with _in_memory(certificate) as certificate_path, _in_memory(key) as key_path:
-                context.load_cert_chain(
-                    certificate_path, key_path, password=""
-                )  # an encrypted key is refused, not asked for
+                context.load_cert_chain(certificate_path, key_path, password="")  # an encrypted key is refused, not asked for
         except ssl.SSLError as error:
             raise InvalidArgumentError(
                 f"the TLS files {_shown(self.certificate)} and {_shown(self.key)} are no PEM certificate with its unencrypted key "
@@ -121,9 +108,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
             if ca is not None:
                 context.load_verify_locations(cadata=ca.decode())
         except (ssl.SSLError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(
-                f"the TLS file {_shown(self.ca)} holds no PEM certificate: give that of an authority"
-            ) from error
+            raise InvalidArgumentError(f"the TLS file {_shown(self.ca)} holds no PEM certificate: give that of an authority") from error
 
     async def _read(self) -> list[bytes | None]:
         return await asyncio.to_thread(lambda: [_read(path) for path in (self.ca, self.key, self.certificate)])

@@ -16,30 +16,13 @@ from wal.channels.vchannels import check_vchannel
 from wal.engine import NOT_EXPECTED
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.message import (
-    AppendResult,
-    ForgottenResult,
-    Message,
-    MessageID,
-    MessageType,
-    TxnContext,
-    encode_properties,
-    type_properties,
-)
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties, type_properties
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn
 from wal.settings import Settings
 from wal.ticks import check_tick
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import (
-    bodies_of,
-    check_client_type,
-    check_size,
-    kept_key_ext,
-    plain_bodies,
-    record_of,
-    spans_pchannels,
-)
+from wal.write.checks import bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels
 from wal.write.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
@@ -60,10 +43,6 @@ from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_size, names_size
 from wal.write.vchannel import VChannel
 
-__all__ = [
-    "LocalAppends",
-]
-
 SLICE: Final = 256
 """The most vchannels that a transaction creates before other tasks get their turn: about 10 ms."""
 
@@ -80,9 +59,7 @@ BULK_RECORDS: Final = 1024
 class LocalAppends:
     """The writing calls of a local log; see `wal.engine.Appends`."""
 
-    def __init__(
-        self, vchannels: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
-    ) -> None:
+    def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         # Bound once: `get_running_loop` costs a system call in Python 3.11.
         self._create_future = loop.create_future
@@ -96,9 +73,7 @@ class LocalAppends:
         self.message_bytes_max: int = settings.message_bytes_max
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
-    def append(
-        self, message: Message, barrier_time_tick: int, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult] | None:
+    def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
         """Tells the message's vchannel to append it; returns None if there is no room in flight (`taken`: the caller has taken it).
 
         The hot path of the whole product: no coroutine, no container, one future and one operation per message.
@@ -168,13 +143,7 @@ class LocalAppends:
         return future
 
     def append_expecting(
-        self,
-        message: Message,
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: MessageID | None,
-        *,
-        taken: bool = False,
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None, *, taken: bool = False
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Tells the message's vchannel to append it if this is its last event; returns None as `append` does."""
         record = record_of(message, bytes_max=self.message_bytes_max)
@@ -194,9 +163,7 @@ class LocalAppends:
         if key is None:
             append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
         else:
-            append = ConditionalKeyedAppend(
-                payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected
-            )
+            append = ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
         tell(vchannel, append)
         if not taken:
             self._in_flight.size += size
@@ -243,15 +210,11 @@ class LocalAppends:
         assert future is not None
         return future
 
-    async def append_keyed_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key
-    ) -> AppendResult | ForgottenResult:
+    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
         """As `append_waiting`, with an idempotency key."""
         return await (await self.send_keyed(message, barrier_time_tick, key))
 
-    async def send_keyed(
-        self, message: Message, barrier_time_tick: int, key: Key
-    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+    async def send_keyed(self, message: Message, barrier_time_tick: int, key: Key) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Sends a message with an idempotency key when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
         await self._in_flight.take(size)
@@ -344,12 +307,7 @@ class LocalAppends:
                 continue
             if pieces:
                 last, piece, _ = pieces[-1]
-                if (
-                    last is vchannel
-                    and isinstance(piece, Bulk)
-                    and piece.size + size <= BULK_BYTES
-                    and len(piece.records) < BULK_RECORDS
-                ):
+                if last is vchannel and isinstance(piece, Bulk) and piece.size + size <= BULK_BYTES and len(piece.records) < BULK_RECORDS:
                     piece.records.append(record)
                     piece.size += size
                     continue
@@ -410,9 +368,7 @@ class LocalAppends:
         begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
         tell(self._on_one_pchannel(names)[0], begin)
         context = await future
-        return LocalTxn(
-            self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max
-        )
+        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max)
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
         """Waits for room in flight, takes it, and sends the operation to the vchannel."""
@@ -449,9 +405,7 @@ class LocalAppends:
         vchannels = self._on_one_pchannel(names)
         expected: Expected = ()
         if expected_last:
-            expected = tuple(
-                [(each, expected_last[each.channel]) for each in vchannels if each.channel in expected_last]
-            )
+            expected = tuple([(each, expected_last[each.channel]) for each in vchannels if each.channel in expected_last])
         run_names = None
         if len(names) > 1:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
@@ -496,9 +450,7 @@ class LocalAppends:
             )
         check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
         routes, pchannel_of = self._routes, self._vchannels.known.pchannel_of
-        places = {
-            name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names
-        }
+        places = {name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names}
         if len(set(places.values())) > 1:
             raise spans_pchannels(places)
         self._vchannels.known.check_new(names)
@@ -517,9 +469,7 @@ class LocalAppends:
                 await asyncio.sleep(0)
 
 
-def _special(
-    message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int
-) -> Append:
+def _special(message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> Append:
     """Returns the operation for an append that is not a plain INSERT."""
     _barrier(barrier)
     check_client_type(message)

@@ -28,8 +28,6 @@ from wal.rpc.codes import abort
 from wal.rpc.methods import PRODUCE
 from wal.settings import ServerBounds
 
-__all__ = ["Bounded", "Budget"]
-
 UPLOAD_S: Final = 30.0
 """How long a request may take to arrive."""
 ROOM_S: Final = 5.0
@@ -114,17 +112,10 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
 
     def __init__(self, bounds: ServerBounds, *, request_bytes: int, pchannels: int) -> None:
         self.calls = Budget("calls", "calls_max", bounds.calls_max, bounds.client_calls_max)
-        self.uploads = Budget(
-            "bytes of requests", "upload_bytes_max", bounds.upload_bytes_max, bounds.client_upload_bytes_max
-        )
-        self.answers = Budget(
-            "bytes of answers", "answer_bytes_max", bounds.answer_bytes_max, bounds.client_answer_bytes_max
-        )
+        self.uploads = Budget("bytes of requests", "upload_bytes_max", bounds.upload_bytes_max, bounds.client_upload_bytes_max)
+        self.answers = Budget("bytes of answers", "answer_bytes_max", bounds.answer_bytes_max, bounds.client_answer_bytes_max)
         self.producers = Budget(
-            "Produce streams",
-            "produce_streams_max",
-            bounds.produce_streams_max,
-            max(bounds.client_produce_streams_max, 2 * pchannels),
+            "Produce streams", "produce_streams_max", bounds.produce_streams_max, max(bounds.client_produce_streams_max, 2 * pchannels)
         )
         """Each of them may have a part of a request in memory, and nobody is told how large that is."""
         self._request_bytes = request_bytes
@@ -184,9 +175,7 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
             if not reading.done():
                 # It is not cancelled, since gRPC for Python never frees what then arrives. It ends with the call.
                 reading.add_done_callback(lambda read: read.cancelled() or read.exception())
-                await abort(
-                    context, WouldBlockError(f"the request did not arrive within {UPLOAD_S:g} s: send it faster")
-                )
+                await abort(context, WouldBlockError(f"the request did not arrive within {UPLOAD_S:g} s: send it faster"))
             data = reading.result()
             return None if data is grpc.aio.EOF else data
         finally:

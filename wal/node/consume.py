@@ -45,13 +45,6 @@ from wal.rpc.serving import NAMES_MAX, Draining, Handler, checked_names, sliced
 from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "ConsumeService",
-    "FrameFeed",
-    "MessageFeed",
-    "TickRounds",
-]
-
 _BATCH: Final = 256
 """The most messages that are taken before the stream is looked at: its end is noticed after them."""
 _WHOLE: Final = ("",)
@@ -62,12 +55,7 @@ class MessageFeed:
     """Reads `pchannel` for one consumer."""
 
     def __init__(
-        self,
-        context: Any,
-        node: StreamingNode,
-        draining: Draining,
-        rounds: TickRounds,
-        created: proto.CreateConsumerRequest,
+        self, context: Any, node: StreamingNode, draining: Draining, rounds: TickRounds, created: proto.CreateConsumerRequest
     ) -> None:
         """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
         self._context = context
@@ -136,9 +124,7 @@ class MessageFeed:
 
     async def _send_message(self, message: ImmutableMessage) -> None:
         parts: Sequence[tuple[MessageID | None, Message]] = (
-            txn_to_wire(message)
-            if isinstance(message, ImmutableTxnMessage)
-            else ((message.message_id, to_wire(message)),)
+            txn_to_wire(message) if isinstance(message, ImmutableTxnMessage) else ((message.message_id, to_wire(message)),)
         )
         for message_id, wire in parts:
             shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
@@ -152,9 +138,7 @@ class MessageFeed:
         with self._draining.ending():
             request = await self._context.read()
             if request is not grpc.aio.EOF and not request.HasField("close"):
-                raise InvalidArgumentError(
-                    "a ConsumeRequest has no request that this version knows for a consumer of messages: set close"
-                )
+                raise InvalidArgumentError("a ConsumeRequest has no request that this version knows for a consumer of messages: set close")
 
     async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
         return self._pchannel, WholePChannel(), self._spawn
@@ -241,12 +225,7 @@ class FrameFeed:
     """A `Reader` of the pchannel: it is told of the vchannels that are created and dropped."""
 
     def __init__(
-        self,
-        context: Any,
-        node: StreamingNode,
-        draining: Draining,
-        rounds: TickRounds,
-        selection: frames_pb2.FrameSelection,
+        self, context: Any, node: StreamingNode, draining: Draining, rounds: TickRounds, selection: frames_pb2.FrameSelection
     ) -> None:
         self._context = context
         self._node = node
@@ -328,9 +307,7 @@ class FrameFeed:
                 "positions are of another log"
             )
         if selection.page_bytes > PAGE_BYTES_MAX:
-            raise InvalidArgumentError(
-                f"page_bytes={selection.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages"
-            )
+            raise InvalidArgumentError(f"page_bytes={selection.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages")
         if selection.HasField("names"):
             self._names = await _checked(selection.names.names)
         self._at = position_from_proto(selection.start) if selection.HasField("start") else tail.durable_end
@@ -451,6 +428,4 @@ async def _checked(names: Any) -> set[str]:
 
 
 def _too_many(count: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"a consumer reads {count} vchannels, and {NAMES_MAX} are accepted: read the whole pchannel, without names"
-    )
+    return InvalidArgumentError(f"a consumer reads {count} vchannels, and {NAMES_MAX} are accepted: read the whole pchannel, without names")

@@ -45,11 +45,6 @@ from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD
 from wal.write.vchannel import VChannel
 
-__all__ = [
-    "CopiesOperator",
-    "CopyRoutes",
-]
-
 NAMES_MAX: Final = 65_536
 
 Places = Mapping[str, tuple[str, ...]]
@@ -205,9 +200,7 @@ class CopiesOperator:
         """Returns a fresh time tick. Raises WouldBlockError if none is available without waiting."""
         tick = self._node.oracle.take(1)
         if tick is None:
-            raise WouldBlockError(
-                "no time tick is saved ahead at the moment, the metadata answers slowly: try again soon"
-            )
+            raise WouldBlockError("no time tick is saved ahead at the moment, the metadata answers slowly: try again soon")
         return tick
 
     async def wait_for_ids(self) -> None:
@@ -227,12 +220,7 @@ class CopiesOperator:
         return await self._routes.places(tuple(vchannels))
 
     def append_copies_nowait(
-        self,
-        pchannel: str,
-        vchannels: Sequence[str],
-        content: Content,
-        header: BroadcastHeader,
-        answer: CopiesAnswer,
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:
         """Appends like `append_copies`, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
         actor, in_flight = self._node.pchannels.get(pchannel), self._node.in_flight
@@ -252,16 +240,12 @@ class CopiesOperator:
         in_flight.size += size
         return True
 
-    async def append_copies(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> CopyOutcomes:
+    async def append_copies(self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader) -> CopyOutcomes:
         """Appends one copy for each vchannel; see `AppendOperator`."""
         record = Record(content.payload, content.message_type, 0, content.properties)
         return await self._append(pchannel, vchannels, header, record, aborts=False)
 
-    async def append_aborts(
-        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
-    ) -> CopyOutcomes:
+    async def append_aborts(self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str) -> CopyOutcomes:
         """Appends an ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
         record = Record(reason.encode(), int(MessageType.ABORT_BROADCAST))
         return await self._append(pchannel, vchannels, header, record, aborts=True)
@@ -373,7 +357,6 @@ def _refusal(actor: PChannel, error: ActorError) -> WALError:
         return actor.fault
     if isinstance(error, ActorFailedError):
         return UnknownError(
-            f"pchannel {actor.channel} takes no copies of broadcasts any more until the log is reopened: {error.cause!r}; please "
-            "report it"
+            f"pchannel {actor.channel} takes no copies of broadcasts any more until the log is reopened: {error.cause!r}; please report it"
         )
     return ClosedError("the log was closed: open it again to go on")

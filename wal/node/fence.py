@@ -27,11 +27,6 @@ from wal.rpc.headers import CHANGES, log_header, log_in, session_in
 from wal.rpc.methods import APPEND_BROADCAST
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "CallFence",
-    "LogCheck",
-]
-
 SESSIONS_MAX: Final = 16_384
 """How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
 
@@ -79,9 +74,7 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
                 return await handler.unary_unary(request, context)
             if number < self._newest.get(session, 0):
                 await abort(context, late())
-            if (
-                method == APPEND_BROADCAST.path
-            ):  # it may wait for others: it is listed once it has begun, and withdrawn otherwise
+            if method == APPEND_BROADCAST.path:  # it may wait for others: it is listed once it has begun, and withdrawn otherwise
                 return await handler.unary_unary(request, context)
             # Shielded, because gRPC cancels the handler when the connection is lost, and that does not undo what has begun.
             return await asyncio.shield(self._begin(handler.unary_unary(request, context), session, number))

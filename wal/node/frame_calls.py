@@ -26,8 +26,6 @@ from wal.storage import search
 from wal.storage.base import FrameWeight, ReadableLog
 from wal.write.pchannel import PChannel
 
-__all__ = ["FrameCalls"]
-
 Answer = TypeVar("Answer")
 PAGE_BYTES: Final = 1 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
@@ -105,9 +103,7 @@ class FrameCalls:
             weighed = search.Weighed(search.weigh_pieces(start, end, log.bytes_between), end)
         else:
             weighed = await self._run(log, search.weigh(start, end, names, rows_max=rows_max, bytes_max=bytes_max))
-        return proto.FrameWeights(
-            weights=map(_weight_to_proto, weighed.weights), next_position=position_to_proto(weighed.upto)
-        )
+        return proto.FrameWeights(weights=map(_weight_to_proto, weighed.weights), next_position=position_to_proto(weighed.upto))
 
     async def _find_tick(self, request: proto.FindTickRequest, _context: object) -> EventPosition:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
@@ -119,9 +115,7 @@ class FrameCalls:
         assert position is not None
         return position
 
-    async def _find_event_below(
-        self, request: proto.FindEventBelowRequest, _context: object
-    ) -> proto.FindEventBelowResponse:
+    async def _find_event_below(self, request: proto.FindEventBelowRequest, _context: object) -> proto.FindEventBelowResponse:
         pchannel = self._hosted.find(request.pchannel)
         log, since, below = pchannel.log, event_from_proto(request.since), event_from_proto(request.below)
         _check_extent(pchannel, since[0], below[0])
@@ -132,9 +126,7 @@ class FrameCalls:
         return proto.FindEventBelowResponse(event=event_to_proto(event))
 
     async def _run(self, log: ReadableLog, question: search.Search[Answer]) -> Answer:
-        return await search.run_async(
-            question, lambda page: log.read(page.start, names=page.names, bytes_max=page.bytes_max, end=page.end)
-        )
+        return await search.run_async(question, lambda page: log.read(page.start, names=page.names, bytes_max=page.bytes_max, end=page.end))
 
     async def _count_bytes(self, request: proto.ExtentRequest, _context: object) -> proto.CountBytesResponse:
         pchannel, start, end = self._extent(request.pchannel, request.start, request.end)

@@ -13,12 +13,6 @@ from wal.rpc.converters import identity_to_proto, tail_to_proto
 from wal.storage.base import LogSnapshot
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "Hosted",
-    "identity_of",
-    "tail_of",
-]
-
 
 class Hosted:
     """The open pchannels by name, as their owner keeps them: they may change at any time."""

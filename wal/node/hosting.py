@@ -31,8 +31,6 @@ from wal.write.pchannel import PChannel
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
 from wal.write.txn_table import TxnLimits
 
-__all__ = ["INBOX_MAX", "Hosting"]
-
 INBOX_MAX: Final = 1 << 20
 """Operations in a pchannel's inbox; the bound on bytes in flight is reached first."""
 
@@ -166,10 +164,7 @@ class Hosting:
     async def _open(self, meta: PChannelMeta, place: _Place) -> tuple[PChannel, int]:
         record = await load_checkpoint(self._kv, meta.name)
         log = place.log = await self._backend.open(
-            meta.name,
-            incarnation=meta.incarnation,
-            term=meta.term,
-            checkpoint=None if record is None else record.position,
+            meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
         )
         state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record)
         if log.state.promised_tick >= self._oracle.last:

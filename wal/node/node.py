@@ -31,8 +31,6 @@ from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 from wal.write.txn_table import TxnLimits
 
-__all__ = ["StreamingNode"]
-
 
 class StreamingNode:
     """The pchannels of a log in this process. From `open_oracle` on, `host` and `open_cursors` set the other attributes, in this order."""
@@ -68,9 +66,7 @@ class StreamingNode:
         lease: Lease = OWN,
     ) -> None:
         """Gets ready to open pchannels; none is open yet. `known` are the vchannels that exist."""
-        self.routes = Routes(
-            known, self.pchannels, self.settings, spawn=self.spawn, location=self._place, clock=self.system.clock
-        )
+        self.routes = Routes(known, self.pchannels, self.settings, spawn=self.spawn, location=self._place, clock=self.system.clock)
         self.appends = LocalAppends(self.routes, self.pchannels, self.in_flight, self.settings)
         self.hosting = Hosting(
             backend,
@@ -117,9 +113,7 @@ class StreamingNode:
     async def start_retention(self) -> None:
         """Begins to drop what the settings say; `retention.close` ends that."""
         settings = self.settings
-        bounds = RetentionBounds(
-            settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s
-        )
+        bounds = RetentionBounds(settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s)
         self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock)
         self.hosting.on_opened = self._opened
         await self.retention.start()

@@ -49,11 +49,6 @@ from wal.rpc.methods import (
 from wal.rpc.serving import Draining, Handler, checked_names
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "CursorCalls",
-    "PChannelService",
-]
-
 
 class CursorCalls:
     """Serves the cursors of an open log, for the pchannels that are `hosted` here."""
@@ -64,12 +59,7 @@ class CursorCalls:
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of these calls."""
-        return {
-            LOAD_CURSOR: self._load,
-            SAVE_CURSOR: self._save,
-            LIST_CURSORS: self._list,
-            DELETE_CURSORS: self._delete,
-        }
+        return {LOAD_CURSOR: self._load, SAVE_CURSOR: self._save, LIST_CURSORS: self._list, DELETE_CURSORS: self._delete}
 
     async def _load(self, request: proto.LoadCursorRequest, _context: object) -> proto.LoadCursorResponse:
         pchannel = self._hosted.find(request.pchannel)
@@ -88,12 +78,7 @@ class CursorCalls:
         since_s = time.monotonic() - request.waited_s
         cursor = msgspec.structs.replace(request_cursor, saved_at=cursors.wall(), stale="")
         saved = await cursors.run(
-            lambda: cursors.store.save(
-                cursor,
-                earliest=lambda: pchannel.log.earliest,
-                since_s=since_s,
-                forward_only=request.forward_only,
-            )
+            lambda: cursors.store.save(cursor, earliest=lambda: pchannel.log.earliest, since_s=since_s, forward_only=request.forward_only)
         )
         return proto.SaveCursorResponse(saved=saved)
 

@@ -57,13 +57,6 @@ from wal.write.operations import Together, with_outcome
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
 
-__all__ = [
-    "Places",
-    "ProduceAnswers",
-    "ProduceService",
-    "ProduceStream",
-]
-
 TAKEN_MAX: Final = 1024
 """The most requests whose outcomes become one message: about 5 ms, before other tasks get their turn."""
 
@@ -318,14 +311,10 @@ class ProduceStream:
 
     async def _append(self, request: append_pb2.AppendRequest) -> None:
         if (count := count_of(request.messages)) > UNANSWERED_MAX:
-            raise InvalidArgumentError(
-                f"an AppendRequest has {count} messages, at most {UNANSWERED_MAX} are accepted: send several"
-            )
+            raise InvalidArgumentError(f"an AppendRequest has {count} messages, at most {UNANSWERED_MAX} are accepted: send several")
         if not count:
             self._unanswered += 1
-            self._told(
-                request.first_request_id, InvalidArgumentError("an AppendRequest has no message: send one or more")
-            )
+            self._told(request.first_request_id, InvalidArgumentError("an AppendRequest has no message: send one or more"))
             return
         if self._append_together(request):
             return
@@ -509,9 +498,7 @@ class ProduceService:
     async def _produce(self, context: Any) -> None:
         created = producer_in(context.invocation_metadata() or ())
         pchannel = self._hosted.find(created.pchannel)
-        stream = ProduceStream(
-            context, self._node, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds
-        )
+        stream = ProduceStream(context, self._node, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds)
         async with self._sessions.newest(pchannel.channel, created.session, stream):
             await context.write(
                 proto.ProduceResponse(

@@ -24,13 +24,6 @@ from actors import ActorError, InboxFullError
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.write.pchannel import PChannel
 
-__all__ = [
-    "Requests",
-    "ServedWithdrawals",
-    "Sessions",
-    "replaced",
-]
-
 
 class Requests:
     """The requests that `context` receives. One task calls `next`. `on_change` is called when `begin_no_more` may have become true."""

@@ -17,13 +17,7 @@ from typing import Final
 
 from wal.channels.vchannels import SHOWN_MAX
 from wal.engine import NOT_EXPECTED
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    TransactionExpiredError,
-    TruncatedError,
-    UnmatchedChannelTermError,
-)
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
@@ -38,15 +32,6 @@ from wal.write.checks import check_body
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
-
-__all__ = [
-    "MessageTxns",
-    "ProduceTxns",
-    "bodies_in",
-    "check_keepalive",
-    "expected_in",
-    "names_in",
-]
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -68,9 +53,7 @@ class ProduceTxns:
         names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
         check_keepalive(keepalive_s, self._keepalive_s_max)
         begun_at = self._pchannel.tail.durable_end
-        txn = await self._node.appends.begin_txn(
-            names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner
-        )
+        txn = await self._node.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner)
         return proto.BegunTxn(
             request_id=request.request_id,
             context=txn_to_proto(txn.context),
@@ -82,9 +65,7 @@ class ProduceTxns:
     def keep(self, request: proto.KeepTxnRequest) -> None:
         """Renews the lease."""
         pchannel = self._pchannel
-        pchannel.table.keep(
-            request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.lease_now()
-        )
+        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.lease_now())
 
     async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
         """Forgets a transaction; does nothing if it is over."""
@@ -139,9 +120,7 @@ class ProduceTxns:
         keyed.answer(result, future)
         return future
 
-    def _opened(
-        self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED
-    ) -> LocalTxn:
+    def _opened(self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED) -> LocalTxn:
         """Returns an open transaction; raises TransactionExpiredError if it is over, InvalidTransactionStateError if it is another's."""
         pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
@@ -149,9 +128,7 @@ class ProduceTxns:
         open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
         names = tuple([name for name, _ in open_txn.names])
         loop = asyncio.get_running_loop()
-        return LocalTxn(
-            node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max
-        )
+        return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
 
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
@@ -238,9 +215,7 @@ async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[M
     return bodies
 
 
-async def expected_in(
-    expected: Collection[proto.ExpectedLast], names: tuple[str, ...]
-) -> Mapping[str, MessageID | None]:
+async def expected_in(expected: Collection[proto.ExpectedLast], names: tuple[str, ...]) -> Mapping[str, MessageID | None]:
     """Returns the last events that vchannels are expected to have, by name.
 
     Raises InvalidArgumentError for bytes that are no id, and unless each vchannel is one of `names` and there once.
@@ -328,9 +303,7 @@ class MessageTxns:
         names = tuple([name for name, _ in open_txn.names])
         check_body(txn_message.message, names)
         loop = asyncio.get_running_loop()
-        return LocalTxn(
-            node.routes, loop, open_txn.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max
-        )
+        return LocalTxn(node.routes, loop, open_txn.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max)
 
     @staticmethod
     def _answer(txn: LocalTxn) -> asyncio.Future[Result]:

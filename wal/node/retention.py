@@ -25,21 +25,10 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
-from wal.retention.policy import (
-    DRIFT_MAX_S,
-    ClockWatch,
-    Pin,
-    RetentionBounds,
-    over_bound,
-    pins_of,
-    pins_of_broadcasts,
-    plan,
-)
+from wal.retention.policy import DRIFT_MAX_S, ClockWatch, Pin, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.retention.report import report_of
 from wal.storage.base import Extent
 from wal.write.pchannel import PChannel
-
-__all__ = ["RetentionKeeper"]
 
 _T = TypeVar("_T")
 TURN_S: Final = 1.0
@@ -53,9 +42,7 @@ _log: Final = logging.getLogger("wal.retention")
 class RetentionKeeper:
     """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
 
-    def __init__(
-        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock
-    ) -> None:
+    def __init__(self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock) -> None:
         self.bounds = bounds
         self._pchannels = pchannels
         self._service = cursors
@@ -230,9 +217,7 @@ class RetentionKeeper:
                     truncated.append(pchannel)
                     more = more or drop_plan.end != drop_plan.wanted
                 if drop_plan.holders:
-                    self._warn(
-                        f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0]
-                    )
+                    self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
                 else:
                     self._warned.discard(f"held {name}")
         await self._make_room(truncated)
@@ -257,8 +242,7 @@ class RetentionKeeper:
     def _is_due(self, now_s: float | None) -> bool:
         """Returns whether any part of a log would be dropped if there were no pins."""
         return self.bounds.of_logs and any(
-            plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
-            is not None
+            plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted is not None
             for pchannel in self._pchannels.values()
         )
 
@@ -275,9 +259,7 @@ class RetentionKeeper:
             return ""
         return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s)
 
-    def _sweep(
-        self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None
-    ) -> list[Cursor | DamagedCursor]:
+    def _sweep(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
         """Marks cursors over a bound, deletes those of dropped vchannels, and returns the rest. Runs in a thread, under the lock."""
         left: list[Cursor | DamagedCursor] = []
         for cursor in cursors:
@@ -302,13 +284,9 @@ class RetentionKeeper:
         try:
             self._service.store.change(cursor, changed)
         except WALError as error:
-            self._warn(
-                f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error
-            )
+            self._warn(f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error)
 
-    async def _truncate(
-        self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]
-    ) -> None:
+    async def _truncate(self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]) -> None:
         """Truncates, under the lock. The cursors that it relies on are synced first, so that a power cut cannot undo them but keep the
         truncation."""
         if cursors:

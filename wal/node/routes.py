@@ -33,8 +33,6 @@ from wal.write.operations import Drop
 from wal.write.pchannel import PChannel
 from wal.write.vchannel import VChannel
 
-__all__ = ["KnownVChannels", "Routes", "closed_log", "refusal", "tell"]
-
 
 class KnownRecords(Protocol):
     """The table of the vchannels that a node knows: by name in `records`; all of them have an incarnation below `next_incarnation`."""

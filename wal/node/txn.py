@@ -16,8 +16,6 @@ from wal.write.idempotency.keys import Key
 from wal.write.operations import Commit, Expected, KeyedCommit, Rollback
 from wal.write.txn_table import BODY_OVERHEAD
 
-__all__ = ["LocalTxn"]
-
 
 class LocalTxn:
     """See `wal.engine.EngineTxn`. The actor of the first of its vchannels ends the transaction."""

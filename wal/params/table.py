@@ -12,8 +12,6 @@ from bisect import bisect_left, insort
 
 from wal.errors import KeyNotExistError
 
-__all__ = ["GlobalParamsTable"]
-
 
 class GlobalParamsTable:
     """A sorted map from names to text. All names are lower-cased, and names are compared by code point."""
@@ -38,9 +36,7 @@ class GlobalParamsTable:
         try:
             return self._values[name]
         except KeyError:
-            raise KeyNotExistError(
-                name, f"there is no parameter {name!r}: save it, or load a YAML file that has it"
-            ) from None
+            raise KeyNotExistError(name, f"there is no parameter {name!r}: save it, or load a YAML file that has it") from None
 
     def load_range(self, key: str, end_key: str, limit: int = 0) -> tuple[list[str], list[str]]:
         """Returns the names from `key` to below `end_key`, ascending, and their values.

@@ -15,7 +15,6 @@ try:
 except ImportError as _missing:
     raise ImportError(f"reading YAML needs PyYAML: {install_hint('params')}", name=_missing.name) from _missing
 
-__all__ = ["parameters_in"]
 
 FILE_BYTES_MAX: Final = 1 << 20
 """The largest file that is read. PyYAML takes about 10 s for it."""
@@ -39,9 +38,7 @@ def parameters_in(path: str) -> dict[str, str]:
     except yaml.YAMLError as error:
         raise InvalidArgumentError(f"{path!r} is not YAML: {error}") from error
     except RecursionError:
-        raise InvalidArgumentError(
-            f"{path!r} nests maps and lists too deeply: write flat names, such as a.b.c"
-        ) from None
+        raise InvalidArgumentError(f"{path!r} nests maps and lists too deeply: write flat names, such as a.b.c") from None
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
@@ -79,11 +76,7 @@ class _Flattening:
         for key, value in node.value:
             self._visit(key)
             if not isinstance(key, yaml.ScalarNode) or key.value in ("", "<<"):
-                raise _refusal(
-                    self._path,
-                    key,
-                    "a name is a text that is not empty, and maps are not merged by <<: write each name out",
-                )
+                raise _refusal(self._path, key, "a name is a text that is not empty, and maps are not merged by <<: write each name out")
             self._claim(key, len(prefix.encode()) + len(key.value.encode()))
             name = prefix + key.value.lower()
             if isinstance(value, yaml.MappingNode):
@@ -91,9 +84,7 @@ class _Flattening:
                     raise _refusal(self._path, value, f"{_shown(name)} contains itself by an alias")
                 if len(above) == DEPTH_MAX:
                     raise _refusal(
-                        self._path,
-                        value,
-                        f"{_shown(name)} has more than {DEPTH_MAX} maps around it: write flat names, such as a.b.c",
+                        self._path, value, f"{_shown(name)} has more than {DEPTH_MAX} maps around it: write flat names, such as a.b.c"
                     )
                 self._flatten(value, name + ".", (*above, value))
             else:
@@ -106,22 +97,14 @@ class _Flattening:
             return str(value.value)
         for item in value.value:
             if not isinstance(item, yaml.ScalarNode):
-                raise _refusal(
-                    self._path,
-                    item,
-                    f"the list {_shown(name)} has an item that is not a scalar: give it a name of its own",
-                )
+                raise _refusal(self._path, item, f"the list {_shown(name)} has an item that is not a scalar: give it a name of its own")
             self._visit(item)
             self._claim(item, len(item.value.encode()) + 1)
         return ",".join(item.value for item in value.value)
 
     def _set(self, key: yaml.Node, name: str, value: str) -> None:
         if name in self._parameters:
-            raise _refusal(
-                self._path,
-                key,
-                f"parameter {_shown(name)} is set twice (names are case-insensitive): remove one of them",
-            )
+            raise _refusal(self._path, key, f"parameter {_shown(name)} is set twice (names are case-insensitive): remove one of them")
         if len(self._parameters) == PARAMETERS_MAX:
             raise _refusal(self._path, key, f"it has more than {PARAMETERS_MAX} parameters: split it")
         self._parameters[name] = value
@@ -130,9 +113,7 @@ class _Flattening:
         self._visits += 1
         if self._visits > VISITS_MAX:
             raise _refusal(
-                self._path,
-                node,
-                f"its aliases make more than {VISITS_MAX} names, values and items: write out what is meant, or split it",
+                self._path, node, f"its aliases make more than {VISITS_MAX} names, values and items: write out what is meant, or split it"
             )
 
     def _claim(self, node: yaml.Node, text_bytes: int) -> None:

@@ -20,43 +20,13 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.frame import (
-    DEFAULT_TYPE,
-    FLAG_BODY,
-    FLAG_COMMIT,
-    Columns,
-    ExtTag,
-    FrameView,
-    RunKind,
-    RunName,
-    RunRow,
-    decode_ext,
-    decode_txn,
-)
-from wal.message import (
-    BroadcastHeader,
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    MessageType,
-    Origin,
-    TxnContext,
-)
+from wal.frame import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, Columns, ExtTag, FrameView, RunKind, RunName, RunRow, decode_ext, decode_txn
+from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageType, Origin, TxnContext
 from wal.read.options import EventFilter, Selection
 from wal.storage.base import StoredFrame
 
-__all__ = [
-    "SharedCopies",
-    "assemble",
-    "assemble_runs",
-    "event_indices",
-    "shared_by",
-    "shared_copies",
-]
 
-
-def assemble(
-    frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter
-) -> list[ImmutableMessage]:
+def assemble(frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> list[ImmutableMessage]:
     """Returns the messages of `frame` for this selection that pass the filter, in tick order.
 
     Raises CorruptionError for a damaged block or transaction.
@@ -67,9 +37,7 @@ def assemble(
     return assemble_runs(frame.view, selection.runs(frame.view), origin, event_filter)
 
 
-def assemble_runs(
-    view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter
-) -> list[ImmutableMessage]:
+def assemble_runs(view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter) -> list[ImmutableMessage]:
     """Does the work of `assemble` for the runs that a selection has found."""
     first_tick = view.header.first_tick
     if len(runs) == 1 and runs[0].kind != RunKind.COPY:
@@ -93,9 +61,7 @@ def event_indices(view: FrameView) -> list[int]:
     return sorted(indices)
 
 
-def _plain(
-    run: RunRow, columns: Columns, origin: Origin, first_tick: int, event_filter: EventFilter
-) -> list[ImmutableMessage]:
+def _plain(run: RunRow, columns: Columns, origin: Origin, first_tick: int, event_filter: EventFilter) -> list[ImmutableMessage]:
     """Builds the messages of a run without transactions, column by column."""
     indices = columns.indices
     first, last = indices[0], indices[-1]
@@ -128,9 +94,7 @@ class _TxnPart(msgspec.Struct, gc=False):
     bodies: list[ImmutableMessage]
 
 
-def _mixed(
-    view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter
-) -> list[ImmutableMessage]:
+def _mixed(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter) -> list[ImmutableMessage]:
     """Builds the messages of any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
     messages: list[ImmutableMessage] = []
     txns: dict[int, _TxnPart] = {}
@@ -151,12 +115,7 @@ def _mixed(
 
 
 def _split(
-    run: RunRow,
-    columns: Columns,
-    origin: Origin,
-    first_tick: int,
-    messages: list[ImmutableMessage],
-    txns: dict[int, _TxnPart],
+    run: RunRow, columns: Columns, origin: Origin, first_tick: int, messages: list[ImmutableMessage], txns: dict[int, _TxnPart]
 ) -> None:
     """Sorts the rows of a run into plain messages and parts of transactions."""
     assert columns.flags is not None
@@ -173,8 +132,7 @@ def _split(
             txn_id, keepalive_ms, count, total = decode_txn(decode_ext(ext))
             if count != len(waiting):
                 raise CorruptionError(
-                    f"the transaction {txn_id} has {len(waiting)} bodies on vchannel {run.name!r}",
-                    expected=f"{count} bodies",
+                    f"the transaction {txn_id} has {len(waiting)} bodies on vchannel {run.name!r}", expected=f"{count} bodies"
                 )
             part = txns.get(index)
             if part is None:
@@ -184,16 +142,13 @@ def _split(
             part.vchannels.append(run.name)
             tick = first_tick + index
             part.bodies += [
-                ImmutableMessage(origin, at, tick, run.name, payload, kind, stored, part.context)
-                for at, payload, kind, stored in waiting
+                ImmutableMessage(origin, at, tick, run.name, payload, kind, stored, part.context) for at, payload, kind, stored in waiting
             ]
             waiting = []
         else:
             messages.append(ImmutableMessage(origin, index, first_tick + index, run.name, payload, kind, stored))
     if waiting:
-        raise CorruptionError(
-            f"{len(waiting)} bodies on vchannel {run.name!r} have no commit", expected="a commit row after them"
-        )
+        raise CorruptionError(f"{len(waiting)} bodies on vchannel {run.name!r} have no commit", expected="a commit row after them")
 
 
 def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filter: EventFilter) -> ImmutableTxnMessage:
@@ -222,15 +177,7 @@ def _copy(view: FrameView, run: RunRow, origin: Origin, first_tick: int) -> Immu
     """Builds one vchannel's copy of a broadcast from the payload and the header that all copies share."""
     shared = shared_by(view, run.shared)
     return ImmutableMessage(
-        origin,
-        run.index,
-        first_tick + run.index,
-        run.name,
-        shared.payload,
-        shared.message_type,
-        shared.properties,
-        None,
-        shared.header,
+        origin, run.index, first_tick + run.index, run.name, shared.payload, shared.message_type, shared.properties, None, shared.header
     )
 
 
@@ -287,9 +234,7 @@ def _decode(view: FrameView, ordinal: int, run: RunRow, names: list[RunName]) ->
     columns = view.columns(run)
     fields = decode_ext(columns.exts[0]) if columns.exts else {}
     if ExtTag.BROADCAST not in fields:
-        raise CorruptionError(
-            f"the copies of a broadcast for {len(names)} vchannels carry no header", expected="a header"
-        )
+        raise CorruptionError(f"the copies of a broadcast for {len(names)} vchannels carry no header", expected="a header")
     return SharedCopies(
         ordinal,
         BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST], [name for name, _ in names]),

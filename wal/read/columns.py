@@ -21,16 +21,7 @@ from wal.read.frame_rows import NO_TXN, FrameRows, RunRows, index_column, of_typ
 
 __all__ = ["COLUMNS", "NO_TXN", "RowColumns"]
 
-COLUMNS: Final = (
-    "vchannel",
-    "message_id",
-    "time_tick",
-    "message_type",
-    "txn_id",
-    "payload",
-    "properties",
-    "append_time",
-)
+COLUMNS: Final = ("vchannel", "message_id", "time_tick", "message_type", "txn_id", "payload", "properties", "append_time")
 """The columns of a row, in the order in which a batch has them."""
 
 Piece = bytes | bytearray | memoryview
@@ -130,13 +121,7 @@ class RowColumns:
     # -- a frame
 
     def _add_range(
-        self,
-        rows: FrameRows,
-        columns: RecordColumns,
-        runs: list[RunRows],
-        first: int,
-        end: int,
-        commits: dict[int, int],
+        self, rows: FrameRows, columns: RecordColumns, runs: list[RunRows], first: int, end: int, commits: dict[int, int]
     ) -> None:
         """Adds the rows [first, end), which are adjacent in the tables of a frame, of one run or several."""
         view = rows.view

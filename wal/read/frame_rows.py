@@ -18,22 +18,9 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.frame import (
-    FLAG_BODY,
-    FLAG_COMMIT,
-    ExtTag,
-    FrameView,
-    RecordColumns,
-    RunKind,
-    RunRow,
-    decode_ext,
-    decode_txn,
-    encode_txn,
-)
+from wal.frame import FLAG_BODY, FLAG_COMMIT, ExtTag, FrameView, RecordColumns, RunKind, RunRow, decode_ext, decode_txn, encode_txn
 from wal.message import Origin
 from wal.read.assembly import shared_by
-
-__all__ = ["NO_TXN", "FrameRows", "RunRows", "frame_rows", "in_parts", "index_column", "of_types", "txn_columns"]
 
 NO_TXN: Final = -1
 """The transaction id of a row that belongs to no transaction."""
@@ -66,13 +53,7 @@ class FrameRows(msgspec.Struct, frozen=True, gc=False):
 
 
 def frame_rows(
-    view: FrameView,
-    origin: Origin,
-    runs: Sequence[RunRow],
-    *,
-    first: int = 0,
-    end: int | None = None,
-    types: frozenset[int] | None = None,
+    view: FrameView, origin: Origin, runs: Sequence[RunRow], *, first: int = 0, end: int | None = None, types: frozenset[int] | None = None
 ) -> FrameRows:
     """Returns the rows of the events with an index in [first, end) in these runs, which are in the order of the frame.
 
@@ -169,9 +150,7 @@ def _add_txns(
     run, first, end = rows
     assert columns.flags is not None
     flags = columns.flags[first:end]
-    ext_lens: Sequence[int] = (
-        () if columns.ext_lens is None else memoryview(columns.ext_lens).cast("I")[run.first : run.end]
-    )
+    ext_lens: Sequence[int] = () if columns.ext_lens is None else memoryview(columns.ext_lens).cast("I")[run.first : run.end]
     ext_ends = list(accumulate(ext_lens, initial=len(body) - sum(ext_lens)))
     skipped = first - run.first
     at = 0
@@ -186,8 +165,7 @@ def _add_txns(
             txn_id, _, count, _ = decode_txn(decode_ext(ext))
         if count != commit - plain:
             raise CorruptionError(
-                f"the transaction {txn_id} has {commit - plain} bodies on vchannel {run.name!r}",
-                expected=f"{count} bodies",
+                f"the transaction {txn_id} has {commit - plain} bodies on vchannel {run.name!r}", expected=f"{count} bodies"
             )
         event = indices[4 * commit : 4 * commit + 4]
         if commits.setdefault(index := int.from_bytes(event, "little"), txn_id) != txn_id:

@@ -22,8 +22,6 @@ from wal.frame import BROADCAST, CopyNames, FrameDraft, RunName
 from wal.message import LogPosition, Natural, PackedPosition, packed, unpacked
 from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
-__all__ = ["LastEvents"]
-
 PIECE_NAMES: Final = 1024
 """A piece is cut at this many vchannels, so that encoding one takes well below a millisecond."""
 COPIES_MAX: Final = 16
@@ -77,9 +75,7 @@ class LastEvents:
 
     # -- recovery
 
-    def recovered(
-        self, events: Mapping[RunName, LogPosition], *, live: Callable[[RunName], bool] | None = None
-    ) -> None:
+    def recovered(self, events: Mapping[RunName, LogPosition], *, live: Callable[[RunName], bool] | None = None) -> None:
         """Adds the last events of the frames written after the restored state, for the vchannels that are still `live`."""
         for name, event in events.items():
             if live is None or live(name):
@@ -104,9 +100,7 @@ class LastEvents:
                     self.complete = True
                     self._events.update(_rows(_decoder.decode(data), live))
         except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(
-                f"the last events of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
-            ) from error
+            raise CorruptionError(f"the last events of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
         self._stored = len(self._events)
 
     def _sort_copies(self) -> None:

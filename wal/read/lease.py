@@ -12,8 +12,6 @@ from typing import Final, Protocol
 
 from wal.errors import SessionLostError
 
-__all__ = ["OWN", "Lease", "lost_lease"]
-
 
 class Lease(Protocol):
     """What a pchannel asks. `alive` only reads memory and a clock: it is read for every frame."""

@@ -27,8 +27,6 @@ from wal.read.pchannel import PAGE_BYTES, ReadablePChannel
 from wal.read.progress import Need, Progress
 from wal.storage.base import FramePage
 
-__all__ = ["Attach", "ReadLoop", "Spawn"]
-
 Spawn = Callable[[Actor, str], ActorRef]
 Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection, Spawn]]]
 """Finds the pchannel of these vchannels, the vchannels as they are at that moment, and a function that starts a handler's actor."""
@@ -153,18 +151,11 @@ class ReadLoop:
         pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
         return spawn
 
-    def _begin_on(
-        self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None
-    ) -> MessageID | None:
+    def _begin_on(self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None) -> MessageID | None:
         self.pchannel = pchannel
         log = pchannel.log
         return self.progress.begin(
-            pchannel.origin(),
-            selection,
-            pchannel.tail,
-            log.earliest,
-            after=after,
-            last_truncated=lambda: log.last_truncated,
+            pchannel.origin(), selection, pchannel.tail, log.earliest, after=after, last_truncated=lambda: log.last_truncated
         )
 
     # -- continuing

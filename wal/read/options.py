@@ -23,28 +23,6 @@ from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
 from wal.ticks import check_tick
 
-__all__ = [
-    "NOTHING",
-    "READ_TAKES",
-    "All",
-    "BoundNames",
-    "DeliverFilter",
-    "DeliverPolicy",
-    "EventFilter",
-    "Latest",
-    "MessageTypes",
-    "Reached",
-    "ReadOptions",
-    "ReadPosition",
-    "Selection",
-    "StartAfter",
-    "StartFrom",
-    "TimeTickGT",
-    "TimeTickGTE",
-    "WholePChannel",
-    "named",
-]
-
 READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
 """The text of the error for a caller that names no vchannel."""
 
@@ -116,9 +94,7 @@ class MessageTypes:
             if not isinstance(message_type, MessageType):
                 raise TypeError(f"MessageTypes takes MessageType values, not {message_type!r}")
             if type_properties(message_type).system:
-                raise InvalidArgumentError(
-                    f"{message_type.name} is a system type and cannot be filtered for: name types that users append"
-                )
+                raise InvalidArgumentError(f"{message_type.name} is a system type and cannot be filtered for: name types that users append")
         if not types:
             raise InvalidArgumentError("MessageTypes() names no type and would match nothing: name at least one")
         self.types: frozenset[MessageType] = frozenset(types)
@@ -141,9 +117,7 @@ class EventFilter(msgspec.Struct, frozen=True):
         """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
         tick_min = 0
         types: frozenset[int] | None = None
-        given: Sequence[DeliverFilter] = (
-            (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
-        )
+        given: Sequence[DeliverFilter] = (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
         for one in given:
             if isinstance(one, TimeTickGT):
                 tick_min = max(tick_min, one.time_tick + 1)
@@ -209,9 +183,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
         if not vchannels:
             raise InvalidArgumentError("read([]) names no vchannel: name at least one")
         if deliver_policy is not None and not isinstance(deliver_policy, DeliverPolicy):
-            raise TypeError(
-                f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}"
-            )
+            raise TypeError(f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}")
         if resume is not None and not isinstance(resume, ReadPosition):
             raise TypeError(f"resume must be a ReadPosition, not {type(resume).__name__}: use ReadPosition.parse(text)")
         if resume is not None and deliver_policy is not None:
@@ -221,15 +193,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
                 raise TypeError(f"{flag} must be a bool, not {value!r}")
         if until_time_tick is not None:
             check_tick("until_time_tick", until_time_tick)
-        return cls(
-            vchannels,
-            deliver_policy or All(),
-            EventFilter.of(filters),
-            follow,
-            until_time_tick,
-            resume,
-            include_time_ticks,
-        )
+        return cls(vchannels, deliver_policy or All(), EventFilter.of(filters), follow, until_time_tick, resume, include_time_ticks)
 
 
 BoundNames = frozenset[tuple[str, int]]
@@ -357,9 +321,7 @@ class ReadPosition(msgspec.Struct, frozen=True):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")
         if not at or not _is_tick(tick):
-            raise InvalidArgumentError(
-                f"{text!r} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
-            )
+            raise InvalidArgumentError(f"{text!r} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it")
         return cls(MessageID.parse(message_id), int(tick))
 
 

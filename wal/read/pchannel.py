@@ -32,29 +32,9 @@ from wal.message import Lineage, LogPosition, MessageID, Origin
 from wal.read.lease import OWN, Lease, lost_lease
 from wal.read.options import Reached, ReadPosition
 from wal.read.recent import RecentFrames
-from wal.read.truncated import (
-    event_named,
-    first_event_in,
-    is_there,
-    log_went_back,
-    newest_up_to,
-    overtaken,
-    start_truncated,
-)
+from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to, overtaken, start_truncated
 from wal.storage.base import FramePage, LogSnapshot, ReadableLog
 from wal.storage.search import PageRequest, run_async
-
-__all__ = [
-    "PAGE_BYTES",
-    "READS_MAX",
-    "PChannelStatistics",
-    "PageReads",
-    "ReadablePChannel",
-    "Reader",
-    "ShownLog",
-    "ShownPChannel",
-    "Tail",
-]
 
 PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
@@ -111,15 +91,7 @@ class ReadablePChannel(abc.ABC):
 
     log: ReadableLog
 
-    def __init__(
-        self,
-        log: ReadableLog,
-        *,
-        form: int,
-        promised_tick: int,
-        newest: LogPosition | None,
-        lease: Lease = OWN,
-    ) -> None:
+    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: LogPosition | None, lease: Lease = OWN) -> None:
         """`promised_tick` and `newest` are those known together with `log.durable_end`.
 
         What another process wrote may be read by whoever can, and a server asks before it sends: then the lease is `OWN`.
@@ -182,11 +154,7 @@ class ReadablePChannel(abc.ABC):
         self.recent.add(position, frame)
         indices = frame.header.indices
         # Not the log's own durable end, which may be after a frame whose outcome is not known here yet.
-        self.tail.data_moved(
-            durable_end=position + 1,
-            promised_tick=promised_tick,
-            newest=(position, indices - 1) if indices else None,
-        )
+        self.tail.data_moved(durable_end=position + 1, promised_tick=promised_tick, newest=(position, indices - 1) if indices else None)
 
     async def event_of(self, message_id: MessageID) -> MessageID | None:
         """Returns the event of this id: the id itself, or a body's transaction; None if its frame is gone or holds no such event."""
@@ -211,9 +179,7 @@ class ReadablePChannel(abc.ABC):
             return None
         event = await self.event_of(message_id)
         if event is None:
-            raise InvalidArgumentError(
-                f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
-            )
+            raise InvalidArgumentError(f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read")
         return (position, event.index + 1)
 
     def reached_at(self, position: ReadPosition) -> Reached:

@@ -31,31 +31,12 @@ from typing import Final, Protocol
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.message import (
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    Lineage,
-    LogPosition,
-    MessageID,
-    MessageType,
-    Origin,
-    TimeTickMessage,
-)
+from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import assemble
 from wal.read.frame_rows import FrameRows, frame_rows
 from wal.read.options import NOTHING, All, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
 from wal.read.recent import SharedMessages
 from wal.storage.base import FramePage, StoredFrame
-
-__all__ = [
-    "BodyTurns",
-    "Need",
-    "Progress",
-    "ReadStart",
-    "TailView",
-    "read_start",
-    "resumed_start",
-]
 
 
 class Need(enum.Enum):
@@ -263,14 +244,7 @@ class Progress:
         runs = self.selection.runs(frame.view) if tick_min < header.indices else []
         self._take_up(frame)
         del self.frame
-        return frame_rows(
-            frame.view,
-            self._origin(position),
-            runs,
-            first=max(first, tick_min),
-            end=end,
-            types=event_filter.types,
-        )
+        return frame_rows(frame.view, self._origin(position), runs, first=max(first, tick_min), end=end, types=event_filter.types)
 
     def _take_up(self, frame: StoredFrame) -> None:
         """Notes the progress of the read with this frame, whose messages are the current ones now."""
@@ -285,9 +259,7 @@ class Progress:
         event = self._reached.event
         position, index = event or (0, 0)
         self.messages = [
-            TimeTickMessage(
-                self._origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None
-            )
+            TimeTickMessage(self._origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None)
         ]
         self.coming = iter(self.messages)
 

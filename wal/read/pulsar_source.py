@@ -41,12 +41,6 @@ from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.control import Control, PulsarControlRecord
 from wal.storage.pulsar.read_only import ReadOnlyTopic
 
-__all__ = [
-    "LoadedVChannels",
-    "PulsarMetadata",
-    "ReadOnlyPulsarSource",
-]
-
 
 class ReadOnlyPulsarSource(ReadOnlySource):
     """The log in this namespace. See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location."""
@@ -104,8 +98,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
         if viewed is not known or logs != len(self._logs):
             maps = {
-                pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
-                for pchannel, log in self._logs.items()
+                pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel)) for pchannel, log in self._logs.items()
             }
             owners = known.owners
             records = {name: VChannelInfo(name, *at, owners.get(name)) for name, at in known.records.items()}
@@ -214,10 +207,7 @@ class PulsarMetadata:
         def look() -> tuple[PulsarControlRecord, dict[int, int]]:
             record = self.thread.call(control.look)
             if record is None:
-                raise CorruptionError(
-                    f"the metadata has no control record of pchannel {pchannel!r}",
-                    expected=f"{PULSAR_ROOT}/{pchannel}",
-                )
+                raise CorruptionError(f"the metadata has no control record of pchannel {pchannel!r}", expected=f"{PULSAR_ROOT}/{pchannel}")
             return record, control.terms
 
         return look
@@ -247,12 +237,7 @@ class _Cursors(CursorsBesideWriter):
         self._earliest = earliest
 
     def save(
-        self,
-        cursor: Cursor,
-        *,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float | None = None,
-        forward_only: bool = False,
+        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
     ) -> bool:
         """See `CursorStore.save`."""
         now = partial(self._earliest, cursor.pchannel)

@@ -29,11 +29,6 @@ from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, ReadOnlyStoredLog
 from wal.storage.search import run
 
-__all__ = [
-    "ReadOnlyCore",
-    "ReadOnlySource",
-]
-
 
 class ReadOnlyCore:
     """The log of a source. Use it after `open` and until `close`; any number of threads may call at once."""

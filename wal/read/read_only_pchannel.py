@@ -21,8 +21,6 @@ from wal.read.truncated import log_went_back
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
 
-__all__ = ["ReadOnlyPChannel", "ThreadedLog"]
-
 _T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
@@ -158,9 +156,7 @@ class ThreadedLog(ShownLog):
     The log advances by itself. Readers see only what `show` was called with; `durable_end` is the end of that.
     """
 
-    def __init__(
-        self, log: ReadOnlyPChannelLog, pool: concurrent.futures.ThreadPoolExecutor, shown: LogSnapshot
-    ) -> None:
+    def __init__(self, log: ReadOnlyPChannelLog, pool: concurrent.futures.ThreadPoolExecutor, shown: LogSnapshot) -> None:
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
         self.shown: LogSnapshot = shown
@@ -212,9 +208,7 @@ class ThreadedLog(ShownLog):
         self.known = found
         return found
 
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         shown = self.shown.durable_end
         return await self.read_to(shown if end is None else min(end, shown), start, names=names, bytes_max=bytes_max)
 

@@ -29,12 +29,6 @@ from wal.read.assembly import assemble, assemble_runs
 from wal.read.options import BoundNames, EventFilter, Selection
 from wal.storage.base import FramePage, StoredFrame
 
-__all__ = [
-    "RecentFrames",
-    "SharedMessages",
-    "cost_bytes",
-]
-
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """A few group commits of the largest kind, for each pchannel; counted as `cost_bytes` does."""
 _FRAME_COST: Final = 8192
@@ -252,9 +246,7 @@ class SharedMessages:
     def __len__(self) -> int:
         return len(self._lists)
 
-    def assemble(
-        self, frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter
-    ) -> list[ImmutableMessage]:
+    def assemble(self, frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> list[ImmutableMessage]:
         """Returns what `assemble` returns for the same arguments, and raises what it raises. The caller must not change the list."""
         names, view = selection.bound, frame.view
         if names is None or event_filter.tick_min > view.header.first_tick:
@@ -321,6 +313,4 @@ class SharedMessages:
 
 def _cost(runs: Sequence[RunRow]) -> int:
     """Returns the bytes that the messages of these runs take at most. The copies of a broadcast share their payload with the frame."""
-    return _LIST_COST + sum(
-        [run.body_end - run.body_start + _MESSAGE_COST * max(1, run.end - run.first) for run in runs]
-    )
+    return _LIST_COST + sum([run.body_end - run.body_start + _MESSAGE_COST * max(1, run.end - run.first) for run in runs])

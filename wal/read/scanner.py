@@ -40,16 +40,6 @@ from wal.read.loop import Attach, ReadLoop
 from wal.read.options import ReadOptions, ReadPosition, named
 from wal.read.progress import BodyTurns
 
-__all__ = [
-    "AckingScanner",
-    "Handler",
-    "HandlerActor",
-    "MessageHandler",
-    "Scanner",
-    "ScannerStatistics",
-    "check_handler",
-]
-
 
 class ScannerStatistics(msgspec.Struct, frozen=True):
     """Counts since the scanner was entered. `lag_bytes` is the distance in bytes from its next page to the durable end."""
@@ -76,14 +66,7 @@ class Scanner(AsyncOnly):
         def __iter__(self):
             raise TypeError("a Scanner is iterated in an event loop: write 'async for message in scanner'")
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        *,
-        attach: Attach,
-        handler: Handler | None = None,
-        cursor: CursorUse | None = None,
-    ) -> None:
+    def __init__(self, options: ReadOptions, *, attach: Attach, handler: Handler | None = None, cursor: CursorUse | None = None) -> None:
         self._loop = ReadLoop(options, attach=attach, cursor=cursor)
         self._progress = self._loop.progress
         self._turns = BodyTurns()
@@ -101,9 +84,7 @@ class Scanner(AsyncOnly):
         await self._enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         await self.close()
         if kind is None and self._actor is not None:
             self._actor.raise_untold()
@@ -295,13 +276,7 @@ class AckingScanner(Scanner):
     """A `Scanner` with auto-ack; `ack` is the broadcaster's call."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        *,
-        attach: Attach,
-        ack: Ack,
-        handler: Handler | None = None,
-        cursor: CursorUse | None = None,
+        self, options: ReadOptions, *, attach: Attach, ack: Ack, handler: Handler | None = None, cursor: CursorUse | None = None
     ) -> None:
         super().__init__(options, attach=attach, handler=handler, cursor=cursor)
         self._ack = ack
@@ -360,9 +335,7 @@ class AckingScanner(Scanner):
         self._unacked.extend(
             message
             for message in messages
-            if message.broadcast is not None
-            and message.broadcast.needs_ack
-            and message.message_type is not MessageType.ABORT_BROADCAST
+            if message.broadcast is not None and message.broadcast.needs_ack and message.message_type is not MessageType.ABORT_BROADCAST
         )
 
 

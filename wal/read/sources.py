@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from wal.read.pulsar_source import ReadOnlyPulsarSource
     from wal.settings import Settings
 
-__all__ = [
-    "ReadOnlyJournalSource",
-    "check_source",
-    "pauses",
-    "source_of",
-]
 
 PAUSE_MIN_S: Final = 0.005
 PAUSE_MAX_S: Final = 0.1
@@ -102,9 +96,7 @@ class ReadOnlyJournalSource(ReadOnlySource):
 
     def open_log(self, pchannel: str) -> ReadOnlyJournalLog:
         log = self.logs[pchannel] = self._opened().open(pchannel)
-        self._places[pchannel] = MapPlace(
-            log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores)
-        )
+        self._places[pchannel] = MapPlace(log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores))
         return log
 
     def vchannels(self) -> VChannelView:

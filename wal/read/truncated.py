@@ -14,16 +14,6 @@ from wal.read.assembly import event_indices
 from wal.storage.base import FramePage
 from wal.storage.search import PageRequest, Search, event_below, position_after
 
-__all__ = [
-    "event_named",
-    "first_event_in",
-    "is_there",
-    "log_went_back",
-    "newest_up_to",
-    "overtaken",
-    "start_truncated",
-]
-
 
 def event_named(page: FramePage, message_id: MessageID) -> int | None:
     """Returns the index of the event that an id names: itself, or the transaction of a body.
@@ -51,15 +41,11 @@ def start_truncated(message_id: MessageID, first: MessageID | None) -> Truncated
 
 def overtaken(pchannel: str, position: int, first: MessageID | None) -> TruncatedError:
     """Returns the error of a read under way whose next frames are gone; `first` is the first event of the log."""
-    return _truncated(
-        f"the log of pchannel {pchannel} was truncated past position {position}, which this read had reached", first
-    )
+    return _truncated(f"the log of pchannel {pchannel} was truncated past position {position}, which this read had reached", first)
 
 
 def _truncated(what: str, first: MessageID | None) -> TruncatedError:
-    return TruncatedError(
-        f"{what}; the earliest event still there is {first}: start from it, or from All()", earliest=first
-    )
+    return TruncatedError(f"{what}; the earliest event still there is {first}: start from it, or from All()", earliest=first)
 
 
 def is_there(page: FramePage, position: int, index: int, time_tick: int) -> bool:

@@ -18,18 +18,6 @@ from wal.read.cursors.store import DamagedCursor
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import parse
 
-__all__ = [
-    "DRIFT_MAX_S",
-    "ClockWatch",
-    "Pin",
-    "Plan",
-    "RetentionBounds",
-    "over_bound",
-    "pins_of",
-    "pins_of_broadcasts",
-    "plan",
-]
-
 
 class RetentionBounds(msgspec.Struct, frozen=True):
     """The settings; None means no bound. `bytes_max` and `age_max_s` apply to each pchannel's log, the others to each cursor."""

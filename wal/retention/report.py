@@ -13,8 +13,6 @@ from wal.retention.policy import Pin, RetentionBounds
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import to_datetime
 
-__all__ = ["report_of"]
-
 
 async def report_of(
     pchannel: ReadablePChannel,
@@ -42,11 +40,7 @@ async def report_of(
         bounds.age_max_s,
         tuple(
             RetentionHolder(
-                pin.kind,
-                pin.name,
-                pin.vchannels,
-                position[0],
-                pchannel.log.bytes_between(position[0], end) if position[0] < tail else 0,
+                pin.kind, pin.name, pin.vchannels, position[0], pchannel.log.bytes_between(position[0], end) if position[0] < tail else 0
             )
             for position, pin in positioned_pins
         ),

@@ -36,8 +36,6 @@ from wal.rocksmq.requests import (
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
 
-__all__ = ["Broker", "IDAllocator", "RocksMQStatistics"]
-
 T = TypeVar("T")
 _log: Final = logging.getLogger("wal.rocksmq")
 
@@ -64,9 +62,7 @@ class RocksMQStatistics(msgspec.Struct, frozen=True):
 class Broker(Actor):
     """The actor; its messages are the structs of `wal.rocksmq.requests`."""
 
-    def __init__(
-        self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None
-    ) -> None:
+    def __init__(self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None) -> None:
         self.catalog = catalog
         self.in_flight_bytes: int = 0
         self.writes: int = 0
@@ -109,9 +105,7 @@ class Broker(Actor):
         sought: list[str] = []
         try:
             first = await self._take_ids(batch, changes)
-        except (
-            Exception
-        ) as error:  # An error of an allocator is the answer to the calls that wanted ids, and to no others.
+        except Exception as error:  # An error of an allocator is the answer to the calls that wanted ids, and to no others.
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
@@ -258,9 +252,7 @@ class Broker(Actor):
         channel = self.catalog.channels.get(request.channel)
         if channel is None:
             if not request.reply.done():
-                request.reply.set_exception(
-                    ChannelNotExistError(f"channel {request.channel!r} does not exist: create_channel() makes it")
-                )
+                request.reply.set_exception(ChannelNotExistError(f"channel {request.channel!r} does not exist: create_channel() makes it"))
             return end
         channel.produce(request.payloads, first, changes, now_us=now_us, page_bytes=self._settings.page_bytes)
         produced[channel.name] = channel
@@ -310,11 +302,7 @@ def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
     for request in batch:
         if isinstance(request, ConsumeRequest):
             consuming.add(request.channel)
-        elif (
-            consuming
-            and isinstance(request, SeekRequest | AckRequest | GiveBackRequest | ChangeRequest)
-            and request.channel in consuming
-        ):
+        elif consuming and isinstance(request, SeekRequest | AckRequest | GiveBackRequest | ChangeRequest) and request.channel in consuming:
             yield part
             part, consuming = [], set()
         part.append(request)

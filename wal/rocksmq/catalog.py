@@ -11,8 +11,6 @@ from wal.errors import ChannelExistError, ChannelNotExistError, CorruptionError
 from wal.rocksmq.channel import Channel, ChannelPage, ConsumerGroup
 from wal.rocksmq.keys import NEXT_ID_KEY, TurnWrites, number, numbers, parse_meta
 
-__all__ = ["FIRST_ID", "Catalog", "ChannelInfo", "GroupInfo"]
-
 FIRST_ID: Final = 1
 
 
@@ -63,8 +61,7 @@ class Catalog:
                 channel.end_id,
                 channel.size,
                 tuple(
-                    GroupInfo(group.name, name, group.current_id, waiting(name, group.name))
-                    for _, group in sorted(channel.groups.items())
+                    GroupInfo(group.name, name, group.current_id, waiting(name, group.name)) for _, group in sorted(channel.groups.items())
                 ),
             )
             for name, channel in sorted(self.channels.items())
@@ -82,9 +79,7 @@ class Catalog:
         channel_entry = self.channel(channel)
         group = channel_entry.groups.get(name)
         if group is None:
-            raise ChannelNotExistError(
-                f"consumer group {name!r} does not exist on channel {channel!r}: create_consumer_group() makes it"
-            )
+            raise ChannelNotExistError(f"consumer group {name!r} does not exist on channel {channel!r}: create_consumer_group() makes it")
         return channel_entry, group
 
     def create_channel(self, name: str, changes: TurnWrites) -> None:

@@ -35,17 +35,6 @@ from wal.rocksmq.keys import (
 )
 from wal.rocksmq.settings import RocksMQSettings
 
-__all__ = [
-    "LOST",
-    "RECORD_BYTES",
-    "Channel",
-    "ChannelPage",
-    "ConsumerGroup",
-    "ConsumerMessage",
-    "ProducerMessage",
-    "pages_to_drop",
-]
-
 RECORD_BYTES: Final = 16
 """The bytes that a message counts in addition to its payload: its id, and the id before it."""
 LOST: Final = 0
@@ -127,9 +116,7 @@ class Channel:
         for prefix in (self.prefix, page_prefix(self.name), group_prefix(self.name)):
             changes.delete_prefix(prefix)
 
-    def produce(
-        self, payloads: Sequence[bytes], first_id: int, changes: TurnWrites, *, now_us: int, page_bytes: int
-    ) -> None:
+    def produce(self, payloads: Sequence[bytes], first_id: int, changes: TurnWrites, *, now_us: int, page_bytes: int) -> None:
         """Adds the payloads under the ids from `first_id` on, which must be at or above `end_id`."""
         prefix, previous, message_id = self.prefix, self.last_id, first_id
         if self.begin_id == self.end_id:

@@ -16,8 +16,6 @@ from wal.rocksmq.keys import NOTHING, TurnWrites
 from wal.rocksmq.requests import AckRequest, ConsumeRequest, FindRequest, GiveBackRequest, SeekRequest, Waiting
 from wal.rocksmq.store import Store
 
-__all__ = ["Consuming"]
-
 
 class Consuming:
     """The consumer groups of a catalog. `run` executes a blocking call on the store's thread."""
@@ -141,9 +139,7 @@ class Consuming:
             returned, group.returned = group.returned[:count_max], group.returned[count_max:]
             return returned
         if channel.is_lost(group):
-            raise self._truncated(
-                channel, f"messages of channel {channel.name!r} that group {group.name!r} has not consumed were dropped"
-            )
+            raise self._truncated(channel, f"messages of channel {channel.name!r} that group {group.name!r} has not consumed were dropped")
         if channel.last_id in (NOTHING, group.read_id) or group.read_id > channel.last_id:
             return []
         messages: list[ConsumerMessage] = await self._run(
@@ -188,6 +184,4 @@ class Consuming:
 
     def _truncated(self, channel: Channel, what: str) -> TruncatedError:
         earliest = None if channel.begin_id == channel.end_id else channel.begin_id
-        return TruncatedError(
-            f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest
-        )
+        return TruncatedError(f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest)

@@ -19,12 +19,6 @@ from urllib.parse import quote, unquote
 
 from wal.errors import InvalidArgumentError
 
-__all__ = [
-    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "TurnWrites", "begin_id_key", "check_name",
-    "current_id_key", "data_prefix", "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix",
-    "parse_meta", "prefix_end", "record_key",
-]  # fmt: skip
-
 FORMAT: Final = b"rocksmq 1"
 FORMAT_KEY: Final = b"meta/format"
 NEXT_ID_KEY: Final = b"meta/next_id"

@@ -11,20 +11,6 @@ from typing import Final
 from wal.errors import WouldBlockError
 from wal.rocksmq.channel import ConsumerGroup, ConsumerMessage
 
-__all__ = [
-    "WAITING_MAX",
-    "AckRequest",
-    "ChangeRequest",
-    "ConsumeRequest",
-    "FindRequest",
-    "GiveBackRequest",
-    "ProduceRequest",
-    "RetainRequest",
-    "SeekRequest",
-    "Waiting",
-    "WithdrawRequest",
-]
-
 
 @dataclass(slots=True, eq=False)
 class ProduceRequest:

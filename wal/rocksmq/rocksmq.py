@@ -43,9 +43,7 @@ class RocksMQ:
     after `close` ClosedError. When a write fails, that call and all later ones get StorageError until the RocksMQ is reopened.
     """
 
-    def __init__(
-        self, broker: Broker, ref: ActorRef, system: ActorSystem, settings: RocksMQSettings, path: Path
-    ) -> None:
+    def __init__(self, broker: Broker, ref: ActorRef, system: ActorSystem, settings: RocksMQSettings, path: Path) -> None:
         self._broker = broker
         self._ref = ref
         self._system = system
@@ -55,11 +53,7 @@ class RocksMQ:
 
     @classmethod
     async def open(
-        cls,
-        name: str | os.PathLike[str],
-        id_allocator: IDAllocator | None = None,
-        *,
-        settings: RocksMQSettings | None = None,
+        cls, name: str | os.PathLike[str], id_allocator: IDAllocator | None = None, *, settings: RocksMQSettings | None = None
     ) -> Self:
         """Opens the RocksMQ in the directory `name`, or creates it. A leading `~` is expanded.
 
@@ -96,9 +90,7 @@ class RocksMQ:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         await self.close()
 
     async def create_channel(self, channel_name: str) -> None:
@@ -174,14 +166,10 @@ class RocksMQ:
         if n < 1:
             raise InvalidArgumentError(f"n={n} is out of range: ask for at least 1 message")
         if timeout_s is not None and not timeout_s >= 0:
-            raise InvalidArgumentError(
-                f"timeout_s={timeout_s} is out of range: give 0 or more, or None to wait without a limit"
-            )
+            raise InvalidArgumentError(f"timeout_s={timeout_s} is out of range: give 0 or more, or None to wait without a limit")
         self._check_open()
         reply: asyncio.Future[list[ConsumerMessage]] = asyncio.get_running_loop().create_future()
-        request = ConsumeRequest(
-            reply, group_name, channel_name, n, waits=timeout_s is None or timeout_s > 0, auto_ack=auto_ack
-        )
+        request = ConsumeRequest(reply, group_name, channel_name, n, waits=timeout_s is None or timeout_s > 0, auto_ack=auto_ack)
         try:
             await self._ref.tell_wait(request)
         except (ActorFailedError, ActorStoppedError) as error:
@@ -227,9 +215,7 @@ class RocksMQ:
         _check_int("message_id", message_id)
         await self._ask(lambda reply: FindRequest(reply, channel_name, message_id))
 
-    async def seek(
-        self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False
-    ) -> None:
+    async def seek(self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False) -> None:
         """Moves the group *after* the message of this id, as if it had consumed it, or before it if `inclusive`; durable when it
         returns.
 
@@ -240,9 +226,7 @@ class RocksMQ:
         if message_id is not None:
             _check_int("message_id", message_id)
             if message_id < 1 and message_id != NOTHING:
-                raise InvalidArgumentError(
-                    f"message_id={message_id} is out of range: give an id of at least 1, or -1 for the beginning"
-                )
+                raise InvalidArgumentError(f"message_id={message_id} is out of range: give an id of at least 1, or -1 for the beginning")
         await self._ask(lambda reply: SeekRequest(reply, group_name, channel_name, message_id, inclusive=inclusive))
 
     async def retain(self) -> int:
@@ -272,9 +256,7 @@ class RocksMQ:
     def _check_sizes(self, payloads: list[bytes]) -> int:
         settings = self.settings
         if not 0 < len(payloads) <= BATCH_MESSAGES_MAX:
-            raise InvalidArgumentError(
-                f"{len(payloads)} messages are too few or too many for one produce: give 1 to {BATCH_MESSAGES_MAX}"
-            )
+            raise InvalidArgumentError(f"{len(payloads)} messages are too few or too many for one produce: give 1 to {BATCH_MESSAGES_MAX}")
         sizes = [*map(len, payloads)]
         largest = max(sizes)
         if largest > settings.message_bytes_max:

@@ -8,8 +8,6 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["BATCH_MESSAGES_MAX", "RocksMQSettings"]
-
 BATCH_MESSAGES_MAX: Final = 65_536
 """The most messages of one `produce`: they are one write batch of RocksDB, whose write holds the interpreter for about 2 µs a message."""
 
@@ -42,14 +40,7 @@ class RocksMQSettings(msgspec.Struct, frozen=True, kw_only=True):
     write_buffer_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for name in (
-            "message_bytes_max",
-            "batch_bytes_max",
-            "in_flight_bytes_max",
-            "calls_max",
-            "consume_bytes_max",
-            "page_bytes",
-        ):
+        for name in ("message_bytes_max", "batch_bytes_max", "in_flight_bytes_max", "calls_max", "consume_bytes_max", "page_bytes"):
             self._at_least(name, 1)
         self._at_least("write_buffer_bytes", 65_536)
         self._at_least("retention_bytes", 0)

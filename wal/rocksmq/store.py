@@ -27,8 +27,6 @@ from wal.rocksmq.channel import ConsumerMessage
 from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, TurnWrites, number, numbers, record_key
 from wal.rocksmq.settings import RocksMQSettings
 
-__all__ = ["Store"]
-
 STALL_RETRY_S: Final = 0.002
 """How long a write that RocksDB would have stalled waits; the thread sleeps, the interpreter continues."""
 STALLED: Final = "Result incomplete"
@@ -74,9 +72,7 @@ class Store:
                 changes.put(FORMAT_KEY, FORMAT)
                 store.write(changes)
             elif stored_format != FORMAT:
-                raise FormatError(
-                    f"{path} has the format {stored_format!r}, and this version reads {FORMAT!r}: use a newer one"
-                )
+                raise FormatError(f"{path} has the format {stored_format!r}, and this version reads {FORMAT!r}: use a newer one")
         except BaseException as error:
             store.close()
             if isinstance(error, WALError):
@@ -127,9 +123,7 @@ class Store:
             del it  # see `close`
         return entries
 
-    def scan(
-        self, prefix: bytes, after: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
-    ) -> list[ConsumerMessage]:
+    def scan(self, prefix: bytes, after: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int) -> list[ConsumerMessage]:
         """Returns the records of a channel after the id `after`, up to `count_max` of them or about `bytes_max`, at least one.
 
         `begin_id` is the first existing id, `last_id` the last; `after` is the id of a record, or anything below the first one.
@@ -227,9 +221,7 @@ def _load() -> Any:
     try:
         import rocksdict
     except ImportError as error:
-        raise ImportError(
-            f"a RocksMQ needs rocksdict, which is not installed: {install_hint('rocksmq')}", name="rocksdict"
-        ) from error
+        raise ImportError(f"a RocksMQ needs rocksdict, which is not installed: {install_hint('rocksmq')}", name="rocksdict") from error
     return rocksdict
 
 

@@ -31,21 +31,6 @@ from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.rpc.converters import Numbered, id_to_bytes, ranges_of, results_of
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
 
-__all__ = [
-    "Append",
-    "Outcome",
-    "appends_of",
-    "columns_of",
-    "count_of",
-    "expected_to_proto",
-    "key_of",
-    "messages_of",
-    "outcomes_from_proto",
-    "outcomes_to_proto",
-    "plain_of",
-    "request_of",
-]
-
 PROPERTIES_MAX: Final = 16_384
 """The most properties of a message over the network: decoding them keeps the loop."""
 
@@ -54,11 +39,7 @@ Append = tuple[Message, int, Key | None]
 
 
 def request_of(
-    first_request_id: int,
-    appends: Sequence[Append],
-    *,
-    seen_time_tick: int = 0,
-    expected_last: proto.ExpectedLast | None = None,
+    first_request_id: int, appends: Sequence[Append], *, seen_time_tick: int = 0, expected_last: proto.ExpectedLast | None = None
 ) -> proto.AppendRequest:
     """Returns the request for these appends; they are numbered from `first_request_id` on."""
     request = proto.AppendRequest(
@@ -156,9 +137,7 @@ def messages_of(columns: proto.MessageColumns) -> Iterator[Message | InvalidArgu
         return map(_plain_message, vchannels, payloads)
     types: Iterable[int] = _numbers(columns.types, count, "types") if columns.types else repeat(int(_INSERT), count)
     stored: Iterable[bytes] = (
-        _parts(columns.properties_lengths, columns.properties, count, "properties")
-        if columns.properties_lengths
-        else repeat(b"", count)
+        _parts(columns.properties_lengths, columns.properties, count, "properties") if columns.properties_lengths else repeat(b"", count)
     )
     return map(_message, vchannels, payloads, types, stored)
 
@@ -176,9 +155,7 @@ def key_of(stored: bytes) -> Key | None:
                 return key
     except CorruptionError as error:
         raise InvalidArgumentError(f"an idempotency key cannot be decoded: {error}") from error
-    raise InvalidArgumentError(
-        f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)"
-    )
+    raise InvalidArgumentError(f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)")
 
 
 def expected_to_proto(expected: Mapping[str, MessageID | None]) -> list[proto.ExpectedLast]:
@@ -187,10 +164,7 @@ def expected_to_proto(expected: Mapping[str, MessageID | None]) -> list[proto.Ex
 
 
 def _appends(
-    first: int,
-    messages: Iterable[Message | InvalidArgumentError],
-    barriers: Iterable[int],
-    keys: Iterable[bytes],
+    first: int, messages: Iterable[Message | InvalidArgumentError], barriers: Iterable[int], keys: Iterable[bytes]
 ) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
     for number, (message, barrier, stored) in enumerate(zip(messages, barriers, keys, strict=False), first):
         if isinstance(message, InvalidArgumentError):
@@ -215,9 +189,7 @@ def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) ->
     try:
         kind = _TYPES.get(message_type)
         if kind is None:
-            return InvalidArgumentError(
-                f"message type {message_type} is not one that this version knows: {sorted(_TYPES)}"
-            )
+            return InvalidArgumentError(f"message type {message_type} is not one that this version knows: {sorted(_TYPES)}")
         if (count := properties_count(stored)) > PROPERTIES_MAX:
             return _too_many_properties(count)
         properties = decode_properties(stored) if stored else {}
@@ -257,9 +229,7 @@ def _pack(numbers: Sequence[int]) -> bytes:
 
 
 def _contradiction(what: str, value: str, expected: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"the columns of a request contradict each other: {what} has {value}, expected {expected}"
-    )
+    return InvalidArgumentError(f"the columns of a request contradict each other: {what} has {value}, expected {expected}")
 
 
 _INSERT: Final = MessageType.INSERT

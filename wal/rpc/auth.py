@@ -51,17 +51,6 @@ from wal.rpc.methods import (
 from wal.rpc.serving import Behavior, wrapped
 from wal.secret import Secret
 
-__all__ = [
-    "ALL_RIGHTS",
-    "Right",
-    "Token",
-    "TokenCheck",
-    "calling_with",
-    "check_right",
-    "right_for",
-    "tokens_in",
-]
-
 
 class Right(enum.Enum):
     """What a token allows. None of them includes another one."""
@@ -82,12 +71,8 @@ _WRITES: Final = (
 _ADMINISTERS: Final = (
     TRUNCATE, DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, FORGET_PRODUCER, ASSIGN, REMOVE,
 )  # fmt: skip
-_RIGHTS: Final = {method.path: Right.WRITE for method in _WRITES} | {
-    method.path: Right.ADMIN for method in _ADMINISTERS
-}
-_NAMED: Final = re.compile(
-    r"(?P<name>\S+)\s+(?P<rights>(?:read|write|admin)(?:,(?:read|write|admin))*)\s+(?P<token>\S+)"
-)
+_RIGHTS: Final = {method.path: Right.WRITE for method in _WRITES} | {method.path: Right.ADMIN for method in _ADMINISTERS}
+_NAMED: Final = re.compile(r"(?P<name>\S+)\s+(?P<rights>(?:read|write|admin)(?:,(?:read|write|admin))*)\s+(?P<token>\S+)")
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -197,9 +182,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         secret, right = token_in(handler_call_details.invocation_metadata or ()), right_for(method)
         token = None if secret is None else self._token(secret)
         if token is None:
-            return self._refusing(
-                _WITHOUT if secret is None else _UNKNOWN, "a token" if secret is None else "its token"
-            )
+            return self._refusing(_WITHOUT if secret is None else _UNKNOWN, "a token" if secret is None else "its token")
         if right not in token.rights:
             called = f"the token {token.name!r}" if token.name else "a token"
             return self._refusing(lacking(right, method), f"the right {right.value!r} of {called}", denied=True)
@@ -211,9 +194,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
 
         return None if handler is None else wrapped(handler, call)
 
-    async def _while_allowed(
-        self, behavior: Behavior, request: Any, context: Any, allowed_by: tuple[Secret, Right]
-    ) -> Any:
+    async def _while_allowed(self, behavior: Behavior, request: Any, context: Any, allowed_by: tuple[Secret, Right]) -> Any:
         """Serves a call until its token is taken back."""
         if not self._allows(*allowed_by):  # it was taken back while the request arrived
             await abort(context, _UNKNOWN, status=grpc.StatusCode.UNAUTHENTICATED)

@@ -11,21 +11,8 @@ from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.converters import ranges_of, results_of
 
-__all__ = [
-    "broadcast_from_proto",
-    "broadcast_to_proto",
-    "key_from_proto",
-    "key_to_proto",
-    "result_from_proto",
-    "result_to_proto",
-    "task_from_proto",
-    "task_to_proto",
-]
 
-
-def broadcast_to_proto(
-    message: BroadcastMessage, *, wait: bool, seen_time_tick: int = 0
-) -> proto.AppendBroadcastRequest:
+def broadcast_to_proto(message: BroadcastMessage, *, wait: bool, seen_time_tick: int = 0) -> proto.AppendBroadcastRequest:
     """Returns the request for a broadcast."""
     return proto.AppendBroadcastRequest(
         vchannels=message.vchannels,
@@ -59,26 +46,19 @@ def broadcast_from_proto(request: proto.AppendBroadcastRequest) -> BroadcastMess
 
 def result_to_proto(result: BroadcastAppendResult) -> proto.AppendBroadcastResponse:
     """Returns the message of a broadcast's result; its copies are numbered in the order of the vchannels."""
-    return proto.AppendBroadcastResponse(
-        broadcast_id=result.broadcast_id, results=ranges_of(enumerate(result.append_results.values()))
-    )
+    return proto.AppendBroadcastResponse(broadcast_id=result.broadcast_id, results=ranges_of(enumerate(result.append_results.values())))
 
 
 def result_from_proto(vchannels: Sequence[str], response: proto.AppendBroadcastResponse) -> BroadcastAppendResult:
     """Returns the result of the broadcast to these vchannels. Raises InvalidArgumentError unless each of them has one."""
     results: dict[int, AppendResult] = {
-        number: result
-        for appended in response.results
-        for number, result in results_of(appended)
-        if result.message_id is not None
+        number: result for appended in response.results for number, result in results_of(appended) if result.message_id is not None
     }
     if sorted(results) != list(range(len(vchannels))):
         raise InvalidArgumentError(
             f"broadcast {response.broadcast_id} has {len(results)} results for {len(vchannels)} vchannels: a server sends one for each"
         )
-    return BroadcastAppendResult(
-        response.broadcast_id, {name: results[number] for number, name in enumerate(vchannels)}
-    )
+    return BroadcastAppendResult(response.broadcast_id, {name: results[number] for number, name in enumerate(vchannels)})
 
 
 def task_to_proto(task: BroadcastTask) -> proto.BroadcastTaskState:

@@ -56,8 +56,6 @@ from wal.message.wire_pb2 import ResourceKey as ResourceKeyProto
 from wal.rpc.api import error_pb2 as proto
 from wal.rpc.converters import id_from_bytes, id_or_none, id_to_bytes, ranges_of, results_of
 
-__all__ = ["STATUSES", "abort", "error_from_proto", "error_in", "error_to_proto", "status_of"]
-
 DETAILS: Final = "grpc-status-details-bin"
 """The trailer in which gRPC's libraries carry a google.rpc.Status (grpc_status.rpc_status in grpcio)."""
 DETAILS_BYTES_MAX: Final = 4096
@@ -116,9 +114,7 @@ def error_to_proto(error: BaseException) -> proto.StreamingError:
         message.fields.bulk.appended.extend(ranges_of(enumerate(error.results)))
         return message
     if not isinstance(error, WALError):
-        return proto.StreamingError(
-            code=_number(StreamingCode.UNKNOWN), cause=f"the server failed: {error!r}; please report it"
-        )
+        return proto.StreamingError(code=_number(StreamingCode.UNKNOWN), cause=f"the server failed: {error!r}; please report it")
     message = proto.StreamingError(code=_number(error.code), cause=str(error))
     fields = _fields(error)
     if error.outcome_unknown:
@@ -133,9 +129,7 @@ def error_from_proto(message: proto.StreamingError) -> WALError:
     fields = message.fields
     kind = _CLASSES.get(message.code)
     if kind is None:
-        error: WALError = UnknownError(
-            f"the server answered with code {message.code}, which this version does not know: {message.cause}"
-        )
+        error: WALError = UnknownError(f"the server answered with code {message.code}, which this version does not know: {message.cause}")
     else:
         error = _made(kind, message.cause, fields)
     if fields.outcome_unknown and not error.outcome_unknown:
@@ -146,9 +140,7 @@ def error_from_proto(message: proto.StreamingError) -> WALError:
     return error
 
 
-def status_of(
-    error: BaseException, *, status: grpc.StatusCode | None = None
-) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+def status_of(error: BaseException, *, status: grpc.StatusCode | None = None) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Returns the status that ends a call with this error: its code, its text, and the trailers.
 
     `status` replaces the one of the table. Attributes and texts that are too large for a trailer are left out or cut.
@@ -212,9 +204,7 @@ def _fields(error: WALError) -> proto.ErrorFields:
             return proto.ErrorFields(key=error.key)
         case ResourceAcquiredError():
             keys = [
-                ResourceKeyProto(domain=key.domain, key=key.key, shared=key.shared)
-                for key in error.keys
-                if isinstance(key, ResourceKey)
+                ResourceKeyProto(domain=key.domain, key=key.key, shared=key.shared) for key in error.keys if isinstance(key, ResourceKey)
             ]
             return proto.ErrorFields(keys=keys, holder=error.holder)
         case ConflictError():
@@ -256,12 +246,7 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
 
 
 def _results(bulk: proto.BulkResults) -> Sequence[tuple[int, AppendResult]]:
-    return [
-        (number, result)
-        for appended in bulk.appended
-        for number, result in results_of(appended)
-        if result.message_id is not None
-    ]
+    return [(number, result) for appended in bulk.appended for number, result in results_of(appended) if result.message_id is not None]
 
 
 def _cut(text: str, bytes_max: int) -> str:

@@ -29,30 +29,13 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 import grpc.aio
 
-from wal.errors import (
-    ClosedError,
-    FormatError,
-    InvalidArgumentError,
-    SessionLostError,
-    UnavailableError,
-    UnknownOutcomeError,
-    WALError,
-)
+from wal.errors import ClosedError, FormatError, InvalidArgumentError, SessionLostError, UnavailableError, UnknownOutcomeError, WALError
 from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
 from wal.secret import Secret
-
-__all__ = [
-    "UNREACHABLE_S",
-    "Connection",
-    "Stream",
-    "explain",
-    "explain_end",
-    "received",
-]
 
 Response = TypeVar("Response")
 
@@ -85,13 +68,9 @@ def explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALErro
         return server_error
     said = f"{what}: {error.details() or error.code().name}"
     if error.code() in _REFUSED:
-        return InvalidArgumentError(
-            f"{said}; nothing was changed: is it a server of this log, and is the request below its limit?"
-        )
+        return InvalidArgumentError(f"{said}; nothing was changed: is it a server of this log, and is the request below its limit?")
     if writing:
-        return UnknownOutcomeError(
-            f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it"
-        )
+        return UnknownOutcomeError(f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it")
     return UnavailableError(f"{said}; nothing was changed: try again")
 
 
@@ -166,27 +145,21 @@ class Connection:
         """Returns the addresses as text."""
         return ",".join(self._endpoints.addresses)
 
-    async def read(
-        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> Response:
+    async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels".
 
         With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
         """
         return await self._call(method, request, what, timeout_s, writing=False, once=False)
 
-    async def repeat(
-        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> Response:
+    async def repeat(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes something, but nothing more when it is executed again: it is sent until it is answered.
 
         It raises what `write` raises.
         """
         return await self._call(method, request, what, timeout_s, writing=True, once=False)
 
-    async def write(
-        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> Response:
+    async def write(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes something, executed at most once.
 
         Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
@@ -194,12 +167,7 @@ class Connection:
         return await self._call(method, request, what, timeout_s, writing=True, once=True)
 
     async def stream(
-        self,
-        method: Method[Request, Response],
-        what: str,
-        *,
-        headers: Sequence[Header] = (),
-        timeout_s: float | None = None,
+        self, method: Method[Request, Response], what: str, *, headers: Sequence[Header] = (), timeout_s: float | None = None
     ) -> Stream[Request, Response]:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
@@ -258,14 +226,7 @@ class Connection:
         await self._endpoints.close()
 
     async def _call(
-        self,
-        method: Method[Request, Response],
-        request: Request,
-        what: str,
-        timeout_s: float | None,
-        *,
-        writing: bool,
-        once: bool,
+        self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool, once: bool
     ) -> Response:
         loop = asyncio.get_running_loop()
         deadline, pause = self._deadline(timeout_s), _PAUSE_FIRST_S
@@ -273,9 +234,7 @@ class Connection:
         unknown: WALError | None = None
         while True:
             try:
-                number, channel = await self._connected(
-                    deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what
-                )
+                number, channel = await self._connected(deadline if deadline < math.inf else loop.time() + UNREACHABLE_S, what)
             except WALError as error:
                 if unknown is None:
                     raise

@@ -34,48 +34,6 @@ from wal.storage.base import LogSnapshot
 from wal.write.idempotency.keys import ProducerInfo
 from wal.write.operations import Together
 
-__all__ = [
-    "LOG_SETTINGS",
-    "Numbered",
-    "broadcaster_from_proto",
-    "broadcaster_to_proto",
-    "cursor_from_proto",
-    "cursor_to_proto",
-    "event_from_proto",
-    "event_to_proto",
-    "id_from_bytes",
-    "id_or_none",
-    "id_to_bytes",
-    "identity_from_proto",
-    "identity_to_proto",
-    "info_from_proto",
-    "info_to_proto",
-    "key_from_proto",
-    "key_to_proto",
-    "lineage_from_proto",
-    "owner_from_proto",
-    "owner_to_proto",
-    "position_from_proto",
-    "position_to_proto",
-    "producers_from_proto",
-    "producers_to_proto",
-    "range_of",
-    "ranges_of",
-    "result_from_proto",
-    "result_to_proto",
-    "results_of",
-    "retention_from_proto",
-    "retention_to_proto",
-    "settings_from_proto",
-    "settings_to_proto",
-    "statistics_from_proto",
-    "statistics_to_proto",
-    "tail_from_proto",
-    "tail_to_proto",
-    "vchannel_from_proto",
-    "vchannel_to_proto",
-]
-
 _LOW = (1 << 64) - 1
 
 
@@ -83,9 +41,7 @@ def position_to_proto(position: int) -> pchannel_pb2.Position:
     """Returns a frame's position as protobuf. Raises InvalidArgumentError past 128 bits, which no log reaches, but a request can."""
     if position > _LOW:
         if position >> 128:
-            raise InvalidArgumentError(
-                f"position {position} is past the last one, 2**128 - 1: send one that the log gave"
-            )
+            raise InvalidArgumentError(f"position {position} is past the last one, 2**128 - 1: send one that the log gave")
         return pchannel_pb2.Position(low=position & _LOW, high=position >> 64)
     return pchannel_pb2.Position(low=position)
 
@@ -108,16 +64,11 @@ def event_from_proto(event: pchannel_pb2.EventPosition) -> LogPosition:
 def identity_to_proto(log: Origin, *, term: int = 0, lineage: Lineage | None = None) -> pchannel_pb2.LogIdentity:
     """Returns the message that identifies a log; `term` is the one in which it is written."""
     restores = [
-        pchannel_pb2.LogRestore(
-            parent=restore.parent, fork=position_to_proto(restore.fork), newest=event_to_proto(restore.newest)
-        )
+        pchannel_pb2.LogRestore(parent=restore.parent, fork=position_to_proto(restore.fork), newest=event_to_proto(restore.newest))
         for restore in (() if lineage is None else lineage.restores)
     ]
     return pchannel_pb2.LogIdentity(
-        pchannel=pchannel_pb2.PChannelInfo(name=log.pchannel, term=term),
-        incarnation=log.incarnation,
-        form=log.form,
-        restores=restores,
+        pchannel=pchannel_pb2.PChannelInfo(name=log.pchannel, term=term), incarnation=log.incarnation, form=log.form, restores=restores
     )
 
 
@@ -127,9 +78,7 @@ def lineage_from_proto(log: pchannel_pb2.LogIdentity) -> Lineage:
         log.incarnation,
         tuple(
             Restore(
-                restore.parent,
-                position_from_proto(restore.fork),
-                event_from_proto(restore.newest) if restore.HasField("newest") else None,
+                restore.parent, position_from_proto(restore.fork), event_from_proto(restore.newest) if restore.HasField("newest") else None
             )
             for restore in log.restores
         ),
@@ -178,9 +127,7 @@ def vchannel_from_proto(state: pchannel_pb2.VChannelState) -> VChannelInfo:
 
 def owner_to_proto(owner: OwnerDescription) -> pchannel_pb2.OwnerDescription:
     """Returns the message of the owner of channels."""
-    return pchannel_pb2.OwnerDescription(
-        role=owner.role, address=owner.address, description_text=owner.description_text
-    )
+    return pchannel_pb2.OwnerDescription(role=owner.role, address=owner.address, description_text=owner.description_text)
 
 
 def owner_from_proto(owner: pchannel_pb2.OwnerDescription) -> OwnerDescription:
@@ -204,9 +151,7 @@ def cursor_to_proto(cursor: Cursor) -> pchannel_calls_pb2.Cursor:
     """Returns the message of a cursor."""
     return pchannel_calls_pb2.Cursor(
         key=key_to_proto(cursor.key),
-        incarnations=[
-            pchannel_calls_pb2.CursorIncarnation(incarnation=incarnation) for incarnation in cursor.incarnations
-        ],
+        incarnations=[pchannel_calls_pb2.CursorIncarnation(incarnation=incarnation) for incarnation in cursor.incarnations],
         log=identity_to_proto(Origin(cursor.pchannel, cursor.incarnation, 0, cursor.form)),
         start=event_to_proto(cursor.start),
         event=event_to_proto(cursor.event),
@@ -252,12 +197,8 @@ def info_to_proto(info: CursorInfo) -> pchannel_calls_pb2.CursorState:
 
 def info_from_proto(state: pchannel_calls_pb2.CursorState) -> CursorInfo:
     """Returns the cursor as `log.cursors()` shows it."""
-    position = (
-        ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
-    )
-    return CursorInfo(
-        state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale, state.held_bytes
-    )
+    position = ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
+    return CursorInfo(state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale, state.held_bytes)
 
 
 Numbered = tuple[int, AppendResult | ForgottenResult]
@@ -289,11 +230,7 @@ def ranges_of(results: Iterable[Numbered]) -> list[result_pb2.AppendedRange]:
         ):
             ranges[-1].count += 1
         else:
-            ranges.append(
-                _range(request_id, message_id, tick, result)
-                if alone
-                else _plain(request_id, message_id, tick, result.duplicate)
-            )
+            ranges.append(_range(request_id, message_id, tick, result) if alone else _plain(request_id, message_id, tick, result.duplicate))
             frame, duplicate = None if alone else message_id, result.duplicate
         next_request, next_index, next_tick = request_id + 1, message_id.index + 1, tick + 1
     return ranges
@@ -303,10 +240,7 @@ def range_of(first_request_id: int, together: Together) -> result_pb2.AppendedRa
     """Returns the message of the results of consecutive requests."""
     first = together.origin.message_id(together.first_index)
     return result_pb2.AppendedRange(
-        first_request_id=first_request_id,
-        count=together.count,
-        first_id=bytes(first),
-        first_time_tick=together.first_tick,
+        first_request_id=first_request_id, count=together.count, first_id=bytes(first), first_time_tick=together.first_tick
     )
 
 
@@ -322,21 +256,13 @@ def results_of(appended: result_pb2.AppendedRange) -> Iterator[Numbered]:
     alone = bool(appended.last_confirmed) or appended.HasField("txn_context") or appended.HasField("extra")
     if alone:
         if count != 1:
-            raise InvalidArgumentError(
-                f"a range of {count} results has fields of one result: a server sends such a result alone"
-            )
+            raise InvalidArgumentError(f"a range of {count} results has fields of one result: a server sends such a result alone")
         confirmed = id_from_bytes("last_confirmed", appended.last_confirmed) if appended.last_confirmed else first
         context: TxnContext | None = txn_from_proto(appended.txn_context) if appended.HasField("txn_context") else None
         extra: AnyProto | None = appended.extra if appended.HasField("extra") else None
         yield number, AppendResult(first, tick, confirmed, context, extra, duplicate)
         return
-    pchannel, incarnation, position, index, form = (
-        first.pchannel,
-        first.incarnation,
-        first.position,
-        first.index,
-        first.form,
-    )
+    pchannel, incarnation, position, index, form = (first.pchannel, first.incarnation, first.position, first.index, first.form)
     for step in range(count):
         message_id = MessageID(pchannel, incarnation, position, index + step, form)
         yield number + step, AppendResult(message_id, tick + step, message_id, None, None, duplicate)
@@ -382,9 +308,7 @@ def _plain(request_id: int, message_id: MessageID, tick: int, duplicate: bool) -
     )
 
 
-def _range(
-    request_id: int, message_id: MessageID, tick: int, result: AppendResult | ForgottenResult
-) -> result_pb2.AppendedRange:
+def _range(request_id: int, message_id: MessageID, tick: int, result: AppendResult | ForgottenResult) -> result_pb2.AppendedRange:
     """Returns the range of one result that shares none."""
     alone = _plain(request_id, message_id, tick, result.duplicate)
     if result.last_confirmed is not None and result.last_confirmed != message_id:
@@ -399,9 +323,7 @@ def _range(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-LOG_SETTINGS: Final = tuple(
-    name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__
-)
+LOG_SETTINGS: Final = tuple(name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__)
 """The names of the settings that belong to a log and not to a process: a client takes them from its server."""
 _NO_COUNT: Final = 1 << 32
 """The window's count for clients that do not know a window without one: large, so that they send plain keys."""
@@ -438,9 +360,7 @@ def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
     )
 
 
-def tail_from_proto(
-    tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int, closed: bool = False
-) -> LogSnapshot:
+def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int, closed: bool = False) -> LogSnapshot:
     """Returns the end of this log at one moment."""
     return LogSnapshot(
         origin,
@@ -475,17 +395,14 @@ def broadcaster_to_proto(statistics: BroadcasterStatistics) -> cluster_pb2.Broad
 
 def broadcaster_from_proto(statistics: cluster_pb2.BroadcastStatistics) -> BroadcasterStatistics:
     """Returns the counts of a broadcaster."""
-    return BroadcasterStatistics(
-        **{name: getattr(statistics, name) for name in BroadcasterStatistics.__struct_fields__}
-    )
+    return BroadcasterStatistics(**{name: getattr(statistics, name) for name in BroadcasterStatistics.__struct_fields__})
 
 
 def producers_to_proto(producers: Iterable[ProducerInfo]) -> pchannel_calls_pb2.Producers:
     """Returns the message of remembered producers."""
     return pchannel_calls_pb2.Producers(
         producers=[
-            pchannel_calls_pb2.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence)
-            for one in producers
+            pchannel_calls_pb2.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence) for one in producers
         ]
     )
 
@@ -529,9 +446,7 @@ def retention_from_proto(retention: pchannel_calls_pb2.Retention) -> PChannelRet
         retention.bytes_max if retention.HasField("bytes_max") else None,
         retention.age_max_s if retention.HasField("age_max_s") else None,
         tuple(
-            RetentionHolder(
-                holder.kind, holder.name, tuple(holder.vchannels), position_from_proto(holder.position), holder.bytes
-            )
+            RetentionHolder(holder.kind, holder.name, tuple(holder.vchannels), position_from_proto(holder.position), holder.bytes)
             for holder in retention.holders
         ),
         retention.clock_drift_s if retention.HasField("clock_drift_s") else None,

@@ -25,18 +25,6 @@ from wal.rpc.converters import event_from_proto, event_to_proto, position_from_p
 from wal.rpc.methods import READ_FRAMES
 from wal.storage.base import FramePage, StoredFrame
 
-__all__ = [
-    "READ_PAGES",
-    "EncodedPage",
-    "fields_in",
-    "frame_pieces",
-    "frame_to_proto",
-    "page_from_proto",
-    "page_to_proto",
-    "stored_frame",
-    "wanted_extents",
-]
-
 Extents = list[tuple[int, int]]
 
 
@@ -153,9 +141,7 @@ class EncodedPage:
                     rest.append(data[begin:end])
             message = proto.FramePage.FromString(b"".join(rest))
         except (DecodeError, IndexError) as error:
-            raise CorruptionError(
-                "a page of frames from the server is not a message", expected="a FramePage"
-            ) from error
+            raise CorruptionError("a page of frames from the server is not a message", expected="a FramePage") from error
         page = page_from_proto(message)
         return FramePage(frames, page.next_position, page.last_event, page.promised_tick)
 
@@ -167,9 +153,7 @@ def frame_pieces(frame: StoredFrame, names: frozenset[str] | None) -> list[bytes
     """
     view = frame.view
     message = proto.Frame(
-        position=position_to_proto(frame.position),
-        next_position=position_to_proto(frame.next_position),
-        head=view.head,
+        position=position_to_proto(frame.position), next_position=position_to_proto(frame.next_position), head=view.head
     ).SerializeToString()
     pieces = [b"", message]
     size = len(message)

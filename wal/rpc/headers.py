@@ -33,23 +33,6 @@ from wal.rpc.methods import (
 )
 from wal.secret import Secret
 
-__all__ = [
-    "CHANGES",
-    "LOG_ID",
-    "Header",
-    "Metadata",
-    "consumer_header",
-    "consumer_in",
-    "log_header",
-    "log_in",
-    "producer_header",
-    "producer_in",
-    "session_header",
-    "session_in",
-    "token_header",
-    "token_in",
-]
-
 Header = tuple[str, str]
 Metadata = Iterable[tuple[str, str | bytes]]
 """The metadata of a call, as gRPC gives it to a server."""
@@ -104,9 +87,7 @@ def token_header(token: Secret) -> Header:
     """Returns the metadata that shows a token. Raises InvalidArgumentError for a token that no header can carry."""
     text = token.reveal()
     if not text or not text.isascii() or not text.isprintable() or text != text.strip():
-        raise InvalidArgumentError(
-            "a token must have 1 or more printable ASCII characters, and no space at its ends: choose another one"
-        )
+        raise InvalidArgumentError("a token must have 1 or more printable ASCII characters, and no space at its ends: choose another one")
     return _AUTHORIZATION, _BEARER + text
 
 
@@ -160,9 +141,7 @@ def _encoded(request: Proto) -> str:
 def _decoded(metadata: Metadata, name: str, kind: type[_P]) -> _P:
     values = [value for key, value in metadata if key == name]
     if len(values) != 1:
-        raise InvalidArgumentError(
-            f"the call has {len(values)} headers {name!r}: send one, the base64 of a {kind.DESCRIPTOR.name}"
-        )
+        raise InvalidArgumentError(f"the call has {len(values)} headers {name!r}: send one, the base64 of a {kind.DESCRIPTOR.name}")
     request = kind()
     try:
         request.ParseFromString(base64.b64decode(values[0], validate=True))
@@ -175,6 +154,4 @@ def _decoded(metadata: Metadata, name: str, kind: type[_P]) -> _P:
 
 def _check_pchannel(name: str, header: str) -> None:
     if not name:
-        raise InvalidArgumentError(
-            f"the header {header!r} names no pchannel: name one that AssignmentDiscover shows on this node"
-        )
+        raise InvalidArgumentError(f"the header {header!r} names no pchannel: name one that AssignmentDiscover shows on this node")

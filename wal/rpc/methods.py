@@ -17,16 +17,6 @@ from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2 as pchannel
 from wal.rpc.api import streaming_pb2 as streaming
 
-__all__ = [
-    "ABORT_BROADCAST", "ACK_BROADCAST", "ALLOCATE_IDS", "ALLOCATE_TIME_TICKS", "APPEND_BROADCAST", "ASSIGN",
-    "ASSIGNMENT_DISCOVER", "AWAIT_RESOURCE_KEY", "COLLECT_STATUS", "CONSUME", "COORDINATOR_STATES", "COUNT_BYTES",
-    "CREATE_CHANNELS", "CREATE_VCHANNEL", "DELETE_CURSORS", "DESCRIBE_CHANNELS", "DESCRIBE_LOG", "DESTORY_CHANNELS",
-    "DROP_VCHANNEL", "FIND_EVENT_BELOW", "FIND_TICK", "FORGET_PRODUCER", "GET_BROADCAST_STATISTICS", "GET_LAST_EVENT",
-    "GET_LATEST_TICK", "GET_MOMENT", "GET_RETENTION", "GET_STATISTICS", "LIST_BROADCASTS", "LIST_CURSORS", "LIST_PRODUCERS",
-    "LIST_VCHANNELS", "LOAD_CURSOR", "LOCATE_VCHANNELS", "NODE_STATES", "PRODUCE", "READ_FRAMES", "REMOVE",
-    "SAVE_CURSOR", "TRUNCATE", "WATCH_VCHANNELS", "WEIGH_FRAMES",
-]  # fmt: skip
-
 # -- Milvus' protocol
 _COORDINATOR_STATE: Final = "/milvus.proto.streaming.StreamingCoordStateService/"
 _NODE_STATE: Final = "/milvus.proto.streaming.StreamingNodeStateService/"
@@ -37,33 +27,23 @@ _MANAGER: Final = "/milvus.proto.streaming.StreamingNodeManagerService/"
 COORDINATOR_STATES: Final = Method(
     _COORDINATOR_STATE + "GetComponentStates", component.GetComponentStatesRequest, component.ComponentStates
 )
-NODE_STATES: Final = Method(
-    _NODE_STATE + "GetComponentStates", component.GetComponentStatesRequest, component.ComponentStates
-)
+NODE_STATES: Final = Method(_NODE_STATE + "GetComponentStates", component.GetComponentStatesRequest, component.ComponentStates)
 ASSIGNMENT_DISCOVER: Final = Method(
     _ASSIGNMENT + "AssignmentDiscover", streaming.AssignmentDiscoverRequest, streaming.AssignmentDiscoverResponse
 )
 PRODUCE: Final = Method(_HANDLER + "Produce", streaming.ProduceRequest, streaming.ProduceResponse)
 CONSUME: Final = Method(_HANDLER + "Consume", streaming.ConsumeRequest, streaming.ConsumeResponse)
-ASSIGN: Final = Method(
-    _MANAGER + "Assign", streaming.StreamingNodeManagerAssignRequest, streaming.StreamingNodeManagerAssignResponse
-)
-REMOVE: Final = Method(
-    _MANAGER + "Remove", streaming.StreamingNodeManagerRemoveRequest, streaming.StreamingNodeManagerRemoveResponse
-)
+ASSIGN: Final = Method(_MANAGER + "Assign", streaming.StreamingNodeManagerAssignRequest, streaming.StreamingNodeManagerAssignResponse)
+REMOVE: Final = Method(_MANAGER + "Remove", streaming.StreamingNodeManagerRemoveRequest, streaming.StreamingNodeManagerRemoveResponse)
 COLLECT_STATUS: Final = Method(
-    _MANAGER + "CollectStatus",
-    streaming.StreamingNodeManagerCollectStatusRequest,
-    streaming.StreamingNodeManagerCollectStatusResponse,
+    _MANAGER + "CollectStatus", streaming.StreamingNodeManagerCollectStatusRequest, streaming.StreamingNodeManagerCollectStatusResponse
 )
 
 # -- the log
 _LOG: Final = "/wal.rpc.LogService/"
 
 DESCRIBE_LOG: Final = Method(_LOG + "DescribeLog", cluster.DescribeLogRequest, cluster.LogDescription)
-LOCATE_VCHANNELS: Final = Method(
-    _LOG + "LocateVChannels", cluster.LocateVChannelsRequest, cluster.LocateVChannelsResponse
-)
+LOCATE_VCHANNELS: Final = Method(_LOG + "LocateVChannels", cluster.LocateVChannelsRequest, cluster.LocateVChannelsResponse)
 CREATE_VCHANNEL: Final = Method(_LOG + "CreateVChannel", cluster.CreateVChannelRequest, pchannel.VChannelState)
 DROP_VCHANNEL: Final = Method(_LOG + "DropVChannel", cluster.DropVChannelRequest, Empty)
 LIST_VCHANNELS: Final = Method(_LOG + "ListVChannels", cluster.ListVChannelsRequest, cluster.VChannelStates)
@@ -73,16 +53,12 @@ DESTORY_CHANNELS: Final = Method(_LOG + "DestoryChannels", cluster.ChannelNames,
 DESCRIBE_CHANNELS: Final = Method(_LOG + "DescribeChannels", cluster.ChannelNames, cluster.ChannelDescriptions)
 ALLOCATE_TIME_TICKS: Final = Method(_LOG + "AllocateTimeTicks", cluster.AllocateRequest, cluster.AllocatedRange)
 ALLOCATE_IDS: Final = Method(_LOG + "AllocateIds", cluster.AllocateRequest, cluster.AllocatedRange)
-APPEND_BROADCAST: Final = Method(
-    _LOG + "AppendBroadcast", cluster.AppendBroadcastRequest, cluster.AppendBroadcastResponse
-)
+APPEND_BROADCAST: Final = Method(_LOG + "AppendBroadcast", cluster.AppendBroadcastRequest, cluster.AppendBroadcastResponse)
 ACK_BROADCAST: Final = Method(_LOG + "AckBroadcast", cluster.AckBroadcastRequest, Empty)
 AWAIT_RESOURCE_KEY: Final = Method(_LOG + "AwaitResourceKey", cluster.AwaitResourceKeyRequest, Empty)
 LIST_BROADCASTS: Final = Method(_LOG + "ListBroadcasts", cluster.ListBroadcastsRequest, cluster.BroadcastTasks)
 ABORT_BROADCAST: Final = Method(_LOG + "AbortBroadcast", cluster.AbortBroadcastRequest, Empty)
-GET_BROADCAST_STATISTICS: Final = Method(
-    _LOG + "GetBroadcastStatistics", cluster.ListBroadcastsRequest, cluster.BroadcastStatistics
-)
+GET_BROADCAST_STATISTICS: Final = Method(_LOG + "GetBroadcastStatistics", cluster.ListBroadcastsRequest, cluster.BroadcastStatistics)
 
 # -- a pchannel
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
@@ -102,7 +78,5 @@ GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls
 READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)
 WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", calls.WeighFramesRequest, calls.FrameWeights)
 FIND_TICK: Final = Method(_PCHANNEL + "FindTick", calls.FindTickRequest, pchannel.EventPosition)
-FIND_EVENT_BELOW: Final = Method(
-    _PCHANNEL + "FindEventBelow", calls.FindEventBelowRequest, calls.FindEventBelowResponse
-)
+FIND_EVENT_BELOW: Final = Method(_PCHANNEL + "FindEventBelow", calls.FindEventBelowRequest, calls.FindEventBelowResponse)
 COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", calls.ExtentRequest, calls.CountBytesResponse)

@@ -13,21 +13,9 @@ from google.protobuf.empty_pb2 import Empty
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType
 from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.read.options import (
-    All,
-    DeliverFilter,
-    DeliverPolicy,
-    Latest,
-    MessageTypes,
-    StartAfter,
-    StartFrom,
-    TimeTickGT,
-    TimeTickGTE,
-)
+from wal.read.options import All, DeliverFilter, DeliverPolicy, Latest, MessageTypes, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.converters import id_from_bytes
-
-__all__ = ["filters_from_proto", "filters_to_proto", "policy_from_proto", "policy_to_proto"]
 
 
 def policy_to_proto(policy: DeliverPolicy) -> proto.DeliverPolicy:
@@ -81,9 +69,7 @@ def filters_from_proto(filters: Iterable[proto.DeliverFilter]) -> tuple[tuple[st
                 others.append(TimeTickGTE(one.time_tick_gte.time_tick))
             case "vchannel":
                 if not one.vchannel.vchannel:
-                    raise InvalidArgumentError(
-                        "a filter by vchannel names none: name it, or leave the filter out for the whole pchannel"
-                    )
+                    raise InvalidArgumentError("a filter by vchannel names none: name it, or leave the filter out for the whole pchannel")
                 vchannels[one.vchannel.vchannel] = None
             case "message_types":
                 others.append(MessageTypes(*map(_type, one.message_types.types)))
@@ -111,6 +97,4 @@ def _type(number: int) -> MessageType:
     try:
         return MessageType(number)
     except ValueError:
-        raise InvalidArgumentError(
-            f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}"
-        ) from None
+        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}") from None

@@ -30,23 +30,6 @@ from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
 
-__all__ = [
-    "ENTRIES_MAX",
-    "MESSAGE_BYTES_MAX",
-    "NAMES_MAX",
-    "SLICE",
-    "Behavior",
-    "Draining",
-    "add_handlers",
-    "check_free",
-    "checked_names",
-    "encoded",
-    "listen",
-    "server_options",
-    "sliced",
-    "wrapped",
-]
-
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
 
@@ -59,9 +42,7 @@ ENTRIES_MAX: Final = 262_144
 """The most fields of a request, in all its messages: more than the 65,536 names of a cursor with their incarnations have."""
 _ENTRIES_A_TURN: Final = 8192
 
-Handler = (
-    Callable[[Any, Any], Awaitable[Any]] | Callable[[Any, Any], AsyncIterator[Any]] | Callable[[Any], Awaitable[None]]
-)
+Handler = Callable[[Any, Any], Awaitable[Any]] | Callable[[Any, Any], AsyncIterator[Any]] | Callable[[Any], Awaitable[None]]
 """A handler: `(request, context) -> response`; for a method that answers with many responses, an async generator of the same arguments; for
 a method that also takes many requests `(context) -> None`, where the context is a `Conversation`."""
 
@@ -70,9 +51,7 @@ Behavior = Callable[[Any, Any], Awaitable[Any]]
 """What a handler does with the request of a call, or with None if those come by its context, and the context."""
 
 
-def wrapped(
-    handler: grpc.RpcMethodHandler, around: Callable[[Behavior, Any, Any], Awaitable[Any]]
-) -> grpc.RpcMethodHandler:
+def wrapped(handler: grpc.RpcMethodHandler, around: Callable[[Behavior, Any, Any], Awaitable[Any]]) -> grpc.RpcMethodHandler:
     """Returns a handler of `add_handlers` whose behaviors are called by `around(behavior, request, context)`."""
 
     def wrap(behavior: Behavior) -> Behavior:
@@ -128,9 +107,7 @@ def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Ha
     for method, handler in handlers.items():
         _, service, name = method.path.split("/")
         services.setdefault(service, {})[name] = _handler(method, handler, *_ARITIES[service.rpartition(".")[2], name])
-    server.add_generic_rpc_handlers(
-        tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items())
-    )
+    server.add_generic_rpc_handlers(tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()))
 
 
 async def listen(server: grpc.aio.Server, address: str, *, tls: ServerCertificate | None = None) -> int:
@@ -169,9 +146,7 @@ async def check_free(address: str) -> None:
         ) from error
 
 
-def _handler(
-    method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool
-) -> grpc.RpcMethodHandler:
+def _handler(method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool) -> grpc.RpcMethodHandler:
     # Requests are parsed here, because gRPC ends a call with INTERNAL when a request cannot be parsed.
     parse, serializer = _parser(method), _serializer(method)
 
@@ -460,7 +435,5 @@ async def checked_names(names: Collection[str], *, instead: str = "make several 
     Raises InvalidArgumentError for more than `NAMES_MAX`, with what to do `instead`, and for a bad name.
     """
     if len(names) > NAMES_MAX:
-        raise InvalidArgumentError(
-            f"the request names {len(names)} vchannels, and one request may name {NAMES_MAX}: {instead}"
-        )
+        raise InvalidArgumentError(f"the request names {len(names)} vchannels, and one request may name {NAMES_MAX}: {instead}")
     return tuple(dict.fromkeys([check_vchannel(name) async for name in sliced(names, 4 * SLICE)]))

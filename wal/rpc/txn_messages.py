@@ -22,8 +22,6 @@ from wal.message.wire_fields import from_base64, refused, txn_from_proto
 from wal.message.wire_pb2 import BeginTxnHeader, CommitTxnHeader, TxnContext
 from wal.message.wire_pb2 import Message as Wire
 
-__all__ = ["TxnMessage", "is_of_txn", "txn_message_from_wire"]
-
 
 class TxnMessage(msgspec.Struct, frozen=True):
     """A message that begins or ends a transaction, or a body; the type of `message` says which.
@@ -55,9 +53,7 @@ def txn_message_from_wire(wire: Wire) -> TxnMessage:
         )
     if kind == MessageType.BEGIN_TXN:
         if context is not None:
-            raise refused(
-                Reserved.TXN_CONTEXT, context, "none on a message that begins a transaction: its answer has it"
-            )
+            raise refused(Reserved.TXN_CONTEXT, context, "none on a message that begins a transaction: its answer has it")
         milliseconds = from_base64(header or "", Reserved.HEADER, BeginTxnHeader).keepalive_milliseconds
         return TxnMessage(message, 0, milliseconds / 1000)
     txn = txn_from_proto(from_base64(context, Reserved.TXN_CONTEXT, TxnContext))

@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "PARTITION_BYTES",
-    "Snapshot",
-    "SnapshotWarning",
-    "WALReader",
-    "partitions_default",
-    "share",
-    "take_snapshot",
-]
 
 _POLL_S: Final = 0.005
 _QUIET_S: Final = 0.5
@@ -86,16 +77,11 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
                 stacklevel=2,
             )
         tick = reached
-    ends = {
-        name: logs.position_after(name, tick, moment.earliest[0], moment.durable_end)
-        for name, moment in moments.items()
-    }
+    ends = {name: logs.position_after(name, tick, moment.earliest[0], moment.durable_end) for name, moment in moments.items()}
     return Snapshot(tick, ends)
 
 
-def _wait(
-    logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, tick_is_fixed: bool
-) -> dict[str, LogSnapshot]:
+def _wait(logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, tick_is_fixed: bool) -> dict[str, LogSnapshot]:
     """Waits until the promised tick of every pchannel reaches the tick, or until waiting is useless; returns the last moments."""
     deadline = time.monotonic() + timeout_s
     moved_s = time.monotonic()
@@ -137,9 +123,7 @@ class WALReader(DataSourceReader):
         moments = {name: logs.moment(name) for name in ends}
         pieces = []
         for name, moment in moments.items():
-            start = start_of(
-                moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss
-            )
+            start = start_of(moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss)
             pieces.append(Piece(name, start, ends[name]))
         return [*share(logs, self._template(logs, moments), pieces, options.partitions_max)]
 
@@ -167,9 +151,7 @@ class WALReader(DataSourceReader):
         )
 
 
-def share(
-    logs: FrameLogs, template: WALPartition, pieces: list[Piece], partitions_max: int | None
-) -> list[WALPartition]:
+def share(logs: FrameLogs, template: WALPartition, pieces: list[Piece], partitions_max: int | None) -> list[WALPartition]:
     """Divides these pieces among partitions like the template; returns at least one."""
     ranges = []
     for piece in pieces:

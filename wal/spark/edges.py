@@ -24,18 +24,6 @@ from wal.spark.options import EARLIEST, Edge, SourceOptions
 from wal.storage.base import LogSnapshot
 from wal.timestamp import parse
 
-__all__ = [
-    "DataLossWarning",
-    "at_edge",
-    "at_start",
-    "check_back",
-    "check_named",
-    "is_lost",
-    "start_of",
-    "warn_of_unknown",
-    "was_dropped",
-]
-
 _AHEAD_MS: Final = 1000
 """How far a writer's clock may be ahead of this host's."""
 
@@ -76,9 +64,7 @@ def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> 
         raise log_went_back(
             pchannel,
             f"{what} than tick {tick}, up to which it was read",
-            None
-            if common is None
-            else msgspec.structs.replace(moment.origin, position=common[0]).message_id(common[1]),
+            None if common is None else msgspec.structs.replace(moment.origin, position=common[0]).message_id(common[1]),
         )
 
 
@@ -109,9 +95,7 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
     if isinstance(edge, str):
         return
     if unknown := sorted(set(edge) - set(pchannels)):
-        raise InvalidArgumentError(
-            f"{option} names pchannel {unknown[0]!r}, which this log does not have: it has {', '.join(pchannels)}"
-        )
+        raise InvalidArgumentError(f"{option} names pchannel {unknown[0]!r}, which this log does not have: it has {', '.join(pchannels)}")
     if complete and (left := sorted(set(pchannels) - set(edge))):
         raise InvalidArgumentError(
             f"{option} does not name pchannel {left[0]!r}: give it a position, latest, or earliest to read nothing of it; this log has "
@@ -149,20 +133,14 @@ def start_of(moment: LogSnapshot, start: LogPosition, *, fail_on_data_loss: bool
     if is_lost(moment, start):
         origin, earliest = moment.origin, moment.earliest
         first = origin.message_id(0)
-        gone = (
-            f"events of pchannel {origin.pchannel!r} from position {start[0]}:{start[1]} to {earliest[0]}:{earliest[1]}"
-        )
+        gone = f"events of pchannel {origin.pchannel!r} from position {start[0]}:{start[1]} to {earliest[0]}:{earliest[1]}"
         if fail_on_data_loss:
             raise TruncatedError(
                 f"{gone} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false it "
                 "the query continues at the earliest event; a cursor of the query keeps its events from being truncated",
                 earliest=type(first)(first.pchannel, first.incarnation, *earliest, first.form),
             )
-        warnings.warn(
-            f"{gone} were truncated before they were read; the query continues without them",
-            DataLossWarning,
-            stacklevel=2,
-        )
+        warnings.warn(f"{gone} were truncated before they were read; the query continues without them", DataLossWarning, stacklevel=2)
     return moment.earliest
 
 

@@ -32,8 +32,6 @@ from wal.spark.options import ChannelChoice
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 
-__all__ = ["FrameLogs", "LogSource", "opened", "source_of"]
-
 PATIENCE_S: Final = 30.0
 """How long opening a log on the network waits for a server, as an append does (`wal.client.producer`)."""
 _COSTS: Final = 20
@@ -108,20 +106,11 @@ class FrameLogs:
         return self._ask(self._log(pchannel).newest_tick)
 
     def weights(
-        self,
-        pchannel: str,
-        start: int,
-        end: int,
-        choice: ChannelChoice,
-        *,
-        rows_max: int | None = None,
-        bytes_max: int | None = None,
+        self, pchannel: str, start: int, end: int, choice: ChannelChoice, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[FrameWeight]:
         """Returns the weights of the frames in [start, end) that hold rows of this choice; see `ReadOnlyPChannelLog.weights`."""
         selected = _selected(choice)
-        return self._ask(
-            lambda: self._log(pchannel).weights(start, end, selected, rows_max=rows_max, bytes_max=bytes_max)
-        )
+        return self._ask(lambda: self._log(pchannel).weights(start, end, selected, rows_max=rows_max, bytes_max=bytes_max))
 
     def event_below(self, pchannel: str, since: LogPosition, below: LogPosition) -> LogPosition | None:
         """Returns the newest event below `below`, or None if none is known at or above `since`. Reads few or no frames."""
@@ -131,9 +120,7 @@ class FrameLogs:
         """Returns about how many bytes of log are in [start, end), for all vchannels."""
         return self._ask(lambda: self._log(pchannel).bytes_for(None, (start, 0), end))
 
-    def pages(
-        self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
-    ) -> Generator[FramePage, None, None]:
+    def pages(self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> Generator[FramePage, None, None]:
         """Yields the frames in [start, end) that hold one of these names, in pages of about `bytes_max` bytes; `end` is durable.
 
         The last page's `next_position` is at or above `end`.
@@ -187,9 +174,7 @@ class FrameLogs:
 
     def _opened(self) -> ReadOnlyCore:
         source = self._source
-        core = ReadOnlyCore(
-            make_source(parse_location(source.location), source.settings, wait_s=PATIENCE_S, follow=False)
-        )
+        core = ReadOnlyCore(make_source(parse_location(source.location), source.settings, wait_s=PATIENCE_S, follow=False))
         core.open()
         return core
 

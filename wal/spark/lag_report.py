@@ -24,8 +24,6 @@ from wal.timestamp import parse
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
-__all__ = ["PChannelLag", "QueryLag", "lag", "lag_listener"]
-
 
 class PChannelLag(msgspec.Struct, frozen=True):
     """The lag of one source of a query behind the end of one pchannel.
@@ -113,9 +111,7 @@ def lag(
                 complete = False
         return QueryLag(str(report["id"]), report.get("name"), int(report["batchId"]), tuple(pchannels), complete)
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgumentError(
-            f"{str(progress)[:200]!r} is not the progress of a streaming query: give query.lastProgress"
-        ) from error
+        raise InvalidArgumentError(f"{str(progress)[:200]!r} is not the progress of a streaming query: give query.lastProgress") from error
 
 
 def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListener:
@@ -222,9 +218,7 @@ def _report(progress: Any) -> Mapping[str, Any]:
         try:
             text = json.loads(text)
         except ValueError as error:
-            raise InvalidArgumentError(
-                f"{text[:200]!r} is not the JSON of a progress: give query.lastProgress"
-            ) from error
+            raise InvalidArgumentError(f"{text[:200]!r} is not the JSON of a progress: give query.lastProgress") from error
     if not isinstance(text, Mapping):
         raise InvalidArgumentError(
             f"{progress!r} is not the progress of a streaming query: give query.lastProgress, which is there after the first batch"

@@ -24,7 +24,6 @@ from wal.installation import install_hint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["PYSPARK_MIN", "require_pyspark", "session", "why_no_session"]
 
 PYSPARK_MIN: Final = (4, 2, 1)
 """The first version whose Python sources have working row limits, AvailableNow and a reported end."""
@@ -32,9 +31,7 @@ JAVA_MIN: Final = 17
 """The oldest Java that Spark 4 runs on (its documentation, "Downloading")."""
 
 
-def session(
-    name: str = "wal", *, master: str = "local[2]", settings: Mapping[str, str | int | bool] | None = None
-) -> SparkSession:
+def session(name: str = "wal", *, master: str = "local[2]", settings: Mapping[str, str | int | bool] | None = None) -> SparkSession:
     """Returns the session of this process, creating it if there is none: without a UI, on loopback, with two shuffle partitions and this
     Python for its workers.
 
@@ -80,15 +77,11 @@ def require_pyspark() -> None:
         from pyspark import __version__ as version
     except ImportError as error:
         raise ImportError(
-            f"this needs pyspark {floor} or newer, which is not installed: {install_hint('spark')}",
-            name="pyspark",
+            f"this needs pyspark {floor} or newer, which is not installed: {install_hint('spark')}", name="pyspark"
         ) from error
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     if numbers < PYSPARK_MIN:
-        raise ImportError(
-            f"pyspark {version} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}",
-            name="pyspark",
-        )
+        raise ImportError(f"pyspark {version} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}", name="pyspark")
 
 
 def _java() -> str | None:

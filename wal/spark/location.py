@@ -27,8 +27,6 @@ from wal.location import (
 )
 from wal.secret import Secret, shown
 
-__all__ = ["LOCATION_OPTIONS", "SparkLocation", "only_one"]
-
 _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
 """The options that are valid only with service.url, except for `_OF_SERVERS`."""
@@ -61,9 +59,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
                 "wal://host:port), or service.url (Pulsar)"
             )
         beside = {name: given[name].strip() for name in _OF_PULSAR if name in given}
-        if strange := [
-            name for name in beside if kind != "service.url" and (kind == "path" or name not in _OF_SERVERS)
-        ]:
+        if strange := [name for name in beside if kind != "service.url" and (kind == "path" or name not in _OF_SERVERS)]:
             raise InvalidArgumentError(
                 f"{strange[0]} belongs to a log on Pulsar{' or on the network' * (strange[0] in _OF_SERVERS)}: it goes with service.url"
                 f"{', or with address' * (strange[0] in _OF_SERVERS)}"
@@ -100,9 +96,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
             return None
         servers = parse_location(self.value).servers if self.value.startswith(("wal://", "wal+ssl://")) else None
         if servers is None:
-            raise InvalidArgumentError(
-                f"address={shown(self.value)!r} names no server: use wal://host:port, or wal+ssl://… for TLS"
-            )
+            raise InvalidArgumentError(f"address={shown(self.value)!r} names no server: use wal://host:port, or wal+ssl://… for TLS")
         if self.token is not None:
             check_token("the option token", self.token)
         return servers
@@ -142,11 +136,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
         if self.servers() is not None:
             return self.value, {} if self.token is None else {"token": self.token}
         place, kv = self.pulsar()
-        settings = {
-            "pulsar_admin_url": self.admin_url,
-            "pulsar_token": self.token,
-            "pulsar_tls_authority": self.authority,
-        }
+        settings = {"pulsar_admin_url": self.admin_url, "pulsar_token": self.token, "pulsar_tls_authority": self.authority}
         return str(place), {"kv": kv, **{name: value for name, value in settings.items() if value is not None}}
 
     def __repr__(self) -> str:

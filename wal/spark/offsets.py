@@ -21,8 +21,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
 
-__all__ = ["PChannelOffset", "StreamOffset"]
-
 VERSION: Final = 1
 
 
@@ -84,9 +82,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
     def current(self, lineages: Mapping[str, Lineage]) -> StreamOffset:
         """Returns the offsets in the incarnations that the logs have now, see `PChannelOffset.current`; `lineages` is by pchannel."""
-        places = {
-            name: place.current(lineages[name]) if name in lineages else place for name, place in self.pchannels.items()
-        }
+        places = {name: place.current(lineages[name]) if name in lineages else place for name, place in self.pchannels.items()}
         return StreamOffset(places, self.incarnations, self.pinned)
 
     def to_json(self) -> dict[str, Any]:
@@ -94,8 +90,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return {
             "lives": dict(sorted(self.incarnations.items())),
             "pchannels": {
-                name: {"id": str(offset.message_id), "tick": offset.time_tick}
-                for name, offset in sorted(self.pchannels.items())
+                name: {"id": str(offset.message_id), "tick": offset.time_tick} for name, offset in sorted(self.pchannels.items())
             },
             "pinned": int(self.pinned),
             "version": VERSION,
@@ -139,7 +134,5 @@ def parse_pchannel_offset(pchannel: str, place: Any) -> PChannelOffset:
     except TypeError as error:
         raise InvalidArgumentError(f"{place['id']!r} is not a message id: expected its text") from error
     if message_id.pchannel != pchannel:
-        raise InvalidArgumentError(
-            f"message id {message_id} does not lie in pchannel {pchannel!r}, under whose name it is given"
-        )
+        raise InvalidArgumentError(f"message id {message_id} does not lie in pchannel {pchannel!r}, under whose name it is given")
     return PChannelOffset.of(message_id, tick)

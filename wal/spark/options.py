@@ -19,8 +19,6 @@ from wal.message import MessageID, MessageType, type_properties
 from wal.spark.location import LOCATION_OPTIONS, SparkLocation, only_one
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_pchannel_offset
 
-__all__ = ["OPTIONS", "ChannelChoice", "Edge", "SourceOptions"]
-
 _T = TypeVar("_T")
 
 OPTIONS: Final = (
@@ -113,10 +111,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
         if starts == "startingOffsets":
             starting = source_options.take(starts, _edge, starting)
         elif starts is not None:
-            starting, starting_tick = (
-                EARLIEST,
-                source_options.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0),
-            )
+            starting, starting_tick = (EARLIEST, source_options.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0))
         ends = only_one(source_options.options, "endingOffsets", "endingTimeTick")
         if streaming and ends is not None:
             raise InvalidArgumentError(f"{ends} names the end of a batch read, and a stream has no end: leave it out")
@@ -129,9 +124,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
             raise InvalidArgumentError(
                 "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a position for each pchannel"
             )
-        rows = (
-            only_one(source_options.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
-        )
+        rows = only_one(source_options.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
         return cls(
             SparkLocation.of(source_options.options),
             source_options.channels(),
@@ -160,9 +153,7 @@ class _Given:
             if name == "paths":
                 raise InvalidArgumentError("load() was given several paths: give it one, because a read has one log")
             if name not in known and not name.startswith("spark."):
-                raise InvalidArgumentError(
-                    f"{name!r} is not an option of the format 'wal', which takes {', '.join(OPTIONS)}"
-                )
+                raise InvalidArgumentError(f"{name!r} is not an option of the format 'wal', which takes {', '.join(OPTIONS)}")
 
     def take(self, name: str, parse: Callable[[str, str], _T], default: _T | Any) -> Any:
         value = self.options.get(name.lower())
@@ -183,9 +174,7 @@ def _names(option: str, value: str) -> tuple[str, ...]:
         except ValueError:
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InvalidArgumentError(
-                f'{option}={value!r} is not a JSON list of names: write a,b,c or ["a", "b", "c"]'
-            )
+            raise InvalidArgumentError(f'{option}={value!r} is not a JSON list of names: write a,b,c or ["a", "b", "c"]')
     else:
         names = [name.strip() for name in names]
     unique_names: tuple[str, ...] = tuple(dict.fromkeys(names))
@@ -265,9 +254,7 @@ def _types(option: str, value: str) -> frozenset[int]:
     accepted = {kind.name: int(kind) for kind in MessageType if not type_properties(kind).system}
     names = [name.strip().upper() for name in value.split(",")]
     if unknown := [name for name in names if name not in accepted]:
-        raise InvalidArgumentError(
-            f"{option}: {unknown[0]!r} is not a message type: name some of {', '.join(accepted)}"
-        )
+        raise InvalidArgumentError(f"{option}: {unknown[0]!r} is not a message type: name some of {', '.join(accepted)}")
     return frozenset(accepted[name] for name in names)
 
 

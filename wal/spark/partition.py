@@ -24,8 +24,6 @@ from wal.spark.frame_source import LogSource
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import Piece
 
-__all__ = ["RowSelection", "WALPartition"]
-
 
 @dataclass
 class WALPartition(InputPartition):
@@ -52,9 +50,7 @@ class RowSelection(Selection):
 
     __slots__ = ("_accepted", "_known", "_names", "_partition", "_pchannel")
 
-    def __init__(
-        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView
-    ) -> None:
+    def __init__(self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self._pchannel = pchannel
         self._names: Container[str] = _EVERYTHING if names is None else names

@@ -15,8 +15,6 @@ import msgspec
 from wal.message import LogPosition
 from wal.storage.base import FrameWeight
 
-__all__ = ["EventWeight", "Piece", "Taken", "cut", "share_out", "take"]
-
 
 class EventWeight(msgspec.Struct, frozen=True, gc=False):
     """The weight of one event of a frame, by its index. A transaction is one event, with all its rows."""
@@ -45,9 +43,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     end: LogPosition
 
 
-def take(
-    frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None
-) -> dict[str, Taken]:
+def take(frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None) -> dict[str, Taken]:
     """Returns how far a trigger reads in each pchannel from which it takes anything; `frames` are the unread ones there, in order.
 
     It takes whole frames, in the order of their ticks, while they fit. If the first one does not fit, it is cut: see `cut`.
@@ -88,9 +84,7 @@ def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max
     return None
 
 
-def share_out(
-    ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int
-) -> list[list[Piece]]:
+def share_out(ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int) -> list[list[Piece]]:
     """Returns the pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about equal size.
 
     A task reads at least `bytes_min` bytes if there are that many: starting a task costs more than reading a little. Ranges are cut only

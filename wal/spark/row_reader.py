@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_ROWS",
-    "COLUMNS",
-    "DDL",
-    "arrow_schema",
-    "check_schema",
-    "event_weights",
-    "read_partition",
-]
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 2 << 20
@@ -75,9 +65,7 @@ def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence
                 yield from _batches(rows, schema)
 
 
-def event_weights(
-    logs: FrameLogs, partition: WALPartition, pchannel: str, start: LogPosition, end: int
-) -> list[EventWeight]:
+def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: LogPosition, end: int) -> list[EventWeight]:
     """Returns the weights of a partition's events in the first frame that has any, from `start` on, up to position `end`."""
     piece = Piece(pchannel, start, (end, 0))
     progress, pages = _begin(logs, partition, piece, start)
@@ -94,18 +82,14 @@ def event_weights(
     return []
 
 
-def _read_piece(
-    logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]
-) -> Generator[RowColumns, None, None]:
+def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]) -> Generator[RowColumns, None, None]:
     """Yields the rows of one piece, which belong to one log, a batch at a time."""
     rows = RowColumns(columns)
     start = piece.start
     while True:
         moment = logs.moment(piece.pchannel)
         if moment.origin.message_id(0) != partition.origins[piece.pchannel].message_id(0):
-            raise ClosedError(
-                f"the log of pchannel {piece.pchannel!r} was recreated since this was planned: read it with a new query"
-            )
+            raise ClosedError(f"the log of pchannel {piece.pchannel!r} was recreated since this was planned: read it with a new query")
         start = start_of(moment, start, fail_on_data_loss=partition.fail_on_data_loss)
         progress, pages = _begin(logs, partition, piece, start)
         try:
@@ -128,9 +112,7 @@ def _read_piece(
         yield rows
 
 
-def _advance(
-    progress: Progress, pages: Iterator[FramePage], piece: Piece
-) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
+def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
     """Takes one frame and returns its rows, or takes one page and returns nothing; returns None at the end of the piece."""
     position, index = piece.end
     need = progress.step(_Tail(_stop(piece)))
@@ -147,9 +129,7 @@ def _advance(
     return [message for message in progress.messages if cut is None or message._index < cut]
 
 
-def _begin(
-    logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition
-) -> tuple[Progress, Generator[FramePage, None, None]]:
+def _begin(logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition) -> tuple[Progress, Generator[FramePage, None, None]]:
     """Returns a read of a piece from `start` on, and its pages."""
     pchannel, stop = piece.pchannel, _stop(piece)
     names = logs.names(pchannel, start[0], stop, partition.choice)

@@ -15,28 +15,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from wal.channels.vchannel_map import VChannelView
 from wal.errors import ChannelNotExistError, ClosedError
 from wal.message import LogPosition
 from wal.spark.batch_reader import share
-from wal.spark.edges import (
-    DataLossWarning,
-    at_edge,
-    at_start,
-    check_back,
-    check_named,
-    start_of,
-    warn_of_unknown,
-    was_dropped,
-)
+from wal.spark.edges import DataLossWarning, at_edge, at_start, check_back, check_named, start_of, warn_of_unknown, was_dropped
 from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
@@ -49,7 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["WALStreamReader"]
 
 SKIP_BYTES: Final = 16 << 20
 """After this many bytes of log without rows of its vchannels a query moves on, although that creates an empty batch."""
@@ -133,9 +117,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return options.rows_max, limit.max_bytes
         return None, None
 
-    def _waiting(
-        self, logs: FrameLogs, begin: StreamOffset
-    ) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogSnapshot]]:
+    def _waiting(self, logs: FrameLogs, begin: StreamOffset) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogSnapshot]]:
         """Returns the pchannels with unread events for this query: its position there, the end (durable, or the target), and the log."""
         names = list(logs.pchannels())
         self._check_there(names, begin)
@@ -152,9 +134,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place = min(self._begin_at(start, moment), end.log_position)
             if start.log_position >= end.log_position:
                 continue
-            row_weights = place < end.log_position and logs.weights(
-                name, place[0], end.log_position[0], self._options.channels, rows_max=0
-            )
+            row_weights = place < end.log_position and logs.weights(name, place[0], end.log_position[0], self._options.channels, rows_max=0)
             if row_weights or logs.bytes_between(name, start.log_position[0], end.log_position[0]) > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
             else:
@@ -181,12 +161,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: dict[str, PChannelOffset] = {}
         for name, (start, end, _) in waiting.items():
             frames[name] = logs.weights(
-                name,
-                start.log_position[0],
-                end.log_position[0],
-                self._options.channels,
-                rows_max=rows_max,
-                bytes_max=bytes_max,
+                name, start.log_position[0], end.log_position[0], self._options.channels, rows_max=rows_max, bytes_max=bytes_max
             )
             if not frames[name]:
                 ends[name] = end  # there is nothing for this query in between
@@ -213,14 +188,10 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the end of a batch within a frame that alone exceeds the limits: after the last event that fits."""
         frame = taken.frame
         template = self._template({start.pchannel: start}, incarnations)
-        events = event_weights(
-            logs, template, start.pchannel, max(start.log_position, (frame.position, 0)), frame.next_position
-        )
+        events = event_weights(logs, template, start.pchannel, max(start.log_position, (frame.position, 0)), frame.next_position)
         index = cut(events, rows_max=rows_max, bytes_max=bytes_max)
         if index is None:
-            following = logs.weights(
-                start.pchannel, frame.next_position, end.log_position[0], self._options.channels, rows_max=0
-            )
+            following = logs.weights(start.pchannel, frame.next_position, end.log_position[0], self._options.channels, rows_max=0)
             # If no events for this query follow, it has everything then, and its progress says so.
             return start.moved((frame.next_position, 0), frame.promised_tick) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)

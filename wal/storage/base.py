@@ -24,21 +24,6 @@ from wal.errors import NoSpaceError, WALError, WouldBlockError
 from wal.frame import EncodedFrame, FrameView, RunName
 from wal.message import Lineage, LogPosition, Origin
 
-__all__ = [
-    "FRAME_BYTES_MAX",
-    "REFUSALS",
-    "AppendDone",
-    "Extent",
-    "FramePage",
-    "FrameWeight",
-    "LogBackend",
-    "LogSnapshot",
-    "LogState",
-    "PChannelLog",
-    "ReadableLog",
-    "StoredFrame",
-]
-
 FRAME_BYTES_MAX: Final = 4_718_592
 """The largest encoded frame by default: 4.5 MiB, below Pulsar's limit of 5 MB per message, so that every backend accepts the same
 frames."""
@@ -165,9 +150,7 @@ class ReadableLog(abc.ABC):
         return None
 
     @abc.abstractmethod
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         """Returns the durable frames at or after `start` that hold a run of one of `names` (or concern every reader); all of them if None.
 
         A call reads about `bytes_max` bytes of log (at least one frame if there is one). A page may be empty although the extent is not:

@@ -18,24 +18,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    CorruptionError,
-    FormatError,
-    InvalidArgumentError,
-    TruncatedError,
-)
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import RECOVERED, EncodedFrame, FrameView, RunName
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
 from wal.storage.base import AppendDone, Extent, FramePage, LogBackend, LogState, PChannelLog, StoredFrame
-
-__all__ = [
-    "MemoryBackend",
-    "MemoryLog",
-    "MemoryStore",
-    "StoredChannel",
-]
 
 EXTENT_BYTES: Final = 256 * 1024
 """An extent that has grown to this size is sealed, and the next frame begins another one."""
@@ -65,8 +51,7 @@ class MemoryStore:
             raise CorruptionError(f"pchannel {pchannel!r} has no log", expected="one made by create()")
         if channel.incarnation != incarnation:
             raise CorruptionError(
-                f"the log of pchannel {pchannel!r} is of incarnation {channel.incarnation:#x}",
-                expected=f"incarnation {incarnation:#x}",
+                f"the log of pchannel {pchannel!r} is of incarnation {channel.incarnation:#x}", expected=f"incarnation {incarnation:#x}"
             )
         if term <= channel.term:
             raise ChannelFencedError(
@@ -300,9 +285,7 @@ class MemoryLog(PChannelLog):
             self._loop.call_soon(self._write)
         self._waiting.append((frame, done, error))
 
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         self._check_open()
         return self._channel.page(start, names, bytes_max, end)
 

@@ -20,9 +20,6 @@ from wal.settings import Settings
 if TYPE_CHECKING:
     from wal.storage.pulsar.address import PulsarAddress
 
-__all__ = [
-    "BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "check_requirements", "open_metadata", "pulsar_address",
-]  # fmt: skip
 
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""

@@ -19,8 +19,6 @@ import msgspec
 
 from wal.errors import FormatError
 
-__all__ = ["VERSION", "PieceKind", "encode_header", "encode_piece", "split_pieces"]
-
 VERSION: Final = 1
 
 

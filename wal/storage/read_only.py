@@ -20,8 +20,6 @@ from wal.storage import search
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.search import PageRequest, Weighed, run
 
-__all__ = ["ReadOnlyPChannelLog", "ReadOnlyStoredLog", "VChannelChoice"]
-
 
 class VChannelChoice(Hashable, Protocol):
     """The vchannels that a read selects: a set of names, or a pattern."""
@@ -118,13 +116,7 @@ class ReadOnlyPChannelLog(abc.ABC):
         return choice if isinstance(choice, frozenset) else None
 
     def weights(
-        self,
-        start: int,
-        end: int,
-        choice: VChannelChoice | None,
-        *,
-        rows_max: int | None = None,
-        bytes_max: int | None = None,
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[FrameWeight]:
         """Returns the weights of the frames in [start, end) that hold rows of this choice, in the order of the log.
 
@@ -147,9 +139,7 @@ class ReadOnlyPChannelLog(abc.ABC):
             start = part.upto
         return weights
 
-    def weigh(
-        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None
-    ) -> Weighed:
+    def weigh(self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None) -> Weighed:
         """Returns the first of these weights, and the position up to which they are complete."""
         if rows_max is None and bytes_max is None:
             return Weighed(search.weigh_pieces(start, end, self.bytes_between), end)

@@ -18,21 +18,6 @@ from wal.frame import RunKind
 from wal.message import LogPosition
 from wal.storage.base import FramePage, FrameWeight, StoredFrame
 
-__all__ = [
-    "BytesBetween",
-    "PageRequest",
-    "Search",
-    "Weighed",
-    "event_below",
-    "exceeds",
-    "position_after",
-    "run",
-    "run_async",
-    "weigh",
-    "weigh_pieces",
-    "weight_of",
-]
-
 PIECES: Final = 64
 """The most weights of an extent without a limit: enough to share it out among the tasks of a job."""
 PAGES_MAX: Final = 64
@@ -108,9 +93,7 @@ def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween)
     return end, 0
 
 
-def event_below(
-    since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween
-) -> Search[LogPosition | None]:
+def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween) -> Search[LogPosition | None]:
     """Finds the newest event in [since, below) of a log that begins at `earliest`; None if there is none. TruncatedError as of a read."""
     if below[1]:
         event = (below[0], below[1] - 1)

@@ -33,18 +33,6 @@ from wal.timestamp.timestamp import COUNT_MAX, check_int
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = [
-    "FIRST_ID",
-    "ID_BATCH",
-    "ID_MAX",
-    "MERGED_MAX",
-    "TIMESTAMP_BATCH",
-    "WAITING_MAX",
-    "AllocatorStatistics",
-    "IdAllocator",
-    "RangeAllocator",
-    "TimestampAllocator",
-]
 
 MERGED_MAX: Final = 10_000
 """The most requests that one refill serves."""
@@ -142,9 +130,7 @@ class RangeAllocator:
 
     def statistics(self) -> AllocatorStatistics:
         waiting = len(self._merged) + len(self._requests)
-        return AllocatorStatistics(
-            cached=len(self._cached), waiting=waiting, refills=self._refills, failures=self._failures
-        )
+        return AllocatorStatistics(cached=len(self._cached), waiting=waiting, refills=self._refills, failures=self._failures)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -233,9 +219,7 @@ class RangeAllocator:
         self._refills += 1
         self._end = fetched.stop
         if self._expire_s is None and self._cached.stop == fetched.start:
-            fetched = range(
-                self._cached.start, fetched.stop
-            )  # No number is in between and none expires, so none is wasted.
+            fetched = range(self._cached.start, fetched.stop)  # No number is in between and none expires, so none is wasted.
         self._cached, self._cached_at = fetched, began_at
         # It was fetched for these requests, so they get their share however long the fetch took.
         for request in self._merged:
@@ -315,12 +299,7 @@ class IdAllocator(RangeAllocator):
 
     def __init__(self, kv: KVBase, *, key: str, batch: int = ID_BATCH) -> None:
         super().__init__(
-            self._take_numbers,
-            batch=batch,
-            count_max=_COUNT_MAX,
-            expire_s=None,
-            clock=SystemClock(),
-            what=f"id allocator on {key!r}",
+            self._take_numbers, batch=batch, count_max=_COUNT_MAX, expire_s=None, clock=SystemClock(), what=f"id allocator on {key!r}"
         )
         self._kv = kv
         self._key = key
@@ -350,19 +329,13 @@ class IdAllocator(RangeAllocator):
                 text = None
             start = FIRST_ID if text is None else self._decode(text)
             if start + count - 1 > ID_MAX:
-                raise InvalidArgumentError(
-                    f"count={count} numbers from {start} on would pass {ID_MAX}: use another key for new numbers"
-                )
+                raise InvalidArgumentError(f"count={count} numbers from {start} on would pass {ID_MAX}: use another key for new numbers")
             # If the answer is lost, the next fetch begins at the saved number: numbers are skipped, never repeated.
             if await self._kv.compare_and_swap(self._key, text, str(start + count)):
                 return range(start, start + count)
-        raise WouldBlockError(
-            f"{_SWAPS_MAX} other allocators on {self._key!r} got in first: use fewer, or larger batches"
-        )
+        raise WouldBlockError(f"{_SWAPS_MAX} other allocators on {self._key!r} got in first: use fewer, or larger batches")
 
     def _decode(self, text: str) -> int:
         if not (text.isascii() and text.isdigit()) or not FIRST_ID <= int(text) <= ID_MAX + 1:
-            raise FormatError(
-                f"{self._key!r} holds {text!r}, which is no number that an allocator saved: use another key"
-            )
+            raise FormatError(f"{self._key!r} holds {text!r}, which is no number that an allocator saved: use another key")
         return int(text)

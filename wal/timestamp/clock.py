@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["MonotonicClock", "SystemClock", "Timer", "WallClock"]
-
 
 class Timer(Protocol):
     """A call that was scheduled."""

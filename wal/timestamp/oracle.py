@@ -26,34 +26,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    FormatError,
-    InvalidArgumentError,
-    KeyNotExistError,
-    WouldBlockError,
-)
+from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
 from wal.timestamp.clock import SystemClock, Timer, WallClock
-from wal.timestamp.timestamp import (
-    COUNT_MAX,
-    LOGICAL_BITS,
-    LOGICAL_MAX,
-    MILLISECONDS_MAX,
-    TICK_MAX,
-    check_int,
-)
+from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = [
-    "AHEAD_STEP_MS",
-    "HybridClock",
-    "OracleStatistics",
-    "SavedLimit",
-    "TimestampOracle",
-]
 
 _STARTS_MAX: Final = 64
 """How many starts may overtake this one before it gives up."""
@@ -88,9 +67,7 @@ class SavedLimit:
             # Either another oracle took over, or an answer was lost and the KV holds an earlier save of this one.
             held = await self._load()
             if held is None or self._decode(held)[1] != self._owner:
-                raise ChannelFencedError(
-                    f"another oracle took {self._key!r} over (it holds {held!r}): no tick is handed out here any more"
-                )
+                raise ChannelFencedError(f"another oracle took {self._key!r} over (it holds {held!r}): no tick is handed out here any more")
             self._held, self._unsure = held, False
             if held == text:
                 return
@@ -115,17 +92,13 @@ class SavedLimit:
 
     def _encode(self, limit_ms: int) -> str:
         if limit_ms > MILLISECONDS_MAX:
-            raise InvalidArgumentError(
-                f"a limit of {limit_ms} ms is above {MILLISECONDS_MAX} (the year 4199): set the wall clock"
-            )
+            raise InvalidArgumentError(f"a limit of {limit_ms} ms is above {MILLISECONDS_MAX} (the year 4199): set the wall clock")
         return f"{limit_ms} {self._owner}"
 
     def _decode(self, text: str) -> tuple[int, str]:
         digits, _, owner = text.partition(" ")
         if not (digits.isascii() and digits.isdigit() and owner) or int(digits) > MILLISECONDS_MAX:
-            raise FormatError(
-                f"{self._key!r} holds {text!r}, which is no limit that an oracle saved: give the oracle a key of its own"
-            )
+            raise FormatError(f"{self._key!r} holds {text!r}, which is no limit that an oracle saved: give the oracle a key of its own")
         return int(digits), owner
 
 

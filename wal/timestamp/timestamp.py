@@ -11,11 +11,6 @@ from typing import Final
 
 from wal.errors import InvalidArgumentError
 
-__all__ = [
-    "COUNT_MAX", "LOGICAL_BITS", "LOGICAL_MAX", "MILLISECONDS_MAX", "TICK_MAX", "check_int", "compose", "from_datetime",
-    "parse", "to_datetime",
-]  # fmt: skip
-
 LOGICAL_BITS: Final = 18
 """Low bits of a tick that count within its millisecond."""
 LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1

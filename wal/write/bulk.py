@@ -10,8 +10,6 @@ from typing import Any
 from wal.errors import BulkAppendError, IgnoredOperationError, WALError
 from wal.message import AppendResult, Message
 
-__all__ = ["Piece", "bulk_results"]
-
 Piece = tuple[asyncio.Future[Any], int]
 """The future of consecutive messages and their number. Its result is that of one message, or an iterable of those of several."""
 

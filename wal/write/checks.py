@@ -21,21 +21,6 @@ from wal.settings import Settings
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.txn_table import BODY_OVERHEAD
 
-__all__ = [
-    "Bodies",
-    "as_messages",
-    "bodies_of",
-    "check_body",
-    "check_body_type",
-    "check_client_type",
-    "check_expected",
-    "check_size",
-    "kept_key_ext",
-    "plain_bodies",
-    "record_of",
-    "spans_pchannels",
-]
-
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
     """Returns the stored form of a message. Raises TypeError if it is no Message, InvalidArgumentError over `message_bytes_max`."""

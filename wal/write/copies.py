@@ -36,17 +36,6 @@ from wal.message import BroadcastHeader, MessageType, Natural, PackedPosition, R
 from wal.read.assembly import shared_copies
 from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
-__all__ = [
-    "CopiesPart",
-    "CopyPosition",
-    "CopyTable",
-    "ListedBroadcast",
-    "NamePool",
-    "decode_copies",
-    "encode_copies",
-    "names_of",
-]
-
 PIECE_NAMES: Final = 1024
 """A piece is cut when its new sets have this many vchannels, or its rows this many parts."""
 
@@ -80,13 +69,8 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
     weight = 0
     for listed in broadcasts:
         header = listed.header
-        parts = [
-            [packed(part.position), part.index, part.tick, copies.number(part.names), int(part.aborts)]
-            for part in listed.parts
-        ]
-        rows.append(
-            [header.broadcast_id, vchannels.number(header.vchannels), header.resource_keys, header.needs_ack, parts]
-        )
+        parts = [[packed(part.position), part.index, part.tick, copies.number(part.names), int(part.aborts)] for part in listed.parts]
+        rows.append([header.broadcast_id, vchannels.number(header.vchannels), header.resource_keys, header.needs_ack, parts])
         weight += 1 + len(parts)
         if weight + vchannels.size + copies.size >= PIECE_NAMES:
             yield _piece(vchannels, copies, rows)
@@ -103,9 +87,7 @@ def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
     try:
         return _decode(blob, pool)
     except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-        raise CorruptionError(
-            f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
-        ) from error
+        raise CorruptionError(f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
 
 
 def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
@@ -244,9 +226,7 @@ class CopyTable:
         for part in listed.parts:
             if part.aborts == aborts:
                 for at, (name, incarnation) in enumerate(part.names):
-                    positions.setdefault(
-                        name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation)
-                    )
+                    positions.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
         return {name: positions[name] for name in vchannels if name in positions}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
@@ -259,10 +239,7 @@ class CopyTable:
 
     def pins(self) -> list[tuple[tuple[int, int], int]]:
         """Returns the log position of each broadcast's first copy, and its id. Nothing at or above that position may be dropped."""
-        return [
-            ((listed.parts[0].position, listed.parts[0].index), broadcast_id)
-            for broadcast_id, listed in self._broadcasts.items()
-        ]
+        return [((listed.parts[0].position, listed.parts[0].index), broadcast_id) for broadcast_id, listed in self._broadcasts.items()]
 
     def durable(self, header: BroadcastHeader, part: CopiesPart) -> None:
         """Adds copies that are in the log."""

@@ -29,14 +29,6 @@ from wal.write.pipeline import FramePipeline
 from wal.write.submissions import RUN_OVERHEAD, Submission
 from wal.write.ticks import TickSupply
 
-__all__ = [
-    "AppendCopies",
-    "CopyTargets",
-    "CopyWrites",
-    "MixedCopies",
-    "PlacedCopies",
-]
-
 
 class CopyTargets(msgspec.Struct, frozen=True, eq=False):
     """Vchannels of one pchannel and their names as frames carry them, valid while the pchannel's `endings` has this value."""
@@ -54,28 +46,10 @@ class AppendCopies(Submission):
     frame: with the part of the log that holds the copies, or with None.
     """
 
-    __slots__ = (
-        "_outcomes",
-        "_settled",
-        "_stored",
-        "aborts",
-        "future",
-        "header",
-        "names",
-        "record",
-        "taken",
-        "targets",
-    )
+    __slots__ = ("_outcomes", "_settled", "_stored", "aborts", "future", "header", "names", "record", "taken", "targets")
 
     def __init__(
-        self,
-        header: BroadcastHeader,
-        targets: CopyTargets,
-        record: Record,
-        *,
-        aborts: bool,
-        size: int,
-        future: Answers[CopyOutcomes],
+        self, header: BroadcastHeader, targets: CopyTargets, record: Record, *, aborts: bool, size: int, future: Answers[CopyOutcomes]
     ) -> None:
         self.header: BroadcastHeader = header
         self.targets: CopyTargets = targets
@@ -275,9 +249,7 @@ class CopyWrites(Member):
         self._under_way[broadcast] = []
         self._frames.submit_copies(operation, names)
 
-    def _judge(
-        self, operation: AppendCopies
-    ) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannelMember]]:
+    def _judge(self, operation: AppendCopies) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannelMember]]:
         """Returns the outcomes, with None for each vchannel whose copy goes into the frame, and those vchannels.
 
         The outcomes are None when that is true of all vchannels.

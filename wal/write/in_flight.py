@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from wal.errors import WouldBlockError
 
-__all__ = ["InFlight"]
-
 
 class InFlight:
     """At most `bytes_max` bytes in flight, but always room for one item of any size. Callers that wait are served in order."""
@@ -69,9 +67,7 @@ class InFlight:
             if waiter in self._waiters:  # the caller gave up waiting: the next one may fit
                 self._waiters.remove(waiter)
                 self._serve()
-            elif (
-                not future.cancelled() and future.exception() is None
-            ):  # it got room, but the caller never learns of it
+            elif not future.cancelled() and future.exception() is None:  # it got room, but the caller never learns of it
                 self.release(size)
             raise
 

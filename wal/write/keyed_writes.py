@@ -21,9 +21,6 @@ from wal.write.idempotency.scopes import Claim, Kept
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.operations import KeyedAppend, Settles, fail_future
 
-__all__ = ["KeyedWrites", "is_abandoned", "withdrawn"]
-
-
 WARN_PAUSE_S: Final = 60.0
 """The pause between two warnings of one pchannel that keys are forgotten before their age."""
 _log: Final = logging.getLogger("wal.pchannel")
@@ -55,9 +52,7 @@ class KeyedWrites:
         self._alive = alive
         self._withdraw = withdraw
 
-    def claim(
-        self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult], *, barrier: int
-    ) -> Claim | None:
+    def claim(self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult], *, barrier: int) -> Claim | None:
         """Claims a new key. For a known key it returns None, and the future gets the first result, now or once that is durable."""
         if self.answered(scope, key, future):
             return None

@@ -20,32 +20,6 @@ from wal.write.idempotency.scopes import Claim
 from wal.write.ticks import Holder
 from wal.write.txn_table import TxnOwner
 
-__all__ = [
-    "Answers",
-    "Append",
-    "Atomic",
-    "Begin",
-    "Bulk",
-    "Commit",
-    "ConditionalAppend",
-    "ConditionalKeyedAppend",
-    "Drop",
-    "Expected",
-    "ForgetProducer",
-    "KeyedAppend",
-    "KeyedCommit",
-    "OrderedAppend",
-    "ProducerAppend",
-    "Rollback",
-    "Settles",
-    "Together",
-    "VChannelMember",
-    "closed_at_barrier",
-    "conflict",
-    "fail_future",
-    "with_outcome",
-]
-
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
 

@@ -59,8 +59,6 @@ from wal.write.submissions import TxnSubmission
 from wal.write.ticks import BarrierHeap, PromisedTick, TickOracle, TickSupply
 from wal.write.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
 
-__all__ = ["PChannel"]
-
 LOGICAL_BITS: Final = 18
 """The bits of a tick below its milliseconds."""
 
@@ -125,13 +123,7 @@ class PChannel(ReadablePChannel, Member):
         self.endings = 0
         """The number of its vchannels that have ended, for any reason."""
         self.copies: CopyWrites = CopyWrites(
-            state.copies,
-            group,
-            self.frames,
-            self.ticks,
-            in_flight=in_flight,
-            origin=origin,
-            endings=lambda: self.endings,
+            state.copies, group, self.frames, self.ticks, in_flight=in_flight, origin=origin, endings=lambda: self.endings
         )
         self.vchannels: dict[str, VChannelMember] = {}
         log.failed = self._log_failed
@@ -186,9 +178,7 @@ class PChannel(ReadablePChannel, Member):
 
         def ended(waiting: tuple[VChannelMember, Any]) -> bool:
             operation = waiting[1]
-            return (
-                isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
-            )
+            return isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
 
         self.table.fail(name, reason)
         for vchannel, commit in self._barriers.take_out(ended):

@@ -44,8 +44,6 @@ from wal.write.operations import Append, KeyedAppend
 from wal.write.submissions import KeyedSubmission, OwnSubmission, PlainSubmission, Submission, cut
 from wal.write.ticks import PromisedTick, TickFrames, TickSupply
 
-__all__ = ["FrameOwner", "FramePipeline"]
-
 GROUP_RECORDS: Final = 4096
 """A frame has at most this many records, so that building it blocks the loop for about a millisecond. The backend bounds its bytes."""
 _log: Final = logging.getLogger("wal.pchannel")
@@ -288,11 +286,7 @@ class FramePipeline:
             await self.write_alone(self._term_start(), tick)
         except NoSpaceError as error:
             self.owes_start = True
-            _log.warning(
-                "pchannel %s was opened on a full disk and takes no append until there is room: %s",
-                self._log.pchannel,
-                error,
-            )
+            _log.warning("pchannel %s was opened on a full disk and takes no append until there is room: %s", self._log.pchannel, error)
 
     async def write_alone(self, draft: FrameDraft, tick: int) -> None:
         """Writes a frame without events that promises `tick`, and waits until it is durable. Raises the reason if it fails."""
@@ -349,10 +343,7 @@ class FramePipeline:
             if prepared is None:
                 # Kept until the hand-over: an earlier failure finds the callers there.
                 self._plain = self._keyed = None
-                prepared = self._prepared = (
-                    FrameDraft(),
-                    cut(self._waiting, size=self._group_bytes, count=GROUP_RECORDS),
-                )
+                prepared = self._prepared = (FrameDraft(), cut(self._waiting, size=self._group_bytes, count=GROUP_RECORDS))
                 for submission in prepared[1]:
                     submission.draft(prepared[0])
             draft, submissions = prepared
@@ -362,9 +353,7 @@ class FramePipeline:
             # A frame without events (a producer was forgotten) promises a tick of its own.
             self._hand_over(draft, submissions, first_tick, promised_tick=None if draft.indices else first_tick)
 
-    def _hand_over(
-        self, draft: FrameDraft, submissions: list[Submission], first_tick: int, *, promised_tick: int | None = None
-    ) -> None:
+    def _hand_over(self, draft: FrameDraft, submissions: list[Submission], first_tick: int, *, promised_tick: int | None = None) -> None:
         """Encodes the frame and hands it to the backend, which writes it off the loop and calls `_settled`."""
         sequence = self._sequence
         frame = encode_frame(
@@ -379,16 +368,7 @@ class FramePipeline:
         self._sequence = sequence + 1
         self._promised.submitted(first_tick)
         self._flights.append(
-            _Flight(
-                submissions,
-                sequence,
-                first_tick,
-                frame.header.promised_tick,
-                draft.indices,
-                frame,
-                draft,
-                self._monotonic(),
-            )
+            _Flight(submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, draft, self._monotonic())
         )
         self._log.append(frame, self._settled)
         self._owner.expect(frame)
@@ -408,9 +388,7 @@ class FramePipeline:
             elif isinstance(error, WALError):
                 self._owner.fail(error, answered=True)
             else:
-                failure = StorageError(
-                    f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True
-                )
+                failure = StorageError(f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True)
                 failure.__cause__ = error
                 self._owner.fail(failure, answered=True)
         except Exception as defect:  # a defect here must reach every caller, not the loop's exception handler

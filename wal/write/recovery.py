@@ -43,17 +43,6 @@ from wal.storage.base import PChannelLog
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointLedger",
-    "CheckpointRule",
-    "Checkpointer",
-    "RecoveryState",
-    "StateChanges",
-    "recover",
-    "replay",
-]
-
 
 class StateChanges(msgspec.Struct, frozen=True):
     """The changes between two checkpoints: counts, the broadcasts that ended, and whether any event was added."""
@@ -83,9 +72,7 @@ class RecoveryState:
     def take_changes(self) -> StateChanges:
         """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
         copies = self.copies
-        taken = StateChanges(
-            self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved
-        )
+        taken = StateChanges(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved)
         self.keys.keyed_since_checkpoint = copies.changes = 0
         self.lasts.moved = False
         copies.forgotten.clear()
@@ -150,9 +137,7 @@ async def recover(
             gc.enable()
 
 
-async def replay(
-    log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None
-) -> tuple[int, int]:
+async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None) -> tuple[int, int]:
     """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and the bytes of their frames.
 
     Only frames that hold any are read: the log's index knows them.
@@ -176,9 +161,7 @@ async def replay(
             reading.exception()  # retrieved: the caller has this error, or an earlier one
 
 
-async def _restore(
-    log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None
-) -> None:
+async def _restore(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None) -> None:
     assert checkpoint.state is not None
     try:
         blob = await log.load_state(checkpoint.state)
@@ -237,15 +220,7 @@ class CheckpointLedger:
         self._retry_at_s = 0.0
 
     def is_due(
-        self,
-        *,
-        end: int,
-        keyed: int,
-        keyed_bytes: int,
-        held_bytes: int,
-        now_s: float,
-        log_bytes: int | None = None,
-        moved: bool = False,
+        self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float, log_bytes: int | None = None, moved: bool = False
     ) -> bool:
         """Returns whether a checkpoint should begin now.
 
@@ -403,9 +378,7 @@ class Checkpointer:
         )
         return self._running
 
-    async def _guarded(
-        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: StateChanges, keyed_bytes: int
-    ) -> None:
+    async def _guarded(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: StateChanges, keyed_bytes: int) -> None:
         """Takes a checkpoint. If it fails, the changes since the previous one are counted again."""
         try:
             await self._store(checkpoint, snapshot)

@@ -27,19 +27,6 @@ from wal.write.keyed_writes import KeyedWrites
 from wal.write.operations import Append, Expected, KeyedAppend, Settles, Together, fail_future
 from wal.write.txn_table import OpenTxn
 
-__all__ = [
-    "RUN_OVERHEAD",
-    "AppendsSubmission",
-    "BulkSubmission",
-    "ForgetSubmission",
-    "KeyedSubmission",
-    "OwnSubmission",
-    "PlainSubmission",
-    "Submission",
-    "TxnSubmission",
-    "cut",
-]
-
 RUN_OVERHEAD: Final = 16
 """The bytes of a run's row in the tables of a frame, rounded up."""
 
@@ -145,9 +132,7 @@ class TxnSubmission(Submission):
         txn_id, keepalive_ms = self.context.txn_id, round(self.context.keepalive * 1000)
         key = b"" if self.claim is None else key_ext(self.claim.key)
         if self.owners is None:
-            self.first: int = draft.commit_one(
-                self.names[0], self.bodies, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key
-            )
+            self.first: int = draft.commit_one(self.names[0], self.bodies, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
         else:
             assert not isinstance(self.bodies, Payloads)
             bodies = list(zip(self.owners, self.bodies, strict=True))

@@ -18,15 +18,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from wal.errors import WALError
 
-__all__ = [
-    "BarrierHeap",
-    "Holder",
-    "PromisedTick",
-    "TickFrames",
-    "TickOracle",
-    "TickSupply",
-]
-
 
 class TickOracle(Protocol):
     """The part of the timestamp oracle that a pchannel uses."""

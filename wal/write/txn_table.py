@@ -16,28 +16,9 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import (
-    InvalidArgumentError,
-    InvalidTransactionStateError,
-    TransactionExpiredError,
-    WALError,
-    WouldBlockError,
-)
+from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WALError, WouldBlockError
 from wal.frame import Record, RunName
 from wal.message import TxnContext
-
-__all__ = [
-    "BODY_OVERHEAD",
-    "NAME_OVERHEAD",
-    "LeaseClock",
-    "OpenTxn",
-    "TxnLimits",
-    "TxnOwner",
-    "TxnTable",
-    "check_txn_size",
-    "names_size",
-    "whole_ms",
-]
 
 BODY_OVERHEAD: Final = 32
 """The bytes counted for each body in addition to its size: its row in the frame's tables, rounded up."""
@@ -107,14 +88,7 @@ class TxnTable:
         return txn_id in self._open
 
     def begin(
-        self,
-        txn_id: int,
-        names: tuple[RunName, ...],
-        *,
-        keepalive: float,
-        now: float,
-        key_bytes: int = 0,
-        owner: TxnOwner | None = None,
+        self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0, owner: TxnOwner | None = None
     ) -> TxnContext:
         """Opens a transaction on these vchannels.
 
@@ -139,16 +113,7 @@ class TxnTable:
         self._count(owner, 1, 0)
         return context
 
-    def append(
-        self,
-        txn_id: int,
-        added: Sequence[tuple[RunName, Record]],
-        *,
-        counted: int,
-        stored: int,
-        barrier: int,
-        now: float,
-    ) -> int:
+    def append(self, txn_id: int, added: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int, now: float) -> int:
         """Adds bodies, all or none, and refreshes the lease; returns how many bodies the transaction has.
 
         `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. If the transaction is over, raises
@@ -171,9 +136,7 @@ class TxnTable:
                 f"open transactions hold {self.size} bytes and {counted} more would pass open_txn_bytes_max="
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
-        if (owner := txn.owner) is not None and (
-            held := self._of_owners[owner][1]
-        ) + counted > owner.open_txn_bytes_max:
+        if (owner := txn.owner) is not None and (held := self._of_owners[owner][1]) + counted > owner.open_txn_bytes_max:
             raise WouldBlockError(
                 f"open transactions of this client hold {held} bytes and {counted} more would pass client_open_txn_bytes_max="
                 f"{owner.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
@@ -216,26 +179,20 @@ class TxnTable:
         """Returns the open transaction; raises as `append` does if it is over, InvalidTransactionStateError if it has another owner."""
         txn = self._live(txn_id, now)
         if txn.owner != owner:
-            raise InvalidTransactionStateError(
-                f"transaction {txn_id} belongs to another client: only the client that began it can use it"
-            )
+            raise InvalidTransactionStateError(f"transaction {txn_id} belongs to another client: only the client that began it can use it")
         return txn
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
         """Removes the transaction, so that it can no longer expire, and returns it. Raises as `append` does if it is over."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
-        self._remember(
-            txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was committed: begin a new one")
-        )
+        self._remember(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was committed: begin a new one"))
         return txn
 
     def rollback(self, txn_id: int) -> None:
         """Forgets the transaction; does nothing if it is over already."""
         if txn_id in self._open:
-            self._end(
-                txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was rolled back: begin a new one")
-            )
+            self._end(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was rolled back: begin a new one"))
 
     def expire(self, now: float) -> list[int]:
         """Ends every transaction whose lease has run out; returns their ids."""
@@ -260,9 +217,7 @@ class TxnTable:
             reason = self._ended.get(txn_id)
             if reason is not None:
                 raise reason()
-            raise TransactionExpiredError(
-                f"transaction {txn_id} is not open here: it ended or expired; begin a new one"
-            )
+            raise TransactionExpiredError(f"transaction {txn_id} is not open here: it ended or expired; begin a new one")
         return txn
 
     def _expired(self, txn_id: int) -> None:

@@ -11,14 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from actors import Member
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidRequestSeqError,
-    TransactionExpiredError,
-    UnknownError,
-    WALError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, InvalidRequestSeqError, TransactionExpiredError, UnknownError, WALError, WouldBlockError
 from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
 from wal.write.operations import (
@@ -41,8 +34,6 @@ from wal.write.operations import (
 )
 from wal.write.pchannel import PChannel
 from wal.write.submissions import BulkSubmission, ForgetSubmission, TxnSubmission
-
-__all__ = ["VChannel"]
 
 
 class VChannel(Member):
@@ -106,9 +97,7 @@ class VChannel(Member):
         self._end(closed)
         self.refuse(unhandled[self._handled_to :], closed())
 
-    def add_bodies(
-        self, txn_id: int, bodies: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int
-    ) -> int:
+    def add_bodies(self, txn_id: int, bodies: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int) -> int:
         """Adds bodies to an open transaction at once, all or none; returns how many bodies it has now.
 
         They may be for any vchannels of the transaction; see `TxnTable.append` for their sizes and the errors. They take no turn: no
@@ -118,18 +107,14 @@ class VChannel(Member):
         if self.closed is not None:
             raise self.closed()
         pchannel = self.pchannel
-        return pchannel.table.append(
-            txn_id, bodies, counted=counted, stored=stored, barrier=barrier, now=pchannel.lease_now()
-        )
+        return pchannel.table.append(txn_id, bodies, counted=counted, stored=stored, barrier=barrier, now=pchannel.lease_now())
 
     def released(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Continues an operation, since the promised tick passed its barrier."""
         # A keyed operation continues even if its caller was cancelled: other callers may share its result.
         keyed = isinstance(operation, KeyedAppend | TxnSubmission) and operation.claim is not None
         if not keyed and operation.future.cancelled():
-            self.pchannel.in_flight.release(
-                operation.in_flight if isinstance(operation, TxnSubmission) else operation.size
-            )
+            self.pchannel.in_flight.release(operation.in_flight if isinstance(operation, TxnSubmission) else operation.size)
         elif self.closed is not None:
             self.refuse([operation], self.closed())
         elif keyed and operation.claim is not None and operation.claim.doomed:  # type: ignore[union-attr]
@@ -226,9 +211,7 @@ class VChannel(Member):
             operation.future.add_done_callback(lambda _: release(size))
 
     def _bulk(self, operation: Bulk) -> None:
-        self.newest = self._frames.submit(
-            BulkSubmission(self.run_name, operation.records, size=operation.size, future=operation.future)
-        )
+        self.newest = self._frames.submit(BulkSubmission(self.run_name, operation.records, size=operation.size, future=operation.future))
 
     def _atomic(self, operation: Atomic) -> None:
         pchannel = self.pchannel

@@ -39,9 +39,7 @@ class Total:
         return await total_later(tick, *inputs)
 
 
-@pytest.mark.parametrize(
-    ("function", "in_thread"), [(total, False), (total_later, False), (Total(), False), (total, True)]
-)
+@pytest.mark.parametrize(("function", "in_thread"), [(total, False), (total_later, False), (Total(), False), (total, True)])
 async def test_it_gives_what_the_function_returns(function: Callable[..., Any], in_thread: bool) -> None:
     node = FunctionNode("total", function, in_thread=in_thread)
     given = await called(node, BatchMsg(7, [1, 2]), SkipTickMsg(7), BatchMsg(7, []))

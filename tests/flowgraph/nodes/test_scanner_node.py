@@ -70,9 +70,7 @@ async def numbered(log: WALAccesser, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("tick_interval_s", [0.0, 0.001, 0.02])
-async def test_it_continues_after_what_was_committed_with_the_same_ticks(
-    log: WALAccesser, tick_interval_s: float
-) -> None:
+async def test_it_continues_after_what_was_committed_with_the_same_ticks(log: WALAccesser, tick_interval_s: float) -> None:
     payloads = await numbered(log, 60)
     async with source(log, tick_interval_s=tick_interval_s) as node:
         ticks = await full_ticks(node, 60)
@@ -220,9 +218,7 @@ async def test_two_nodes_on_one_cursor_are_refused(log: WALAccesser) -> None:
     async with source(log) as node:
         assert await full_ticks(node, 4)
         second, elsewhere = (ScannerNode("second", log, "orders", cursor=cursor) for cursor in ("graph", "another"))
-        with pytest.raises(
-            InvalidArgumentError, match="node 'source' reads with cursor 'graph' already, and node 'second'"
-        ):
+        with pytest.raises(InvalidArgumentError, match="node 'source' reads with cursor 'graph' already, and node 'second'"):
             await next_tick(second)
         assert await full_ticks(elsewhere, 4)
         await second.close()  # does not end the claim of the first

@@ -29,11 +29,7 @@ def on_pulsar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict
     host, admin_host, token, namespace = (
         request.getfixturevalue(f"pulsar_{name}") for name in ("host", "admin_host", "token", "namespace")
     )
-    settings = {
-        "kv": str(tmp_path / "meta.sqlite3"),
-        "pulsar_admin_url": f"http://{admin_host}",
-        "pulsar_token": token or None,
-    }
+    settings = {"kv": str(tmp_path / "meta.sqlite3"), "pulsar_admin_url": f"http://{admin_host}", "pulsar_token": token or None}
     return f"pulsar://{host}/{namespace}", settings
 
 

@@ -83,10 +83,7 @@ async def test_packs_are_ticks_and_acked_once_they_passed(medium: MemoryMedium) 
         }  # fmt: skip
     await produce(medium, ["a", "b"], ([42], 50))
     collect = Collect(50)
-    async with (
-        await consumer(medium, ["a", "b"]) as stream,
-        chain(MsgStreamNode("source", stream), FunctionNode("sink", collect)),
-    ):
+    async with await consumer(medium, ["a", "b"]) as stream, chain(MsgStreamNode("source", stream), FunctionNode("sink", collect)):
         await collect.reached.wait()
     assert [found for found in collect.ticks.values() if found] == [[42]], "what was acknowledged does not come again"
 
@@ -105,10 +102,7 @@ async def test_what_did_not_pass_a_sink_comes_again(medium: MemoryMedium) -> Non
         assert isinstance(graph.error, NodeFailedError)
         assert str(graph.error) == "node 'sink' failed at tick 20: OSError: no room"
     collect = Collect(30)
-    async with (
-        await consumer(medium, ["a"]) as stream,
-        chain(MsgStreamNode("source", stream), FunctionNode("sink", collect)),
-    ):
+    async with await consumer(medium, ["a"]) as stream, chain(MsgStreamNode("source", stream), FunctionNode("sink", collect)):
         await collect.reached.wait()
     assert [found for found in collect.ticks.values() if found] == [[11], [21]]
 
@@ -140,11 +134,7 @@ async def test_statistics_name_the_silent_channel(medium: MemoryMedium) -> None:
 
 async def test_what_a_graph_produces_another_stream_consumes_tick_by_tick(medium: MemoryMedium) -> None:
     await produce(medium, ["a"], ([1, 2], 10), ([], 20), ([21, 22, 23], 30))
-    async with (
-        await consumer(medium, ["a"]) as stream,
-        MsgStream(medium) as out,
-        await consumer(medium, ["x", "y"], "reader") as reader,
-    ):
+    async with await consumer(medium, ["a"]) as stream, MsgStream(medium) as out, await consumer(medium, ["x", "y"], "reader") as reader:
         await out.as_producer(["x", "y"])
         odd = FunctionNode("odd", lambda tick, messages: [one for one in messages if one.end_ts % 2])
         async with chain(MsgStreamNode("source", stream), odd, ProduceNode("sink", out, time_ticks=True)):
@@ -234,9 +224,7 @@ class Feed:
                     await stream.broadcast(MsgPack(messages))
 
 
-async def run(
-    medium: MemoryMedium, feed: Feed, log: Any, name: str, function: Callable[..., Any], *, fail: bool
-) -> bool:
+async def run(medium: MemoryMedium, feed: Feed, log: Any, name: str, function: Callable[..., Any], *, fail: bool) -> bool:
     """Copies both streams to a vchannel until tick 100 or a failure; returns whether it came to tick 100."""
     streams = [await consumer(medium, channels, name) for channels in feed.channels]
     finished = asyncio.Event()

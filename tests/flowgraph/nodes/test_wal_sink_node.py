@@ -178,11 +178,7 @@ async def test_wrong_input_is_refused_before_anything_is_written(log: WALAccesse
     with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
         await write(node, 2, [b""] * 4097)
     with pytest.raises(TypeError, match="no form of InsertMsg"):
-        await write(
-            WalSinkNode("two", log, ["a", "b"]),
-            3,
-            [InsertMsg(timestamps=(3,), row_ids=(8,), row_data=(b"",), hash_keys=(1,))],
-        )
+        await write(WalSinkNode("two", log, ["a", "b"]), 3, [InsertMsg(timestamps=(3,), row_ids=(8,), row_data=(b"",), hash_keys=(1,))])
     with pytest.raises(TypeError, match="to_messages of node 'sink' must be a function"):
         WalSinkNode("sink", log, "copy", to_messages=7)  # type: ignore[arg-type]
     for wrong in (None, b"bytes", "text", 7):

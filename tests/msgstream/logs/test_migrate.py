@@ -63,17 +63,11 @@ async def test_messages_are_copied_with_their_old_positions(mq: RocksMQ, log: WA
     kept = [positions[index] for index in (0, 2, 3, 4)]
     assert [body.properties[MIGRATION] for body in bodies] == ["move"] * 4
     assert [OldPosition.kept_by(body, "move", "a") for body in bodies] == [
-        OldPosition(1, begin, end, at.msg_id, "a")
-        for at, begin, end in zip(kept, [2, 7, 9, 10], [2, 7, 9, 20], strict=True)
+        OldPosition(1, begin, end, at.msg_id, "a") for at, begin, end in zip(kept, [2, 7, 9, 10], [2, 7, 9, 20], strict=True)
     ]
     assert [body.properties[OLD_POSITION] for body in bodies][3] == f"1:10:20:{kept[3].msg_id.hex()}:a"
     assert [body.properties[MSG_TYPE] for body in bodies] == ["400", "401", "402", "400"]
-    assert [body.message_type for body in bodies] == [
-        MessageType.INSERT,
-        MessageType.DELETE,
-        MessageType.INSERT,
-        MessageType.INSERT,
-    ]
+    assert [body.message_type for body in bodies] == [MessageType.INSERT, MessageType.DELETE, MessageType.INSERT, MessageType.INSERT]
     async with WalMsgStream(log) as stream:
         await stream.as_consumer(["a"], "s")
         msgs = [msg for pack in await consume_packs(stream, 4) for msg in pack.msgs]
@@ -132,9 +126,7 @@ async def test_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALAcc
     assert await in_log(log, "a") == list(range(sent))
 
 
-async def test_cancelled_call_waits_for_its_last_write(
-    mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_call_waits_for_its_last_write(mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next call would not find it in the log, and copy the same messages."""
     append_txn = log.append_txn
     begun, go = asyncio.Event(), asyncio.Event()
@@ -216,9 +208,7 @@ async def test_transaction_of_another_process_ends_the_call(mq: RocksMQ, log: WA
         kept = {MIGRATION: "move", OLD_POSITION: str(OldPosition(2, 3, 3, position.msg_id, "a")), MSG_TYPE: "400"}
         late = Message("a", row(2).marshal(), properties=kept)
         key = ProducerKey("move/a", 2)
-        results = await asyncio.gather(
-            log.append_txn("a", [late], idempotency_key=key), running, return_exceptions=True
-        )
+        results = await asyncio.gather(log.append_txn("a", [late], idempotency_key=key), running, return_exceptions=True)
         if isinstance(results[1], LockedError):
             assert "in the log already" in str(results[1])
         else:
@@ -300,9 +290,7 @@ async def old_end(mq: RocksMQ) -> list[MsgPosition]:
         return pack.end_positions
 
 
-async def test_wrong_arguments_are_told_before_anything_is_done(
-    mq: RocksMQ, log: WALAccesser, opened: Callable[..., Any]
-) -> None:
+async def test_wrong_arguments_are_told_before_anything_is_done(mq: RocksMQ, log: WALAccesser, opened: Callable[..., Any]) -> None:
     stream = await opened(RmqMsgStream(mq))
     ticked = await opened(RmqTtMsgStream(mq))
     with pytest.raises(TypeError, match="copies a MsgStream"):

@@ -78,9 +78,7 @@ async def test_seek_whose_save_fails_moves_nothing(log: WALAccesser, monkeypatch
     assert (await cursor_of(log)).position is None
 
 
-async def test_quiet_channel_does_not_hold_what_others_write(
-    one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quiet_channel_does_not_hold_what_others_write(one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     log = one_pchannel
     passes: list[object] = []
     pass_over = wal_consumer.WalConsumer._pass_over

@@ -114,10 +114,7 @@ def test_prefix_and_an_index_make_an_id(vchannel: str, message_id: MessageID) ->
     assert prefix + INDEX.pack(message_id.index) == bytes(WalId(vchannel, message_id))
 
 
-@given(
-    st.binary(max_size=60)
-    | wal_ids.map(bytes).flatmap(lambda data: st.integers(0, len(data)).map(lambda at: data[:at]))
-)
+@given(st.binary(max_size=60) | wal_ids.map(bytes).flatmap(lambda data: st.integers(0, len(data)).map(lambda at: data[:at])))
 def test_other_bytes_are_refused(data: bytes) -> None:
     try:
         found = WalId.parse(data, "orders")

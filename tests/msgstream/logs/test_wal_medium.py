@@ -88,11 +88,7 @@ async def test_send_is_a_transaction_and_its_ids_are_those_received(log: WALAcce
         messages = [message async for message in scanner]
     assert [type(message) is ImmutableTxnMessage for message in messages] == [False, True, False]
     assert [one.timestamp for one in received] == [message.time_tick for message in messages for _ in message.bodies()]
-    assert [message.bodies()[0].message_type for message in messages] == [
-        MessageType.INSERT,
-        MessageType.INSERT,
-        MessageType.DELETE,
-    ]
+    assert [message.bodies()[0].message_type for message in messages] == [MessageType.INSERT, MessageType.INSERT, MessageType.DELETE]
     assert [body.properties[MSG_TYPE] for message in messages for body in message.bodies()] == ["400"] * 4 + ["401"]
 
 
@@ -115,9 +111,7 @@ async def test_produced_ticks_are_dropped(log: WALAccesser, opened: Opener) -> N
         await consumer.close()
 
 
-async def test_subscription_continues_exactly_after_what_was_acked(
-    one_pchannel: None, log: WALAccesser, opened: Opener
-) -> None:
+async def test_subscription_continues_exactly_after_what_was_acked(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
     """Also between two bodies of a transaction, and whatever the order of the acks is."""
     everything = await mixed(log)
     medium = WalMedium(log)
@@ -159,9 +153,7 @@ async def test_seek_moves_the_subscription_to_any_message(one_pchannel: None, lo
             await log.delete_cursor("s")
 
 
-async def test_seek_behind_a_truncation_is_refused_unless_nothing_is_lost(
-    one_pchannel: None, log: WALAccesser, opened: Opener
-) -> None:
+async def test_seek_behind_a_truncation_is_refused_unless_nothing_is_lost(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
     everything = await mixed(log)
     medium = WalMedium(log)
     consumer = await opened(medium.consumer("a", "all"))

@@ -92,9 +92,7 @@ def consumer(world: World, chance: Random) -> Any:
         return request
     start = WireID(id=bytes(world.newest))
     policy = streaming.DeliverPolicy
-    request.deliver_policy.CopyFrom(
-        chance.choice((policy(latest=Empty()), policy(start_from=start), policy(start_after=start)))
-    )
+    request.deliver_policy.CopyFrom(chance.choice((policy(latest=Empty()), policy(start_from=start), policy(start_after=start))))
     filters = [
         streaming.DeliverFilter(time_tick_gt=streaming.DeliverFilterTimeTickGT(time_tick=world.tick)),
         streaming.DeliverFilter(time_tick_gte=streaming.DeliverFilterTimeTickGTE(time_tick=world.tick)),
@@ -118,8 +116,7 @@ def consumed(created: Any, world: World, chance: Random) -> list[Any]:
 
 def _messages(tag: bytes, chance: Random) -> list[Message]:
     return [
-        Message(chance.choice(NAMES), tag, properties={"who": "me"} if chance.random() < 0.3 else {})
-        for _ in range(chance.randint(1, 3))
+        Message(chance.choice(NAMES), tag, properties={"who": "me"} if chance.random() < 0.3 else {}) for _ in range(chance.randint(1, 3))
     ]
 
 
@@ -180,24 +177,16 @@ def _cursor(world: World) -> pchannel_calls_pb2.Cursor:
     key = pchannel_calls_pb2.CursorKey(name="fuzz", vchannels=["fuzz-a"])
     at = event_to_proto((world.newest.position, 0))
     incarnation = pchannel_calls_pb2.CursorIncarnation(incarnation=1)
-    return pchannel_calls_pb2.Cursor(
-        key=key, incarnations=[incarnation], log=world.log, start=at, event=at, time_tick=world.tick
-    )
+    return pchannel_calls_pb2.Cursor(key=key, incarnations=[incarnation], log=world.log, start=at, event=at, time_tick=world.tick)
 
 
 def _extent(world: World) -> dict[str, Any]:
-    return {
-        "pchannel": world.info,
-        "start": position_to_proto(world.kept.position),
-        "end": position_to_proto(world.newest.position),
-    }
+    return {"pchannel": world.info, "start": position_to_proto(world.kept.position), "end": position_to_proto(world.newest.position)}
 
 
 def _broadcast(_world: World, tag: bytes, chance: Random) -> Any:
     keys = [ResourceKey(domain="fuzz", key=tag.decode())] if chance.random() < 0.5 else []
-    return cluster_pb2.AppendBroadcastRequest(
-        vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=5, resource_keys=keys
-    )
+    return cluster_pb2.AppendBroadcastRequest(vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=5, resource_keys=keys)
 
 
 Make = Callable[[World, bytes, Random], Any]
@@ -235,9 +224,7 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.LIST_CURSORS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.DELETE_CURSORS: lambda w, t, c: _CALLS.DeleteCursorsRequest(pchannel=w.info, name="fuzz"),
     m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
-    m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(
-        **_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2
-    ),
+    m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),
     m.WEIGH_FRAMES: lambda w, t, c: _CALLS.WeighFramesRequest(
         **_extent(w), names=frames_pb2.VChannelNames(names=NAMES), rows_max=c.choice((None, 10))
     ),

@@ -30,10 +30,7 @@ RESPONSES_MAX: Final = 200
 """The most responses that are read of a stream."""
 LOST: Final = "Internal error from Core"
 """The text of the error when the other side ended a call during a write; the status is lost then."""
-_OWN: Final = {
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ("larger than max", "metadata size exceeds"),
-    grpc.StatusCode.INTERNAL: (LOST,),
-}
+_OWN: Final = {grpc.StatusCode.RESOURCE_EXHAUSTED: ("larger than max", "metadata size exceeds"), grpc.StatusCode.INTERNAL: (LOST,)}
 """The statuses that gRPC makes by itself, with what they say."""
 _CUT: Final = 160
 
@@ -88,9 +85,7 @@ class Exchanges:
         self._took(time.monotonic() - began, what)
         return answer
 
-    async def converse(
-        self, method: Method[Any, Any], metadata: Metadata, requests: Sequence[bytes], what: str, *, cancel: bool
-    ) -> Answer:
+    async def converse(self, method: Method[Any, Any], metadata: Metadata, requests: Sequence[bytes], what: str, *, cancel: bool) -> Answer:
         """Sends the requests of a stream, and reads to its end; with `cancel` it is cancelled after the last one."""
         answer, began = Answer(), time.monotonic()
         stub = self._channel.stream_stream(method.path, response_deserializer=method.response.FromString)

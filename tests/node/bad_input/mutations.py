@@ -11,58 +11,11 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-INTEGERS: Final = (
-    0,
-    1,
-    -1,
-    2,
-    77,
-    1 << 31,
-    (1 << 31) - 1,
-    -(1 << 31),
-    (1 << 32) - 1,
-    1 << 53,
-    (1 << 63) - 1,
-    -(1 << 63),
-    (1 << 64) - 1,
-)
+INTEGERS: Final = (0, 1, -1, 2, 77, 1 << 31, (1 << 31) - 1, -(1 << 31), (1 << 32) - 1, 1 << 53, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
 FLOATS: Final = (0.0, -1.0, 1e-9, 1e308, math.inf, -math.inf, math.nan)
-TEXTS: Final = (
-    "",
-    "_",
-    "_tt",
-    "a/b",
-    " ",
-    "\0",
-    "x" * 600,
-    "ü" * 300,
-    "/",
-    "..",
-    "-1",
-    "wal_0",
-    "fuzz-a",
-    "fuzz-b",
-    "\U0001f600",
-    "\n",
-)
+TEXTS: Final = ("", "_", "_tt", "a/b", " ", "\0", "x" * 600, "ü" * 300, "/", "..", "-1", "wal_0", "fuzz-a", "fuzz-b", "\U0001f600", "\n")
 RESERVED: Final = ("_v", "_t", "_tt", "_btt", "_vc", "_tx", "_h", "_bh", "_ik", "_lcs", "_what", "", "mine")
-VALUES: Final = (
-    "",
-    "1",
-    "2",
-    "8",
-    "77",
-    "900",
-    "901",
-    "902",
-    "999",
-    "zz",
-    "CAE=",
-    "CP////////////8B",
-    "*",
-    "fuzz-a",
-    "x" * 70_000,
-)
+VALUES: Final = ("", "1", "2", "8", "77", "900", "901", "902", "999", "zz", "CAE=", "CP////////////8B", "*", "fuzz-a", "x" * 70_000)
 _RANGES: Final = {
     FieldDescriptor.CPPTYPE_INT32: (-(1 << 31), (1 << 31) - 1),
     FieldDescriptor.CPPTYPE_ENUM: (-(1 << 31), (1 << 31) - 1),
@@ -173,9 +126,7 @@ def _places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
     fields: Any = message.DESCRIPTOR.fields
     for field in fields:
         yield message, field
-        if field.type != FieldDescriptor.TYPE_MESSAGE or (
-            field.message_type is not None and field.message_type.GetOptions().map_entry
-        ):
+        if field.type != FieldDescriptor.TYPE_MESSAGE or (field.message_type is not None and field.message_type.GetOptions().map_entry):
             continue
         if field.is_repeated:
             for part in getattr(message, field.name):

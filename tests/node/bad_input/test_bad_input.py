@@ -87,10 +87,7 @@ class Attack:
         name, streams = method.path.rpartition("/")[2], method in (m.READ_FRAMES, m.WATCH_VCHANNELS)
         cancel = chance.random() < 0.05
         self.kinds[name] += 1
-        self._note(
-            await self._exchanges.ask(method, data, f"{number} {name} {data[:200]!r}", streams=streams, cancel=cancel),
-            [data],
-        )
+        self._note(await self._exchanges.ask(method, data, f"{number} {name} {data[:200]!r}", streams=streams, cancel=cancel), [data])
 
     async def _produce(self, number: int, tag: bytes, chance: Random) -> None:
         self.kinds["Produce"] += 1
@@ -107,9 +104,7 @@ class Attack:
 
     async def _discover(self, number: int, chance: Random) -> None:
         self.kinds["AssignmentDiscover"] += 1
-        await self._converse(
-            m.ASSIGNMENT_DISCOVER, number, (), _some_mutated(corpus.discover(self._world, chance), chance), chance
-        )
+        await self._converse(m.ASSIGNMENT_DISCOVER, number, (), _some_mutated(corpus.discover(self._world, chance), chance), chance)
 
     async def _converse(self, method: Any, number: int, metadata: Any, requests: list[bytes], chance: Random) -> None:
         what = f"{number} {method.path.rpartition('/')[2]} {metadata} {[data[:200] for data in requests]}"
@@ -247,9 +242,7 @@ async def in_plaintext(address: str, _channel: grpc.aio.Channel, world: corpus.W
     options = [("grpc.use_local_subchannel_pool", 1)]
     method = chance.choice(corpus.methods())
     async with grpc.aio.insecure_channel(address, options=options) as plain:
-        call: Any = plain.unary_unary(method.path)(
-            corpus.unary(method, world, b"fuzz-1", chance).SerializeToString(), timeout=DEADLINE_S
-        )
+        call: Any = plain.unary_unary(method.path)(corpus.unary(method, world, b"fuzz-1", chance).SerializeToString(), timeout=DEADLINE_S)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, REPLAY  # there is no connection for an answer

@@ -80,9 +80,7 @@ def on_pulsar(request: pytest.FixtureRequest, settings: dict[str, Any], monkeypa
         pytest.skip(NOT_HERE[request.function.__name__])
 
     def open_wal(location: Any, **overrides: Any) -> LogOpening:
-        return wal.open_wal(
-            location, **({**settings, **overrides} if str(location).startswith("pulsar") else overrides)
-        )
+        return wal.open_wal(location, **({**settings, **overrides} if str(location).startswith("pulsar") else overrides))
 
     module = sys.modules[request.function.__module__]
     if hasattr(module, "open_wal"):

@@ -88,10 +88,7 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
         await ticked.create_pulsar_consumers(CHANNELS, "ticked")
         await shared.create_pulsar_consumers(CHANNELS, "shared")
         load = Load(writer)
-        readers = [
-            asyncio.create_task(read_ticked(ticked, load, packs)),
-            asyncio.create_task(read_plain(shared, load, plain)),
-        ]
+        readers = [asyncio.create_task(read_ticked(ticked, load, packs)), asyncio.create_task(read_plain(shared, load, plain))]
         writing = asyncio.create_task(load.run())
         for _ in range(KILLS if soak == 1 else KILLS_SOAK):
             await load.more(BETWEEN)

@@ -14,20 +14,9 @@ from wal.flowgraph.nodes.wal_sink_node import WalSinkNode, WalSinkStatistics
 if TYPE_CHECKING:
     from wal.flowgraph.nodes.stream_nodes import MsgStreamNode, ProduceNode
 
-__all__ = [
-    "BatchMsg",
-    "FunctionNode",
-    "MsgStreamNode",
-    "ProduceNode",
-    "ScannerNode",
-    "WalSinkNode",
-    "WalSinkStatistics",
-]
+__all__ = ["BatchMsg", "FunctionNode", "MsgStreamNode", "ProduceNode", "ScannerNode", "WalSinkNode", "WalSinkStatistics"]
 
-_NEED_PROTOBUF = {
-    "MsgStreamNode": "wal.flowgraph.nodes.stream_nodes",
-    "ProduceNode": "wal.flowgraph.nodes.stream_nodes",
-}
+_NEED_PROTOBUF = {"MsgStreamNode": "wal.flowgraph.nodes.stream_nodes", "ProduceNode": "wal.flowgraph.nodes.stream_nodes"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,13 +14,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Msg, Outputs, SkipTickMsg
 
-__all__ = [
-    "BatchMsg",
-    "FunctionNode",
-    "Result",
-    "batch_of",
-]
-
 
 class BatchMsg(msgspec.Struct, frozen=True):
     """The messages of one tick, in order; it may have none, and then it says how far the time has come.
@@ -45,9 +38,7 @@ def batch_of(msg: Msg, node: str) -> Sequence[Any]:
         return msg.messages
     if isinstance(msg, SkipTickMsg):
         return ()
-    raise TypeError(
-        f"node {node!r} takes BatchMsg, not {type(msg).__name__}: have the node before it send BatchMsg(tick, messages)"
-    )
+    raise TypeError(f"node {node!r} takes BatchMsg, not {type(msg).__name__}: have the node before it send BatchMsg(tick, messages)")
 
 
 Result: TypeAlias = Iterable[Any] | Mapping[int, Iterable[Any]] | None
@@ -77,9 +68,7 @@ class FunctionNode(BaseNode):
         super().__init__(name, max_queue_length=max_queue_length, max_parallelism=max_parallelism, in_thread=in_thread)
         if not callable(function):
             raise TypeError(f"node {name!r} calls a function(tick, *inputs), not {function!r}")
-        if in_thread and (
-            inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-        ):
+        if in_thread and (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)):
             raise InvalidArgumentError(
                 f"node {name!r}: in_thread=True runs a plain function, and a coroutine function runs on the event loop: give one of them"
             )
@@ -106,6 +95,5 @@ class FunctionNode(BaseNode):
                     "an out-edge, or None"
                 )
         return [
-            BatchMsg(tick, messages if isinstance(messages, list | tuple) else list(messages), index)
-            for index, messages in results.items()
+            BatchMsg(tick, messages if isinstance(messages, list | tuple) else list(messages), index) for index, messages in results.items()
         ]

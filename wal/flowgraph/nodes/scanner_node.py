@@ -26,12 +26,6 @@ from wal.read.cursors.cursor import check_cursor
 from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.timestamp import LOGICAL_BITS
 
-__all__ = [
-    "ScannerNode",
-    "TickCutter",
-    "TickOfLog",
-]
-
 
 class TickOfLog(msgspec.Struct, frozen=True, gc=False):
     """The messages of one tick: those with a time tick above that of the tick before, and at or below `time_tick`.
@@ -146,16 +140,9 @@ class ScannerNode(BaseNode):
         self._log = log
         self._cursor = (cursor, frozenset((vchannel,) if isinstance(vchannel, str) else vchannel))
         self._scanner = log.read(
-            vchannel,
-            deliver_policy=deliver_policy,
-            filters=filters,
-            follow=follow,
-            cursor=cursor,
-            include_time_ticks=True,
+            vchannel, deliver_policy=deliver_policy, filters=filters, follow=follow, cursor=cursor, include_time_ticks=True
         )
-        self._cutter = TickCutter(
-            interval_ms=round(tick_interval_s * 1000), messages_max=TICK_MESSAGES_MAX, bytes_max=TICK_BYTES_MAX
-        )
+        self._cutter = TickCutter(interval_ms=round(tick_interval_s * 1000), messages_max=TICK_MESSAGES_MAX, bytes_max=TICK_BYTES_MAX)
         self._cut: deque[TickOfLog] = deque()
         self._sent_ticks: deque[tuple[int, ReadPosition | None]] = deque()
         self._seen = False

@@ -14,11 +14,6 @@ from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Msg
 from wal.flowgraph.nodes.function_node import BatchMsg, batch_of
 from wal.msgstream import MsgPack, MsgStream, TimeTickMsg, TsMsg, TtMsgStream
 
-__all__ = [
-    "MsgStreamNode",
-    "ProduceNode",
-]
-
 
 class MsgStreamNode(BaseNode):
     """Gives the packs of a stream, each as the tick at which it ends, and acknowledges a pack once it has passed every sink.
@@ -74,14 +69,7 @@ class ProduceNode(BaseNode):
 
     is_input = False
 
-    def __init__(
-        self,
-        name: str,
-        stream: MsgStream,
-        *,
-        time_ticks: bool = False,
-        max_queue_length: int = MAX_QUEUE_LENGTH,
-    ) -> None:
+    def __init__(self, name: str, stream: MsgStream, *, time_ticks: bool = False, max_queue_length: int = MAX_QUEUE_LENGTH) -> None:
         super().__init__(name, max_queue_length=max_queue_length)
         if not isinstance(stream, MsgStream):
             raise TypeError(f"node {name!r} produces into a MsgStream, not into {type(stream).__name__}")
@@ -95,9 +83,7 @@ class ProduceNode(BaseNode):
             messages += batch_of(msg, self.name)
         for message in messages:
             if not isinstance(message, TsMsg):
-                raise TypeError(
-                    f"node {self.name!r} produces TsMsg, not {type(message).__name__}: make one of it in a FunctionNode"
-                )
+                raise TypeError(f"node {self.name!r} produces TsMsg, not {type(message).__name__}: make one of it in a FunctionNode")
         if messages:
             await self._stream.produce(MsgPack(messages))
         if self._time_ticks:

@@ -15,9 +15,6 @@ from wal.flowgraph.nodes.function_node import batch_of
 from wal.message import ImmutableMessage, Message, MessageType
 from wal.write.idempotency.keys import ProducerKey
 
-__all__ = ["WalSinkNode", "WalSinkStatistics"]
-
-
 UNRECORDED_TICKS_MAX: Final = 256
 """The ticks without messages after which the node writes one all the same: about a minute of a quiet stream with five ticks a second."""
 DELETE: Final = 401
@@ -145,10 +142,7 @@ class WalSinkNode(BaseNode):
 
     def _copy(self, body: ImmutableMessage) -> Message:
         return Message(
-            vchannel=self._only or body.vchannel,
-            payload=body.payload,
-            message_type=body.message_type,
-            properties=body.properties,
+            vchannel=self._only or body.vchannel, payload=body.payload, message_type=body.message_type, properties=body.properties
         )
 
     def _encoded(self, vchannel: str, message: _StreamMessage) -> Message:

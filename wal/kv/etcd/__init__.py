@@ -13,8 +13,7 @@ try:
     import wal.network  # noqa: F401
 except ImportError as _missing:
     raise ImportError(
-        f"metadata in etcd needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('etcd')}",
-        name=_missing.name,
+        f"metadata in etcd needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('etcd')}", name=_missing.name
     ) from _missing
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership

@@ -15,8 +15,6 @@ from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.connection import EtcdConnection
 from wal.kv.etcd.requests import TXN
 
-__all__ = ["EtcdCalls"]
-
 Answer = TypeVar("Answer")
 
 
@@ -43,19 +41,12 @@ class EtcdCalls:
         """Returns the key as etcd has it."""
         return (self._root + key).encode()
 
-    async def transact(
-        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
-    ) -> rpc.TxnResponse:
+    async def transact(self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str) -> rpc.TxnResponse:
         """Runs one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""
         return await self.count(self.send(compares, operations, what))
 
     async def send(
-        self,
-        compares: Sequence[rpc.Compare],
-        operations: Sequence[rpc.RequestOp],
-        what: str,
-        *,
-        otherwise: Sequence[rpc.RequestOp] = (),
+        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str, *, otherwise: Sequence[rpc.RequestOp] = ()
     ) -> rpc.TxnResponse:
         """Runs the transaction of `transact` within a call that is already counted; `otherwise` is read if a comparison fails."""
         request = rpc.TxnRequest(compare=compares, success=operations, failure=otherwise)

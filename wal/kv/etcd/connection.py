@@ -28,12 +28,6 @@ from wal.kv.etcd.requests import AUTHENTICATE
 from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
-__all__ = [
-    "EtcdConnection",
-    "EtcdStream",
-    "EtcdToken",
-]
-
 
 class EtcdToken:
     """`authenticate` returns a new token; None if etcd runs without authentication."""
@@ -94,16 +88,12 @@ class EtcdConnection:
         """Returns the members as text."""
         return ",".join(self._endpoints.addresses)
 
-    async def read(
-        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> Response:
+    async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes nothing, retried until the deadline. Raises UnavailableError if there is none by
         then."""
         return await self._call(method, request, what, timeout_s, writing=False)
 
-    async def write(
-        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
-    ) -> Response:
+    async def write(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes data, sent at most once.
 
         Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
@@ -158,9 +148,7 @@ class EtcdConnection:
             try:
                 self.attempts += 1
                 return await self._unary(number, channel, method)(  # type: ignore[no-any-return]
-                    request,
-                    timeout=max(0.001, left if writing else min(left, total / self._tries)),
-                    metadata=_metadata(token),
+                    request, timeout=max(0.001, left if writing else min(left, total / self._tries)), metadata=_metadata(token)
                 )
             except grpc.aio.AioRpcError as error:
                 last = error.details() or str(error.code())
@@ -206,9 +194,7 @@ class EtcdConnection:
         name, password = self._user
         try:
             answer = await self.read(
-                AUTHENTICATE,
-                rpc.AuthenticateRequest(name=name, password=password.reveal()),
-                f"authenticating user {name!r}",
+                AUTHENTICATE, rpc.AuthenticateRequest(name=name, password=password.reveal()), f"authenticating user {name!r}"
             )
         except InvalidArgumentError as error:
             if "authentication is not enabled" in str(error):

@@ -22,8 +22,6 @@ from wal.kv.etcd.requests import RANGE, decoded, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.keys import check_key, check_keys, check_saves, check_value
 
-__all__ = ["EtcdElection", "Leader", "Leadership"]
-
 _WITHDRAW_TIMEOUT_S: Final = 2.0
 
 
@@ -131,8 +129,7 @@ class EtcdElection:
         )
         cut = len(self._kv.calls.full_key(""))
         found = [
-            Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
-            for one in answer.kvs
+            Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision) for one in answer.kvs
         ]
         self._kv.calls.saw(answer)
         return sorted(found, key=lambda leader: leader.token)
@@ -156,9 +153,7 @@ class Leadership:
 
     async def proclaim(self, value: str) -> None:
         """Publishes another value. Raises ChannelFencedError when this is no longer the leader."""
-        put = rpc.PutRequest(
-            key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
-        )
+        put = rpc.PutRequest(key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease)
         await self._transact([rpc.RequestOp(request_put=put)], "proclaiming")
         self.value = value
 
@@ -170,10 +165,7 @@ class Leadership:
             rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.calls.full_key(key), value=value.encode()))
             for key, value in checked.items()
         ]
-        deletes = [
-            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.calls.full_key(key)))
-            for key in removed
-        ]
+        deletes = [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.calls.full_key(key))) for key in removed]
         await self._transact(puts + deletes, "saving as the leader")
 
     async def resign(self) -> None:

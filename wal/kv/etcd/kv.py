@@ -27,8 +27,6 @@ from wal.kv.watch import Watch
 from wal.network import Endpoints, TlsFiles
 from wal.secret import Secret, shown
 
-__all__ = ["EtcdKV"]
-
 TIMEOUT_S: Final = 10.0
 """The default deadline of a call: etcd itself gives up a change after 7 s."""
 _COMPARED_BYTES_MAX: Final = 64 << 10
@@ -75,9 +73,7 @@ class EtcdKV(KVBase):
         wrong user, a wrong password or certificates that cannot be read.
         """
         if isinstance(endpoints, str) or not endpoints:
-            raise InvalidArgumentError(
-                f"endpoints={_masked(endpoints)!r} is no list of addresses: name for example ['127.0.0.1:2379']"
-            )
+            raise InvalidArgumentError(f"endpoints={_masked(endpoints)!r} is no list of addresses: name for example ['127.0.0.1:2379']")
         if any("@" in address or "/" in address for address in endpoints):
             raise InvalidArgumentError(
                 f"endpoints={_masked(endpoints)!r} hold more than addresses: name for example ['127.0.0.1:2379'], and a user with user=…"
@@ -140,10 +136,7 @@ class EtcdKV(KVBase):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(
-                f"the KV at etcd {self.calls.connection.where} was not closed: await kv.close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=1,
+                f"the KV at etcd {self.calls.connection.where} was not closed: await kv.close()", ResourceWarning, source=self, stacklevel=1
             )
 
     async def _load(self, keys: list[str]) -> list[str | None]:
@@ -184,12 +177,9 @@ class EtcdKV(KVBase):
 
     async def _commit(self, batch: KVBatch) -> str | None:
         operations = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode()))
-            for key, value in batch.saves.items()
+            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode())) for key, value in batch.saves.items()
         ]
-        operations += [
-            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode())) for key in batch.removals
-        ]
+        operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode())) for key in batch.removals]
         if batch.removed_prefix is not None:
             first, end = range_of(batch.removed_prefix)
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
@@ -207,9 +197,7 @@ class EtcdKV(KVBase):
                 if comparison is None:
                     return key
                 compares.append(comparison)
-            answer = await self.calls.send(
-                compares, operations, "comparing and changing", otherwise=[_get(key) for key, _ in compare]
-            )
+            answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=[_get(key) for key, _ in compare])
             if answer.succeeded:
                 return None
             for (key, expected), one in zip(compare, answer.responses, strict=True):
@@ -237,9 +225,7 @@ class EtcdKV(KVBase):
         # The start is read first, so that a lagging member does not show earlier changes.
         start = await self.store_revision() + 1
         self._check_open()
-        watcher = Watcher(
-            self.calls.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start
-        )
+        watcher = Watcher(self.calls.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
         task = self.calls.loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
         self._watchers[watch] = watcher, task
         self._ending.add(task)

@@ -10,17 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from wal.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    NoSpaceError,
-    TruncatedError,
-    UnavailableError,
-    UnknownOutcomeError,
-    WALError,
-)
-
-__all__ = ["CompactedError", "Refusal", "RevisionAheadError", "classify", "explain"]
+from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, TruncatedError, UnavailableError, UnknownOutcomeError, WALError
 
 
 class Refusal(enum.Enum):

@@ -12,11 +12,6 @@ from wal.errors import CorruptionError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.network import Method
 
-__all__ = [
-    "AUTHENTICATE", "GRANT", "KEEP_ALIVE", "PAGE_BYTES", "PAGE_KEYS_MAX", "RANGE", "REVOKE", "TXN", "WATCH", "decoded", "page_limit",
-    "range_of",
-]  # fmt: skip
-
 RANGE: Final = Method("/etcdserverpb.KV/Range", rpc.RangeRequest, rpc.RangeResponse)
 TXN: Final = Method("/etcdserverpb.KV/Txn", rpc.TxnRequest, rpc.TxnResponse)
 WATCH: Final = Method("/etcdserverpb.Watch/Watch", rpc.WatchRequest, rpc.WatchResponse)
@@ -54,6 +49,5 @@ def decoded(what: str, data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise CorruptionError(
-            f"the {what} {data[:100]!r} is not UTF-8: another program writes under this root path; give each its own",
-            expected="UTF-8",
+            f"the {what} {data[:100]!r} is not UTF-8: another program writes under this root path; give each its own", expected="UTF-8"
         ) from error

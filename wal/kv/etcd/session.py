@@ -23,8 +23,6 @@ from wal.kv.etcd.refusals import Refusal
 from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, REVOKE
 from wal.kv.keys import check_key, check_value
 
-__all__ = ["EtcdSession"]
-
 Result = TypeVar("Result")
 
 TTL_MIN_S: Final = 2.0
@@ -40,13 +38,7 @@ class EtcdSession:
     etcd's."""
 
     def __init__(
-        self,
-        calls: EtcdCalls,
-        lease: int,
-        ttl_s: float,
-        sent: float,
-        clock: Callable[[], float],
-        on_end: Callable[[EtcdSession], object],
+        self, calls: EtcdCalls, lease: int, ttl_s: float, sent: float, clock: Callable[[], float], on_end: Callable[[EtcdSession], object]
     ) -> None:
         self.lease = lease
         """The id of the lease in etcd."""
@@ -117,14 +109,10 @@ class EtcdSession:
         """Sets `key` to `value` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
         is gone."""
         self.check_alive()
-        put = rpc.PutRequest(
-            key=self._calls.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease
-        )
+        put = rpc.PutRequest(key=self._calls.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease)
         await self.transact([], [rpc.RequestOp(request_put=put)], "saving for a session")
 
-    async def transact(
-        self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str
-    ) -> rpc.TxnResponse:
+    async def transact(self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str) -> rpc.TxnResponse:
         """Runs one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
         try:
             return await self._calls.transact(compares, operations, what)
@@ -201,10 +189,7 @@ class EtcdSession:
                 return False
             finally:
                 stream.cancel()
-        except (
-            WALError,
-            asyncio.InvalidStateError,
-        ):  # There is no member or no token, or the stream broke before the write.
+        except (WALError, asyncio.InvalidStateError):  # There is no member or no token, or the stream broke before the write.
             return False
         if answer is None:
             return False
@@ -220,19 +205,13 @@ class EtcdSession:
     def _tell_in_time(self) -> None:
         """Tells the owner of the end in time, by a separate timer, even while a renewal waits."""
         if self.alive:
-            self._timer = asyncio.get_running_loop().call_later(
-                max(0.001, self._until - self._clock()), self._tell_in_time
-            )
+            self._timer = asyncio.get_running_loop().call_later(max(0.001, self._until - self._clock()), self._tell_in_time)
 
     def _owned_until(self, sent: float) -> float:
         return sent + self.ttl_s - self.ttl_s / _MARGIN
 
     def _lose(self, why: str) -> None:
-        self._end(
-            SessionLostError(
-                f"the session with etcd lease {self.lease:x} is lost, {why}; stop what it gave the right to"
-            )
-        )
+        self._end(SessionLostError(f"the session with etcd lease {self.lease:x} is lost, {why}; stop what it gave the right to"))
 
     def _end(self, error: WALError) -> None:
         if not self._ended.done():

@@ -22,8 +22,6 @@ from wal.kv.etcd.refusals import CompactedError, Refusal, RevisionAheadError, ex
 from wal.kv.etcd.requests import RANGE, WATCH, decoded, range_of
 from wal.kv.watch import Watch, WatchEvent, WatchKind
 
-__all__ = ["WatchPosition", "Watcher", "Witness"]
-
 
 class Witness(msgspec.Struct, frozen=True):
     """A key that was put at `revision`: the store can confirm it until that revision is compacted."""
@@ -96,9 +94,7 @@ class Watcher:
     `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys in the events.
     """
 
-    def __init__(
-        self, connection: EtcdConnection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int
-    ) -> None:
+    def __init__(self, connection: EtcdConnection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int) -> None:
         self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its caller may be gone
         self._connection = connection
@@ -146,11 +142,7 @@ class Watcher:
         try:
             self._position.begin_stream()
             create = rpc.WatchCreateRequest(
-                key=self._key,
-                range_end=self._end,
-                start_revision=self._position.next_revision,
-                progress_notify=True,
-                fragment=True,
+                key=self._key, range_end=self._end, start_revision=self._position.next_revision, progress_notify=True, fragment=True
             )
             await stream.write(rpc.WatchRequest(create_request=create))
             while (answer := await stream.read()) is not None:
@@ -226,9 +218,7 @@ class Watcher:
                 break
         self._check_cluster(answer.header.cluster_id)
         if position.gone_back(answer.header.revision):
-            raise _replaced(
-                self, f"its newest revision is {answer.header.revision}, and {position.next_revision - 1} was seen"
-            )
+            raise _replaced(self, f"its newest revision is {answer.header.revision}, and {position.next_revision - 1} was seen")
         if witness is not None and [kv.mod_revision for kv in answer.kvs] != [witness.revision]:
             raise _replaced(self, f"revision {witness.revision} holds something else than before")
 

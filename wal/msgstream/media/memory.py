@@ -17,8 +17,6 @@ from wal.errors import ClosedError, InvalidArgumentError, LockedError, Truncated
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
 from wal.msgstream.producers import send_to_each
 
-__all__ = ["MemoryMedium"]
-
 CHANNEL_BYTES_MAX: Final = 64 << 20
 """The default of `channel_bytes_max`: as much as one time tick may have."""
 PREFIX_BYTES: Final = 8
@@ -222,9 +220,7 @@ class MemoryMedium:
     async def producer(self, channel: str) -> MemoryProducer:
         return MemoryProducer(self, self._channel(channel))
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> MemoryConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> MemoryConsumer:
         memory_channel = self._channel(channel)
         subscription = memory_channel.subscriptions.get(sub_name)
         if subscription is None:
@@ -242,9 +238,7 @@ class MemoryMedium:
         subscription.consumers.add(consumer)
         return consumer
 
-    async def broadcast(
-        self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]
-    ) -> dict[str, list[bytes]]:
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
         return await send_to_each(producers, messages)
 
     async def close(self) -> None:

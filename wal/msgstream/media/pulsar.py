@@ -41,14 +41,6 @@ from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patientl
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = [
-    "SEND_TIMEOUT_S",
-    "PulsarMedium",
-    "PulsarMsgStream",
-    "PulsarProducer",
-    "PulsarTtMsgStream",
-    "create_producer",
-]
 
 SEND_TIMEOUT_S: Final = 120
 """How long a message may wait for an answer, as long as an append to a log on Pulsar."""
@@ -62,9 +54,7 @@ BATCH_DELAY_MS: Final = 1
 class PulsarProducer:
     """Writes to one channel. `bytes_max`: the largest payload that the broker takes."""
 
-    def __init__(
-        self, connection: PulsarConnection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int
-    ) -> None:
+    def __init__(self, connection: PulsarConnection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int) -> None:
         self._connection = connection
         self._channel = channel
         self._ids = ids
@@ -219,15 +209,11 @@ class PulsarMedium(AsyncOnly):
         """Opens a producer of the channel, which is created if it does not exist."""
         topic, bytes_max = await self._open(channel)
         producer = await self._connection.run(
-            lambda: patiently(
-                self._connection, lambda: create_producer(self._connection.client, topic), f"writing to {topic}"
-            )
+            lambda: patiently(self._connection, lambda: create_producer(self._connection.client, topic), f"writing to {topic}")
         )
         return PulsarProducer(self._connection, channel, TopicIds(topic), producer, bytes_max=bytes_max)
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> PulsarConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> PulsarConsumer:
         """Opens a consumer of the channel, which is created if it does not exist.
 
         Raises LockedError when another consumer excludes this one, InvalidArgumentError for the subscription of a log.
@@ -241,9 +227,7 @@ class PulsarMedium(AsyncOnly):
         consumer = await self._connection.run(subscription.consumer)
         return PulsarConsumer(subscription, channel, TopicIds(topic), consumer)
 
-    async def broadcast(
-        self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]
-    ) -> Mapping[str, list[bytes]]:
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
         """Sends the messages to each channel."""
         return await send_to_each(producers, messages)
 
@@ -308,16 +292,8 @@ class PulsarMsgStream(MsgStream):
     create_pulsar_producers = MsgStream.as_producer
     create_pulsar_consumers = MsgStream.as_consumer
 
-    def __init__(
-        self,
-        address: str | PulsarAddress,
-        **options: Unpack[StreamOptions],
-    ) -> None:
-        super().__init__(
-            PulsarMedium(address),
-            owns_medium=True,
-            **options,
-        )
+    def __init__(self, address: str | PulsarAddress, **options: Unpack[StreamOptions]) -> None:
+        super().__init__(PulsarMedium(address), owns_medium=True, **options)
 
 
 class PulsarTtMsgStream(TtMsgStream):
@@ -326,21 +302,11 @@ class PulsarTtMsgStream(TtMsgStream):
     create_pulsar_producers = TtMsgStream.as_producer
     create_pulsar_consumers = TtMsgStream.as_consumer
 
-    def __init__(
-        self,
-        address: str | PulsarAddress,
-        **options: Unpack[TtStreamOptions],
-    ) -> None:
-        super().__init__(
-            PulsarMedium(address),
-            owns_medium=True,
-            **options,
-        )
+    def __init__(self, address: str | PulsarAddress, **options: Unpack[TtStreamOptions]) -> None:
+        super().__init__(PulsarMedium(address), owns_medium=True, **options)
 
 
-def _address(
-    address: str | PulsarAddress, admin_url: str | None, token: Secret | None, tls_authority: str | None
-) -> PulsarAddress:
+def _address(address: str | PulsarAddress, admin_url: str | None, token: Secret | None, tls_authority: str | None) -> PulsarAddress:
     """Returns the address with these credentials."""
     if isinstance(address, PulsarAddress):
         if (admin_url, token, tls_authority) != (None, None, None):
@@ -351,13 +317,9 @@ def _address(
     whole = address if "/" in address.partition("://")[2] else f"{address}/public/default"
     pulsar_location = parse_location(whole).pulsar
     if pulsar_location is None:
-        raise InvalidArgumentError(
-            f"{address!r} is not the address of a Pulsar: use pulsar://host:port/tenant/namespace"
-        )
+        raise InvalidArgumentError(f"{address!r} is not the address of a Pulsar: use pulsar://host:port/tenant/namespace")
     if admin_url is not None:
         check_admin_url("admin_url", admin_url)
     if token is not None:
         check_token("token", token)
-    return PulsarAddress(
-        pulsar_location.service_url, pulsar_location.tenant, pulsar_location.namespace, admin_url, token, tls_authority
-    )
+    return PulsarAddress(pulsar_location.service_url, pulsar_location.tenant, pulsar_location.namespace, admin_url, token, tls_authority)

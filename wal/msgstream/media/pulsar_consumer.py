@@ -35,11 +35,6 @@ from wal.storage.pulsar.connection import PulsarConnection, is_one_of, patiently
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = [
-    "Books",
-    "PulsarConsumer",
-    "PulsarSubscription",
-]
 
 _NONE: Final = UNBATCHED - 1
 """Below the index of every message."""
@@ -228,9 +223,7 @@ _log: Final = logging.getLogger("wal.pulsar")
 class PulsarConsumer:
     """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
 
-    def __init__(
-        self, subscription: PulsarSubscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer
-    ) -> None:
+    def __init__(self, subscription: PulsarSubscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer) -> None:
         self._subscription = subscription
         self._connection = subscription.connection
         self._channel = channel

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["UNBATCHED", "Place", "TopicIds", "batch_size"]
-
 UNBATCHED: Final = -1
 """The index of a message that is an entry of its own."""
 _LEDGER, _ENTRY, _PARTITION, _INDEX, _ACK_SET, _BATCH_SIZE = 1, 2, 3, 4, 5, 6
@@ -37,9 +35,7 @@ class TopicIds:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._mark = (
-            bytes([_TOPIC << 3 | _FIXED64]) + hashlib.blake2b(topic.encode(), digest_size=_DIGEST_BYTES).digest()
-        )
+        self._mark = bytes([_TOPIC << 3 | _FIXED64]) + hashlib.blake2b(topic.encode(), digest_size=_DIGEST_BYTES).digest()
         self._ends = {UNBATCHED: self._mark}
 
     def entry(self, ledger: int, entry: int) -> bytes:

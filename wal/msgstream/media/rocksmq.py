@@ -36,16 +36,6 @@ from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
 
-__all__ = [
-    "RmqMsgStream",
-    "RmqTtMsgStream",
-    "RocksMQMedium",
-    "RocksMQSubscription",
-    "SharedRocksMQ",
-    "join",
-    "shared_rocksmq",
-]
-
 
 class RocksMQSubscription:
     """Who consumes the group, and which of its messages are delivered and not handled."""
@@ -196,9 +186,7 @@ class RocksMQMedium:
         await _created(mq, channel)
         return RocksMQProducer(mq, channel)
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> RocksMQConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> RocksMQConsumer:
         """Opens a consumer of the channel in the group `sub_name`; both are created if they do not exist."""
         mq = await self._opened()
         await _created(mq, channel)
@@ -211,9 +199,7 @@ class RocksMQMedium:
             raise
         return RocksMQConsumer(mq, channel, sub_name, subscription)
 
-    async def broadcast(
-        self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]
-    ) -> dict[str, list[bytes]]:
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
         """Sends the messages to each channel."""
         return await send_to_each(producers, messages)
 
@@ -404,31 +390,15 @@ class RmqMsgStream(MsgStream):
     """Milvus' stream over RocksMQ: a MsgStream over a RocksMQMedium of its own."""
 
     def __init__(
-        self,
-        place: str | os.PathLike[str] | RocksMQ,
-        *,
-        settings: RocksMQSettings | None = None,
-        **options: Unpack[StreamOptions],
+        self, place: str | os.PathLike[str] | RocksMQ, *, settings: RocksMQSettings | None = None, **options: Unpack[StreamOptions]
     ) -> None:
-        super().__init__(
-            RocksMQMedium(place, settings=settings),
-            owns_medium=True,
-            **options,
-        )
+        super().__init__(RocksMQMedium(place, settings=settings), owns_medium=True, **options)
 
 
 class RmqTtMsgStream(TtMsgStream):
     """Milvus' time-ticked stream over RocksMQ: a TtMsgStream over a RocksMQMedium of its own."""
 
     def __init__(
-        self,
-        place: str | os.PathLike[str] | RocksMQ,
-        *,
-        settings: RocksMQSettings | None = None,
-        **options: Unpack[TtStreamOptions],
+        self, place: str | os.PathLike[str] | RocksMQ, *, settings: RocksMQSettings | None = None, **options: Unpack[TtStreamOptions]
     ) -> None:
-        super().__init__(
-            RocksMQMedium(place, settings=settings),
-            owns_medium=True,
-            **options,
-        )
+        super().__init__(RocksMQMedium(place, settings=settings), owns_medium=True, **options)

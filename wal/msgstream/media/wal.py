@@ -26,8 +26,6 @@ from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.read.options import Latest
 
-__all__ = ["MSG_TYPE", "WalMedium", "WalMsgStream", "WalTtMsgStream", "stored_type"]
-
 MSG_TYPE: Final = "msg_type"
 """The property of a log's message that has the number of the stream message's type."""
 TICK_INTERVAL_S: Final = 0.2
@@ -56,9 +54,7 @@ class WalMedium:
         await self._create(channel)
         return WalProducer(self._log, channel)
 
-    async def consumer(
-        self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False
-    ) -> WalConsumer:
+    async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> WalConsumer:
         """Opens a consumer of the vchannel under the cursor `sub_name`. It is always the only one of that name in this process.
 
         In a log that is open with `read_only=True` a vchannel that does not exist is read as an empty one.
@@ -69,9 +65,7 @@ class WalMedium:
         grid = TickGrid(self._interval_s) if exclusive else None
         return await WalConsumer.open(self._log, channel, sub_name, earliest=earliest, grid=grid)
 
-    async def broadcast(
-        self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]
-    ) -> dict[str, list[bytes]]:
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
         """Broadcasts each message to all channels: each of them gets it, whatever crashes."""
         broadcast = self._log.broadcast()
         copies = [
@@ -147,10 +141,7 @@ class WalProducer:
             raise ClosedError(f"the producer of channel {self._channel!r} was closed: open another one")
         bodies = [
             Message(
-                self._channel,
-                message.payload,
-                message_type=stored_type(message.msg_type),
-                properties={MSG_TYPE: str(message.msg_type)},
+                self._channel, message.payload, message_type=stored_type(message.msg_type), properties={MSG_TYPE: str(message.msg_type)}
             )
             for message in messages
             if message.msg_type != MsgType.TIME_TICK
@@ -182,33 +173,15 @@ class WalProducer:
 class WalMsgStream(MsgStream):
     """A MsgStream over an open log."""
 
-    def __init__(
-        self,
-        log: WALAccesser,
-        **options: Unpack[StreamOptions],
-    ) -> None:
-        super().__init__(
-            WalMedium(log),
-            owns_medium=True,
-            **options,
-        )
+    def __init__(self, log: WALAccesser, **options: Unpack[StreamOptions]) -> None:
+        super().__init__(WalMedium(log), owns_medium=True, **options)
 
 
 class WalTtMsgStream(TtMsgStream):
     """A TtMsgStream over an open log, whose packs end at multiples of `tick_interval_s`."""
 
-    def __init__(
-        self,
-        log: WALAccesser,
-        *,
-        tick_interval_s: float = TICK_INTERVAL_S,
-        **options: Unpack[TtStreamOptions],
-    ) -> None:
-        super().__init__(
-            WalMedium(log, tick_interval_s=tick_interval_s),
-            owns_medium=True,
-            **options,
-        )
+    def __init__(self, log: WALAccesser, *, tick_interval_s: float = TICK_INTERVAL_S, **options: Unpack[TtStreamOptions]) -> None:
+        super().__init__(WalMedium(log, tick_interval_s=tick_interval_s), owns_medium=True, **options)
 
 
 def stored_type(msg_type: int) -> MessageType:

@@ -33,11 +33,6 @@ from wal.msgstream.medium import Received
 from wal.read.options import All, DeliverPolicy, Latest, ReadPosition, StartAfter, StartFrom
 from wal.read.scanner import Scanner
 
-__all__ = [
-    "TickGrid",
-    "WalConsumer",
-]
-
 _LOGICAL_BITS: Final = 18
 """The bits of a tick below its milliseconds."""
 _INTERVAL_MAX_S: Final = 86_400
@@ -119,9 +114,7 @@ class WalConsumer:
         self._closed = False
 
     @classmethod
-    async def open(
-        cls, log: WALAccesser, vchannel: str, cursor: str, *, earliest: bool, grid: TickGrid | None
-    ) -> WalConsumer:
+    async def open(cls, log: WALAccesser, vchannel: str, cursor: str, *, earliest: bool, grid: TickGrid | None) -> WalConsumer:
         """Continues at the cursor; without one, creates it before the first message or after the last one.
 
         Raises LockedError if the process has another consumer of this cursor of the vchannel.
@@ -159,9 +152,7 @@ class WalConsumer:
         while not ready:
             messages = await self._page()
             if not messages or self._closed:
-                raise ClosedError(
-                    f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one"
-                )
+                raise ClosedError(f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one")
             self._take(self._scanner.hand_over(len(messages)))
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 

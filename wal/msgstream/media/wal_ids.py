@@ -17,8 +17,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID
 
-__all__ = ["INDEX", "WalId", "message_prefix"]
-
 _MESSAGE: Final = 1
 _TICK: Final = 2
 _TICK_BEFORE: Final = 3

@@ -15,8 +15,6 @@ from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.read.options import ReadPosition
 
-__all__ = ["CURSOR_NAME_BYTES_MAX", "Cursor", "CursorInfo", "CursorKey", "check_cursor"]
-
 CURSOR_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a cursor's name."""
 
@@ -60,9 +58,7 @@ class Cursor(msgspec.Struct, frozen=True):
         """Returns the position of the cursor's reader, None before any event was passed."""
         if self.event is None:
             return None
-        return ReadPosition(
-            MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick
-        )
+        return ReadPosition(MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick)
 
 
 class CursorInfo(msgspec.Struct, frozen=True):
@@ -92,9 +88,7 @@ def check_cursor(name: object) -> str:
     try:
         length = len(name.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"cursor {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
-        ) from error
+        raise InvalidArgumentError(f"cursor {name!r} cannot be encoded as UTF-8: name it without lone surrogates") from error
     if length > CURSOR_NAME_BYTES_MAX:
         raise InvalidArgumentError(f"cursor {name[:40]!r}… is {length} bytes long: at most {CURSOR_NAME_BYTES_MAX}")
     if name.startswith("_"):

@@ -42,16 +42,6 @@ from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
 
-__all__ = [
-    "CURSORS_NAME",
-    "CURSOR_SUFFIX",
-    "CursorFiles",
-    "decode_cursor",
-    "encode_cursor",
-    "file_name",
-    "file_prefix",
-]
-
 CURSOR_SUFFIX: Final = ".cursor"
 _SHOWN_MAX: Final = 60
 

@@ -24,25 +24,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from wal.errors import (
-    ClosedError,
-    CorruptionError,
-    KeyNotExistError,
-    StorageError,
-    TruncatedError,
-    WALError,
-    WouldBlockError,
-)
+from wal.errors import ClosedError, CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.read.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor, stale
-
-__all__ = [
-    "CursorsBesideWriter",
-    "CursorsInKV",
-    "LockedByThreads",
-    "MemoryCursors",
-]
 
 
 class LockedByThreads(CursorStore):
@@ -231,21 +216,14 @@ class CursorsInKV(LockedByThreads):
             return future.result(ANSWER_TIMEOUT_S)
         except TimeoutError as error:
             future.cancel()
-            raise StorageError(
-                f"the metadata did not answer within {ANSWER_TIMEOUT_S:g} s about cursors", outcome_unknown=True
-            ) from error
+            raise StorageError(f"the metadata did not answer within {ANSWER_TIMEOUT_S:g} s about cursors", outcome_unknown=True) from error
 
 
 class CursorsBesideWriter(CursorsInKV):
     """The cursors of a log that another process writes; see the top of the file."""
 
     def save(
-        self,
-        cursor: Cursor,
-        *,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float | None = None,
-        forward_only: bool = False,
+        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
     ) -> bool:
         """See `CursorStore.save`. `earliest` must ask the metadata each time. Raises WouldBlockError if the writer truncates for too
         long."""

@@ -22,8 +22,6 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.cursors.status import LogView, resumable, shown
 from wal.read.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
 
-__all__ = ["CursorService", "CursorUse", "Cursors"]
-
 _T = TypeVar("_T")
 _THREADS: Final = 4
 _log: Final = logging.getLogger("wal.cursors")

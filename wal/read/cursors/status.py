@@ -20,15 +20,6 @@ from wal.message import Lineage
 from wal.read.cursors.cursor import Cursor, CursorInfo
 from wal.read.cursors.store import other_incarnation, stale
 
-__all__ = [
-    "CursorStatus",
-    "LogRange",
-    "LogView",
-    "cursor_status",
-    "resumable",
-    "shown",
-]
-
 
 class LogRange(msgspec.Struct, frozen=True, gc=False):
     """A pchannel's log at one moment: its incarnation, its first event that is not truncated, and its end.
@@ -121,9 +112,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     if cursor.pchannel != pchannel:
         # It was saved before its vchannel was created, on another pchannel: the reader still needs the whole vchannel.
         log = view.logs[pchannel]
-        return msgspec.structs.replace(
-            cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0
-        )
+        return msgspec.structs.replace(cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0)
     if cursor.start < view.logs[pchannel].earliest:
         raise TruncatedError(
             f"{cursor.key} is at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "

@@ -20,8 +20,6 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 from wal.message import Lineage
 from wal.read.cursors.cursor import Cursor, CursorKey
 
-__all__ = ["LOCK_TIMEOUT_S", "CursorStore", "DamagedCursor", "SavedCursors"]
-
 LOCK_TIMEOUT_S = 10.0
 """How long a call waits for the lock, which others hold for milliseconds unless they were stopped."""
 
@@ -47,12 +45,7 @@ class SavedCursors(abc.ABC):
 
     @abc.abstractmethod
     def save(
-        self,
-        cursor: Cursor,
-        *,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float | None = None,
-        forward_only: bool = False,
+        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
     ) -> bool:
         """Stores a cursor; see `CursorStore.save`."""
 
@@ -67,12 +60,7 @@ class CursorStore(SavedCursors):
         return [cursor.key for cursor in self.load_all() if isinstance(cursor, Cursor)]
 
     def save(
-        self,
-        cursor: Cursor,
-        *,
-        earliest: Callable[[], tuple[int, int]],
-        since_s: float | None = None,
-        forward_only: bool = False,
+        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
     ) -> bool:
         """Stores a cursor, replacing the saved one; durable when it returns. Returns whether it was stored: with `forward_only`, a saved
         cursor at the same log position or later, in the same incarnations, stays.

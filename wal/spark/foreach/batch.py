@@ -30,10 +30,6 @@ from wal.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "Batch",
-    "BatchLedger",
-]
 
 _MARKS: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
 """The placeholders for two values, in the styles of PEP 249 that take a sequence."""
@@ -44,14 +40,10 @@ class BatchLedger:
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table):
-            raise InvalidArgumentError(
-                f"table {table!r} is not a plain name: use letters, digits and _, and one dot for a schema"
-            )
+            raise InvalidArgumentError(f"table {table!r} is not a plain name: use letters, digits and _, and one dot for a schema")
         style = paramstyle or _paramstyle(connection)
         if style not in _MARKS:
-            raise InvalidArgumentError(
-                f"paramstyle {style!r} is none of {', '.join(_MARKS)}: give the one of your driver"
-            )
+            raise InvalidArgumentError(f"paramstyle {style!r} is none of {', '.join(_MARKS)}: give the one of your driver")
         self._connection = connection
         self._table = table
         self._marks = _MARKS[style]
@@ -64,16 +56,12 @@ class BatchLedger:
         if begun_here:
             self._execute("BEGIN IMMEDIATE")
         try:
-            self._execute(
-                f"CREATE TABLE IF NOT EXISTS {self._table} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)"
-            )
+            self._execute(f"CREATE TABLE IF NOT EXISTS {self._table} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)")
             row = self._row(f"SELECT batch_id FROM {self._table} WHERE query_id = {one}", (query_id,))
             first = row is None or row[0] < batch_id
             if first and row is None:
                 # Another live run of the same query fails here, or waits and then finds the row.
-                self._execute(
-                    f"INSERT INTO {self._table} (query_id, batch_id) VALUES ({one}, {two})", (query_id, batch_id)
-                )
+                self._execute(f"INSERT INTO {self._table} (query_id, batch_id) VALUES ({one}, {two})", (query_id, batch_id))
             elif first:
                 self._execute(f"UPDATE {self._table} SET batch_id = {one} WHERE query_id = {two}", (batch_id, query_id))
             yield first
@@ -89,9 +77,7 @@ class BatchLedger:
         if isinstance(connection, sqlite3.Connection) and not (sys.version_info >= (3, 12) and autocommit is False):
             # The legacy mode begins only before a write, and the autocommit mode never: both need BEGIN and COMMIT by hand.
             if connection.in_transaction:
-                raise InvalidArgumentError(
-                    "the connection is in a transaction: commit or roll back before batch.once(…)"
-                )
+                raise InvalidArgumentError("the connection is in a transaction: commit or roll back before batch.once(…)")
             return True
         if autocommit is True:
             raise InvalidArgumentError(

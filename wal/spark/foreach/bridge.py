@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["ForeachBatch", "Handler", "foreach_batch"]
 
 Handler = Callable[["DataFrame", Batch], object]
 """A function of the rows of a batch and the batch. Its result is ignored."""
@@ -64,18 +63,14 @@ def foreach_batch(
     if not callable(handler):
         raise TypeError(f"handler must be a function of (df, batch), not {type(handler).__name__}")
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-        raise TypeError(
-            "handler is a coroutine function, and Spark awaits nothing: give a plain one, which may use asyncio.run"
-        )
+        raise TypeError("handler is a coroutine function, and Spark awaits nothing: give a plain one, which may use asyncio.run")
     if schema is None and decode is not None:
         raise InvalidArgumentError("decode=… gives values whose types Spark has to know: name their fields by schema=…")
     decoding = None
     if schema is not None:
         decoding = Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error)
     if (cursor is None) != (path is None and options is None):
-        raise InvalidArgumentError(
-            "cursor=… is saved in the log at path=… or options=…: give cursor and one of them, or none of the three"
-        )
+        raise InvalidArgumentError("cursor=… is saved in the log at path=… or options=…: give cursor and one of them, or none of the three")
     if vchannels_pattern is not None:
         if cursor is None:
             raise InvalidArgumentError(
@@ -84,9 +79,7 @@ def foreach_batch(
         try:
             re.compile(vchannels_pattern)
         except re.error as error:
-            raise InvalidArgumentError(
-                f"vchannels_pattern={vchannels_pattern!r} is not a regular expression: {error}"
-            ) from error
+            raise InvalidArgumentError(f"vchannels_pattern={vchannels_pattern!r} is not a regular expression: {error}") from error
     saved = None
     if cursor is not None:
         source = source_of(SparkLocation.named(path, options))
@@ -99,13 +92,7 @@ class ForeachBatch:
     pickled to a process beside it."""
 
     def __init__(
-        self,
-        handler: Handler,
-        decoding: Decoding | None,
-        cursor: QueryCursor | None,
-        *,
-        persist: bool,
-        checkpoint: str | None,
+        self, handler: Handler, decoding: Decoding | None, cursor: QueryCursor | None, *, persist: bool, checkpoint: str | None
     ) -> None:
         self._handler = handler
         self._decoding = decoding

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Decode", "Decoding", "PayloadDecoder", "decoded"]
 
 Decode = Callable[[bytes], Any]
 """A function from a payload to a dict (of fields by name), a tuple or list (in their order), an object (its attributes), or None."""
@@ -51,9 +50,7 @@ def decoded(
 class Decoding:
     """A checked way to decode; picklable."""
 
-    def __init__(
-        self, schema: StructType, decode: Decode | None, *, into: str, keep_payload: bool, on_error: str
-    ) -> None:
+    def __init__(self, schema: StructType, decode: Decode | None, *, into: str, keep_payload: bool, on_error: str) -> None:
         self._schema = schema
         self._decode = decode
         self._into = into
@@ -61,9 +58,7 @@ class Decoding:
         self._on_error = on_error
 
     @classmethod
-    def of(
-        cls, schema: object, *, decode: object = None, into: str = "value", keep_payload: bool = False, on_error: str
-    ) -> Decoding:
+    def of(cls, schema: object, *, decode: object = None, into: str = "value", keep_payload: bool = False, on_error: str) -> Decoding:
         """Checks the arguments of `decoded`; DDL needs a session."""
         if decode is not None and not callable(decode):
             raise TypeError(f"decode must be a function of one payload, not {type(decode).__name__}")
@@ -74,9 +69,7 @@ class Decoding:
     def apply(self, df: DataFrame) -> DataFrame:
         """Returns `df` with its payloads decoded; InvalidArgumentError when it has no payloads, or already has a column of that name."""
         if "payload" not in df.columns:
-            raise InvalidArgumentError(
-                f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it"
-            )
+            raise InvalidArgumentError(f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it")
         if self._into in df.columns:
             raise InvalidArgumentError(f"there is a column {self._into!r} already: name another one by into=…")
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
@@ -103,9 +96,7 @@ class Decoding:
             f.substring(f.col("payload").cast("string"), 1, 200),
             f.lit("; decode it otherwise, or give on_error='null' to have null in its place"),
         )
-        value = f.when(
-            f.col("payload").isNotNull(), f.struct(*(column[one.name].alias(one.name) for one in self._schema))
-        )
+        value = f.when(f.col("payload").isNotNull(), f.struct(*(column[one.name].alias(one.name) for one in self._schema)))
         value = f.when(bad, f.raise_error(text) if self._on_error == "raise" else f.lit(None)).otherwise(value)
         return parsed.select(*self._columns(df, value))
 
@@ -160,9 +151,7 @@ class PayloadDecoder:
 
     NAMING: Final = ("message_id", "vchannel")
 
-    def __init__(
-        self, decode: Decode, struct: pa.StructType, *, naming: Sequence[str] = (), on_error: str = "raise"
-    ) -> None:
+    def __init__(self, decode: Decode, struct: pa.StructType, *, naming: Sequence[str] = (), on_error: str = "raise") -> None:
         self._decode = decode
         self._struct = struct
         self._naming = naming

@@ -21,8 +21,6 @@ from wal.spark.offsets import StreamOffset
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchEntry", "entry_of_batch", "parse_entry"]
-
 
 class BatchEntry(msgspec.Struct, frozen=True):
     """A batch in the checkpoint of its query: the query, the end of the batch in each source of this format, and when it was planned.
@@ -117,9 +115,7 @@ def _from_files(checkpoint: Path, batch_id: int) -> BatchEntry:
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptionError(
-            f"{checkpoint / 'metadata'} does not have the id of its query",
-            path=str(checkpoint / "metadata"),
-            expected='{"id": …}',
+            f"{checkpoint / 'metadata'} does not have the id of its query", path=str(checkpoint / "metadata"), expected='{"id": …}'
         ) from error
     return parse_entry(text, query_id=query_id, batch_id=batch_id)
 

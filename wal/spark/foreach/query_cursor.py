@@ -20,8 +20,6 @@ from wal.spark.frame_source import FrameLogs, LogSource, opened
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice
 
-__all__ = ["QueryCursor"]
-
 VCHANNELS_MAX: Final = 16
 """The most vchannels of each pchannel that get a cursor. One holds the log; the others remain when it is dropped."""
 _ALL: Final[frozenset[str]] = frozenset()
@@ -49,19 +47,13 @@ class QueryCursor:
         moments = {name: logs.moment(name) for name in logs.pchannels()}
         known = {name: moment.origin.message_id(0) for name, moment in moments.items()}
         ends = [end.current({name: moment.lineage for name, moment in moments.items()}) for end in ends]
-        here = [
-            end for end in ends if any(known.get(name) == at.origin.message_id(0) for name, at in end.pchannels.items())
-        ]
+        here = [end for end in ends if any(known.get(name) == at.origin.message_id(0) for name, at in end.pchannels.items())]
         if ends and not here and any(end.pchannels for end in ends):
             raise InvalidArgumentError(
                 "the query reads no pchannel of the log that its cursor is to be saved in: name that log as the query's source does"
             )
         # A source that reads all vchannels, or by a pattern, names none: then the cursor is for all.
-        named = (
-            frozenset(name for end in here for name in end.incarnations)
-            if all(end.incarnations for end in here)
-            else _ALL
-        )
+        named = frozenset(name for end in here for name in end.incarnations) if all(end.incarnations for end in here) else _ALL
         store = logs.cursors
         for place in _done(here).values():
             self._save_pchannel(logs, store, place, self._vchannels(logs, place.pchannel, named, store))
@@ -80,9 +72,7 @@ class QueryCursor:
         # All vchannels that have a cursor are saved, however many: a cursor that did not move would hold the log for ever.
         return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
 
-    def _save_pchannel(
-        self, logs: FrameLogs, store: SavedCursors, place: PChannelOffset, vchannels: Mapping[str, int]
-    ) -> None:
+    def _save_pchannel(self, logs: FrameLogs, store: SavedCursors, place: PChannelOffset, vchannels: Mapping[str, int]) -> None:
         def earliest() -> LogPosition:
             return logs.moment(place.pchannel).earliest
 
@@ -90,9 +80,7 @@ class QueryCursor:
         for name, incarnation in vchannels.items():
             key = CursorKey.of(self._name, (name,))
             before = store.load(key)
-            same = (
-                before is not None and before.incarnations == (incarnation,) and before.incarnation == place.incarnation
-            )
+            same = before is not None and before.incarnations == (incarnation,) and before.incarnation == place.incarnation
             since, event = (before.start, before.event) if before is not None and same else ((0, 0), None)
             if since not in events:
                 events[since] = logs.event_below(place.pchannel, since, place.log_position)
@@ -123,6 +111,4 @@ def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:
     A pchannel that an end does not name is new to its source, which will read all of it: nothing there is done.
     """
     names = frozenset.intersection(*(frozenset(end.pchannels) for end in ends)) if ends else _ALL
-    return {
-        name: min((end.pchannels[name] for end in ends), key=lambda place: place.log_position) for name in sorted(names)
-    }
+    return {name: min((end.pchannels[name] for end in ends), key=lambda place: place.log_position) for name in sorted(names)}

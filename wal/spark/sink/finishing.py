@@ -25,8 +25,6 @@ from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.publishing import Publisher
 
-__all__ = ["PendingWrite", "commit_write", "discard", "pending", "recover"]
-
 _log: Final = logging.getLogger("wal.spark")
 
 _DECIDED: Final = (
@@ -111,9 +109,7 @@ def discard(path: str | None, write_id: str, batch_id: int = 0, **options: str) 
     key = WriteKey(write_id, batch_id)
     with PublishingLock(chosen.folder, timeout_s=chosen.lock_timeout_s):
         if key not in chosen.folder.decided():
-            raise InvalidArgumentError(
-                f"there is no pending write {write_id!r} with batch {batch_id}: pending(path) lists them"
-            )
+            raise InvalidArgumentError(f"there is no pending write {write_id!r} with batch {batch_id}: pending(path) lists them")
         chosen.folder.forget(key)
 
 
@@ -122,13 +118,7 @@ def _options(path: str | None, options: dict[str, str]) -> SinkOptions:
 
 
 async def _commit(
-    log: WALAccesser,
-    options: SinkOptions,
-    folder: SinkFolder,
-    key: WriteKey,
-    files: tuple[StagedFile, ...],
-    *,
-    stream: bool,
+    log: WALAccesser, options: SinkOptions, folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool
 ) -> None:
     publisher = Publisher(log, folder, options.settings)
     await _finish_others(publisher, folder, key)

@@ -31,8 +31,6 @@ from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpa
 from wal.files import PRIVATE
 from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
 
-__all__ = ["SINK_NAME", "SinkFolder", "make_directory", "storing", "sync_directory", "write_all"]
-
 SINK_NAME: Final = "spark"
 """The folder's name."""
 MARKS_MAX: Final = 65_536
@@ -181,9 +179,7 @@ class SinkFolder:
                     swept += 1
         for directory in (self._manifests, self._marks):
             for name in _names(directory):
-                if name.endswith(
-                    _TEMPORARY_SUFFIX
-                ):  # left by a killed process: only the sweeping process is active now
+                if name.endswith(_TEMPORARY_SUFFIX):  # left by a killed process: only the sweeping process is active now
                     (directory / name).unlink(missing_ok=True)
         self._bound_marks(kept)
         return swept
@@ -225,9 +221,7 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(
-                f"there is no room for the files of the sink in {path}: free some space, and run it again"
-            ) from error
+            raise NoSpaceError(f"there is no room for the files of the sink in {path}: free some space, and run it again") from error
         raise StorageError(f"the files of the sink in {path} cannot be written or read: {error}") from error
 
 

@@ -24,8 +24,6 @@ from wal.spark.location import SparkLocation
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
 from wal.spark.sink.options import SinkOptions
 
-__all__ = ["PublishingLock", "check_free", "check_journal", "check_topics"]
-
 _POLL_S: Final = 0.005
 _GONE_S: Final = 1.0
 """How long a broker may take to notice that a writer was killed."""
@@ -46,9 +44,7 @@ class PublishingLock:
             LockHolder.note(file.fd)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()

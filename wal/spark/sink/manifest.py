@@ -18,8 +18,6 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 
-__all__ = ["Manifest", "StagedFile", "WriteKey", "decode_manifest", "encode_manifest", "is_producer_of"]
-
 PRODUCER_PREFIX: Final = "wal.spark/"
 """The names of the sink's producers begin with this. A producer that no manifest names is forgotten."""
 _MAGIC: Final = b"WALSINKM"
@@ -111,9 +109,7 @@ def decode_manifest(data: bytes) -> Manifest:
         raise CorruptionError(f"a manifest of {len(data)} bytes has no head", expected=whole)
     _, version, length = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise FormatError(
-            f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it"
-        )
+        raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
     body = data[start:]
     if len(body) != length:
         raise CorruptionError(f"a manifest has {len(body)} bytes after its head", expected=f"{length} bytes")

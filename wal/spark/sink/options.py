@@ -15,8 +15,6 @@ from wal.settings import Settings
 from wal.spark.location import LOCATION_OPTIONS, SparkLocation
 from wal.spark.sink.folder import SinkFolder
 
-__all__ = ["SinkOptions"]
-
 LOCK_TIMEOUT_S: Final = 60.0
 ORPHAN_AGE_S: Final = 24 * 3600.0
 _OWN: Final = ("staging", "vchannel", "settings", "lockTimeoutMs", "orphanAgeMs")

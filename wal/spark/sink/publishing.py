@@ -24,8 +24,6 @@ from wal.spark.sink.manifest import Manifest, is_producer_of
 from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
 from wal.write.idempotency.keys import ProducerKey
 
-__all__ = ["Publisher"]
-
 WINDOW: Final = 64
 """The most chunks that are published under one producer."""
 _KEEPALIVE_S: Final = 60.0
@@ -130,9 +128,7 @@ class Publisher:
                 "run the write again"
             )
         for first in range(0, len(missing), _CREATED_AT_ONCE):
-            created = await asyncio.gather(
-                *(self._log.create_vchannel(name) for name in missing[first : first + _CREATED_AT_ONCE])
-            )
+            created = await asyncio.gather(*(self._log.create_vchannel(name) for name in missing[first : first + _CREATED_AT_ONCE]))
             self._pchannels |= {info.name: info.pchannel for info in created}
 
 

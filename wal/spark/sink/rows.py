@@ -26,19 +26,6 @@ from wal.message import MessageType
 from wal.settings import Settings
 from wal.storage.base import FRAME_BYTES_MAX
 
-__all__ = [
-    "ACCEPTED",
-    "MESSAGE_TYPES",
-    "ROW_OVERHEAD",
-    "ChunkBounds",
-    "RowReader",
-    "SinkRows",
-    "check_columns",
-    "cut",
-    "first_too_large",
-    "with_names",
-]
-
 ROW_OVERHEAD: Final = 32
 """The bytes that a transaction counts for each body in addition to its payload and properties."""
 _NAME_OVERHEAD: Final = 400
@@ -110,8 +97,7 @@ def with_names(stored: list[int], names: Sequence[str], codes: Callable[[], Iter
 
 
 ACCEPTED: Final = (
-    "vchannel string (or the option vchannel), payload binary or string, and optionally message_type string, "
-    "properties map<string,string>"
+    "vchannel string (or the option vchannel), payload binary or string, and optionally message_type string, properties map<string,string>"
 )
 """The columns of the sink, as errors name them."""
 MESSAGE_TYPES: Final = {"INSERT": MessageType.INSERT, "DELETE": MessageType.DELETE}
@@ -133,9 +119,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) ->
     names = [name for name, _ in fields]
     for name, kind in fields:
         if name not in _KINDS:
-            raise InvalidArgumentError(
-                f"column {name!r} cannot be written to a log; accepted are: {ACCEPTED}; select those"
-            )
+            raise InvalidArgumentError(f"column {name!r} cannot be written to a log; accepted are: {ACCEPTED}; select those")
         if names.count(name) > 1:
             raise InvalidArgumentError(f"column {name!r} is given {names.count(name)} times: select it once")
         plain = "string" if kind.startswith(("string", "varchar", "char")) else kind
@@ -250,9 +234,7 @@ class RowReader:
         lengths: list[int] = pc.list_value_length(entries).fill_null(0).to_pylist()
         if values.null_count:
             at = pc.index(values.is_null(), True).as_py()
-            raise self._wrong(
-                _row_of(at, lengths), f"property {keys[at].as_py()!r} is null: leave it out, or write a text"
-            )
+            raise self._wrong(_row_of(at, lengths), f"property {keys[at].as_py()!r} is null: leave it out, or write a text")
         reserved = pc.starts_with(keys, "_")
         if pc.any(reserved).as_py():
             at = pc.index(reserved, True).as_py()

@@ -27,8 +27,6 @@ from wal.spark.sink.folder import make_directory, storing, sync_directory, write
 from wal.spark.sink.manifest import StagedFile
 from wal.spark.sink.rows import ChunkBounds, RowReader, cut
 
-__all__ = ["Chunk", "StagingWriter", "gathered", "read_chunks", "staged_file_gone"]
-
 STAGED_SUFFIX: Final = ".staged"
 _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
 _CHUNK: Final = struct.Struct("<II")
@@ -215,8 +213,7 @@ def _joined(batches: list[Any]) -> Iterator[Any]:
 
 def _damaged(path: Path, offset: int, text: str, expected: str) -> CorruptionError:
     return CorruptionError(
-        f"{path} is damaged at {offset}: {text}; expected {expected}; restore the file, or give this write up with "
-        "wal.spark.sink.discard",
+        f"{path} is damaged at {offset}: {text}; expected {expected}; restore the file, or give this write up with wal.spark.sink.discard",
         path=str(path),
         offset=offset,
         expected=expected,

@@ -26,8 +26,6 @@ from wal.spark.sink.staging import StagingWriter
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter", "batch_writer", "stream_writer"]
-
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
@@ -134,12 +132,7 @@ def _stage(options: SinkOptions, key: WriteKey, batches: Iterable[Any]) -> Stage
     context = _task()
     bounds = ChunkBounds.of(options.settings)
     partition_id = context.partitionId()
-    writer = StagingWriter(
-        options.folder.staged(key),
-        partition_id=partition_id,
-        attempt=context.taskAttemptId(),
-        bounds=bounds,
-    )
+    writer = StagingWriter(options.folder.staged(key), partition_id=partition_id, attempt=context.taskAttemptId(), bounds=bounds)
     reader = RowReader(bounds, vchannel=options.vchannel, partition_id=partition_id)
     return Staged(key, writer.stage(batches, reader))
 

@@ -19,22 +19,13 @@ from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.message import FORM_JOURNAL, Lineage
 from wal.storage.base import LogBackend
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
-from wal.storage.journal.directory import (
-    DirectoryLock,
-    carry_out,
-    choose_access,
-    claim_format,
-    create_log,
-    save_lineage,
-)
+from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, save_lineage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log import JournalLog
 from wal.storage.journal.read_only import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
-
-__all__ = ["JournalBackend", "hold"]
 
 _T = TypeVar("_T")
 
@@ -73,13 +64,9 @@ class JournalBackend(LogBackend):
     ) -> None:
         for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
             if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
-                raise InvalidArgumentError(
-                    f"{name} is {size}: give a multiple of {HEADER_PAGE_BYTES}, at least {2 * HEADER_PAGE_BYTES}"
-                )
+                raise InvalidArgumentError(f"{name} is {size}: give a multiple of {HEADER_PAGE_BYTES}, at least {2 * HEADER_PAGE_BYTES}")
         if write_path not in get_args(WritePath):
-            raise InvalidArgumentError(
-                f"write_path is {write_path!r}: give one of {', '.join(map(repr, get_args(WritePath)))}"
-            )
+            raise InvalidArgumentError(f"write_path is {write_path!r}: give one of {', '.join(map(repr, get_args(WritePath)))}")
         self._directory = Path(directory)
         self._segment_bytes = segment_bytes
         self._first_segment_bytes = min(first_segment_bytes, segment_bytes)
@@ -117,13 +104,7 @@ class JournalBackend(LogBackend):
         def create() -> None:
             if self.held is not None:
                 self.held.check()
-            create_log(
-                self._disk,
-                directory,
-                pchannel=pchannel,
-                incarnation=incarnation,
-                first_segment_bytes=self._first_segment_bytes,
-            )
+            create_log(self._disk, directory, pchannel=pchannel, incarnation=incarnation, first_segment_bytes=self._first_segment_bytes)
 
         await self._in_thread(create)
 
@@ -133,9 +114,7 @@ class JournalBackend(LogBackend):
         recovering = self._pool.submit(
             _storage_errors,
             lambda: hold(
-                recover_log(
-                    self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint
-                ),
+                recover_log(self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint),
                 directory,
                 within=self.held,
             ),
@@ -201,9 +180,7 @@ class JournalBackend(LogBackend):
             absent = absence(self._directory, remedy="open it without create=False to create one")
             if absent is not None:
                 raise absent
-        self._lock = lock = DirectoryLock.acquire(
-            self._directory, access
-        )  # set at once, so that every error path releases it
+        self._lock = lock = DirectoryLock.acquire(self._directory, access)  # set at once, so that every error path releases it
         try:
             self.held = held = HeldDirectory(self._directory)
             held.watch(self._directory / LOCK_NAME, lock.status())
@@ -228,15 +205,8 @@ class JournalBackend(LogBackend):
         """Returns the folder of this pchannel. Raises InvalidArgumentError for a name that cannot name a folder."""
         if not isinstance(pchannel, str):
             raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
-        if (
-            pchannel in ("", ".", "..")
-            or "/" in pchannel
-            or "\0" in pchannel
-            or len(pchannel.encode()) > _NAME_BYTES_MAX
-        ):
-            raise InvalidArgumentError(
-                f"pchannel name {pchannel!r} cannot name a folder: use 1 to {_NAME_BYTES_MAX} bytes without '/'"
-            )
+        if pchannel in ("", ".", "..") or "/" in pchannel or "\0" in pchannel or len(pchannel.encode()) > _NAME_BYTES_MAX:
+            raise InvalidArgumentError(f"pchannel name {pchannel!r} cannot name a folder: use 1 to {_NAME_BYTES_MAX} bytes without '/'")
         return self._directory / "pchannels" / pchannel
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
@@ -251,9 +221,7 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
         raise StorageError(f"{error.filename or 'the journal'}: {error.strerror or error}") from error
 
 
-def hold(
-    recovered: RecoveredLog, directory: Path, *, within: HeldDirectory | None = None
-) -> tuple[RecoveredLog, HeldDirectory]:
+def hold(recovered: RecoveredLog, directory: Path, *, within: HeldDirectory | None = None) -> tuple[RecoveredLog, HeldDirectory]:
     """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, if its names already lead to other
     files.
 

@@ -27,8 +27,6 @@ from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.preparer import NO_SPACE
 
-__all__ = ["CheckpointFiles", "load_checkpoint", "newest_checkpoint"]
-
 
 class CheckpointFiles:
     """The checkpoints of one log that is open for writing in `term`."""
@@ -111,9 +109,7 @@ class CheckpointFiles:
         blob = load_checkpoint(self._directory, position, lineage=self._lineage)
         if blob is None:
             path = self.path(position)
-            raise CorruptionError(
-                f"{path} is missing", path=str(path), offset=0, expected="the checkpoint that the metadata names"
-            )
+            raise CorruptionError(f"{path} is missing", path=str(path), offset=0, expected="the checkpoint that the metadata names")
         return blob
 
     def path(self, position: int) -> Path:
@@ -167,9 +163,7 @@ def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> byte
     identity = (magic, version, at, length)
     covered = lineage.covers(incarnation, position - 1)  # it is about what lies below its position
     if computed != crc or not covered or identity != (_MAGIC, _VERSION, position, len(blob)):
-        raise CorruptionError(
-            f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}"
-        )
+        raise CorruptionError(f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}")
     return blob
 
 

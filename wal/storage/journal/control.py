@@ -40,17 +40,6 @@ from wal.files import FileLock
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import SECTOR_BYTES
 
-__all__ = [
-    "CONTROL_BYTES",
-    "CONTROL_NAME",
-    "FENCE_NAME",
-    "REPLACED_TERM",
-    "ControlPage",
-    "ControlRecord",
-    "ControlView",
-    "Fence",
-]
-
 CONTROL_BYTES: Final = 4096
 CONTROL_NAME: Final = "control"
 FENCE_NAME: Final = "fence"
@@ -117,9 +106,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         if magic != _MAGIC:
             return None
         if version != _VERSION:
-            raise FormatError(
-                f"control page version {version} is not known here (known: {_VERSION}): upgrade to read it"
-            )
+            raise FormatError(f"control page version {version} is not known here (known: {_VERSION}): upgrade to read it")
         numbers = (sequence, durable, position, promised_tick, limit, 0 if term == REPLACED_TERM else term)
         if closed > 1 or max(numbers) >= _NUMBERS_END:
             raise CorruptionError(
@@ -245,9 +232,7 @@ class ControlPage:
     def _check(self, record: ControlRecord | None) -> ControlRecord:
         if record is None or record.term != self._term:
             owner = "an unknown term" if record is None else f"term {record.term}"
-            raise ChannelFencedError(
-                f"pchannel {self._pchannel!r} is owned by {owner} now; this handle is of term {self._term}"
-            )
+            raise ChannelFencedError(f"pchannel {self._pchannel!r} is owned by {owner} now; this handle is of term {self._term}")
         return record
 
     def _put(self, sequence: int, record: ControlRecord) -> None:
@@ -305,9 +290,7 @@ class ControlView:
                 return newest[1]
             older += newest is not None
         if older == _LOAD_TRIES:  # a store in progress is over by then
-            raise LogWentBackError(
-                f"{self._path} has older contents than before, so an older copy of the log was restored"
-            )
+            raise LogWentBackError(f"{self._path} has older contents than before, so an older copy of the log was restored")
         if said is not None:
             return said[2]
         raise self._damaged("neither slot holds", "a control page; opening the log for writing makes it again")

@@ -45,19 +45,6 @@ from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope
 from wal.storage.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
 from wal.storage.journal.segments import Segment, segment_bases
 
-__all__ = [
-    "LINEAGE_NAME",
-    "DirectoryLock",
-    "carry_out",
-    "check_format",
-    "choose_access",
-    "claim_format",
-    "create_log",
-    "is_being_written",
-    "load_lineage",
-    "save_lineage",
-]
-
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
@@ -171,9 +158,7 @@ def check_format(directory: Path) -> None:
     if kind != _KIND or not (version.isascii() and version.isdigit()):
         raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
     if int(version) != _VERSION:
-        raise FormatError(
-            f"{path} says version {version}; this version of the package knows {_VERSION}: upgrade to open it"
-        )
+        raise FormatError(f"{path} says version {version}; this version of the package knows {_VERSION}: upgrade to open it")
 
 
 _SINK_NAME: Final = "spark"
@@ -326,9 +311,7 @@ def load_lineage(directory: Path, incarnation: int) -> Lineage:
 
 
 def _damaged(path: Path, found: str, expected: str) -> NoReturn:
-    raise CorruptionError(
-        f"{path} is damaged: {found}; expected {expected}", path=str(path), offset=0, expected=expected
-    )
+    raise CorruptionError(f"{path} is damaged: {found}; expected {expected}", path=str(path), offset=0, expected=expected)
 
 
 _MAGIC: Final = b"WALR"

@@ -23,8 +23,6 @@ from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
 from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
 
-__all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
-
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALIGNED_BYTES: Final = 1 << 20
 BUFFERS_MAX: Final = 1024

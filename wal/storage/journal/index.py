@@ -39,18 +39,6 @@ from wal.errors import CorruptionError
 from wal.frame import HEADER_BYTES, RECOVERED, FrameHeader, FrameView, RunKind
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, SECTOR_BYTES, slot_bytes
 
-__all__ = [
-    "PART_CRC",
-    "PART_HEAD",
-    "PART_MAGIC",
-    "PART_VERSION",
-    "IndexPart",
-    "SegmentIndex",
-    "StoredPart",
-    "index_name",
-    "pack_column",
-]
-
 PART_HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
 PART_CRC: Final = struct.Struct("<I")
 _SLOT_ROUND: Final = ENVELOPE_BYTES + SECTOR_BYTES - 1
@@ -291,11 +279,7 @@ class SegmentIndex:
 
     def memory_bytes(self) -> int:
         """Returns the approximate memory of this index in bytes."""
-        return (
-            36 * len(self)
-            + 4 * (len(self._wide) + len(self._keyed))
-            + sum(4 * len(row) + 200 for row in list(self._names.values()))
-        )
+        return 36 * len(self) + 4 * (len(self._wide) + len(self._keyed)) + sum(4 * len(row) + 200 for row in list(self._names.values()))
 
     def part(self, first: int) -> IndexPart:
         """Returns the frames from this ordinal to the newest; only the thread that adds frames calls it."""
@@ -346,9 +330,7 @@ class SegmentIndex:
         return data + PART_CRC.pack(google_crc32c.value(data))
 
     @classmethod
-    def decode(
-        cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None
-    ) -> SegmentIndex:
+    def decode(cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None) -> SegmentIndex:
         """Returns the index in these bytes, up to the first part that is invalid or passes `end_max`.
 
         Raises CorruptionError for a first part that is damaged, of another version or of another segment.
@@ -371,12 +353,8 @@ class SegmentIndex:
     def _take(self, data: bytes, at: int, identity: list[int], end_max: int | None) -> int | None:
         """Adds the part at `at`; returns where the next one begins, or None when this one passes `end_max`."""
         if len(data) - at < PART_HEAD.size + PART_CRC.size:
-            raise CorruptionError(
-                f"an index of {len(data)} bytes is cut short", expected=f"{PART_HEAD.size} bytes of header"
-            )
-        magic, version, length, *found, end, term, sequence, first, frames, wide, keyed, names, names_len = (
-            PART_HEAD.unpack_from(data, at)
-        )
+            raise CorruptionError(f"an index of {len(data)} bytes is cut short", expected=f"{PART_HEAD.size} bytes of header")
+        magic, version, length, *found, end, term, sequence, first, frames, wide, keyed, names, names_len = PART_HEAD.unpack_from(data, at)
         if (magic, version) != (PART_MAGIC, PART_VERSION) or found != identity or first != len(self):
             raise CorruptionError("an index belongs to another segment", expected=f"generation {identity[1]:#x}")
         if not PART_HEAD.size + PART_CRC.size <= length <= len(data) - at:
@@ -398,9 +376,7 @@ class SegmentIndex:
 
     def _extend(self, part: StoredPart) -> None:
         for column, more in zip(
-            (self.positions, self.first_ticks, self.promises, self.lengths, self.head_lens, self.indices),
-            part.columns,
-            strict=True,
+            (self.positions, self.first_ticks, self.promises, self.lengths, self.head_lens, self.indices), part.columns, strict=True
         ):
             column.extend(more)
         self._wide.extend(part.wide)

@@ -21,18 +21,6 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = [
-    "ENVELOPE_BYTES",
-    "HEADER_PAGE_BYTES",
-    "SECTOR_BYTES",
-    "Envelope",
-    "SegmentHeader",
-    "pack_envelope",
-    "padding",
-    "segment_name",
-    "slot_bytes",
-]
-
 SECTOR_BYTES: Final = 512
 """The bytes that a disk writes whole or not at all."""
 HEADER_PAGE_BYTES: Final = 4096
@@ -89,9 +77,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     def unpack(cls, page: bytes) -> SegmentHeader:
         """Returns the header in this page. Raises CorruptionError (without path) for damage, and FormatError for a newer version."""
         if len(page) < HEADER_PAGE_BYTES:
-            raise CorruptionError(
-                f"a segment of {len(page)} bytes is cut short", expected=f"a header of {HEADER_PAGE_BYTES} bytes"
-            )
+            raise CorruptionError(f"a segment of {len(page)} bytes is cut short", expected=f"a header of {HEADER_PAGE_BYTES} bytes")
         magic, version, _zero, *fields, newest_position, newest_index = _HEADER.unpack_from(page)
         (crc,) = _CRC.unpack_from(page, _HEADER.size)
         if magic != _SEGMENT_MAGIC:

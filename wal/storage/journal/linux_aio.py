@@ -21,8 +21,6 @@ import threading
 import weakref
 from typing import Final
 
-__all__ = ["AsyncWrite", "syncs_writes"]
-
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """The numbers of io_setup, io_destroy, io_getevents and io_submit (asm/unistd.h), on machines where a long has 64 bits."""
 _IOCB: Final = struct.Struct("<QIiHhIQQqQII")
@@ -80,20 +78,7 @@ class AsyncWrite:
         if self._context is None:
             raise OSError(errno.EBADF, "the context is closed, or belongs to the process that this one was forked from")
         _IOCB.pack_into(
-            self._iocb,
-            0,
-            0,
-            0,
-            _RWF_DSYNC,
-            _IOCB_CMD_PWRITE,
-            0,
-            fd,
-            self._address,
-            length,
-            offset,
-            0,
-            _IOCB_FLAG_RESFD,
-            self.event_fd,
+            self._iocb, 0, 0, 0, _RWF_DSYNC, _IOCB_CMD_PWRITE, 0, fd, self._address, length, offset, 0, _IOCB_FLAG_RESFD, self.event_fd
         )
         if _libc.syscall(self._calls[3], self._context, _ONE, self._list) != 1:
             raise _error("io_submit")
@@ -130,9 +115,7 @@ class AsyncWrite:
             os.close(self.event_fd)
             self.event_fd = -1
 
-    def _take(
-        self, libc: ctypes.CDLL, least: ctypes.c_long, event: ctypes.Array[ctypes.c_char], time: object
-    ) -> int | None:
+    def _take(self, libc: ctypes.CDLL, least: ctypes.c_long, event: ctypes.Array[ctypes.c_char], time: object) -> int | None:
         context = self._context
         if context is None or libc.syscall(self._calls[2], context, least, _ONE, event, time) != 1:
             return None  # none is complete, a signal came first, or this process was forked

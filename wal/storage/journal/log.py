@@ -28,14 +28,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    CorruptionError,
-    InvalidArgumentError,
-    StorageError,
-    WALError,
-)
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, InvalidArgumentError, StorageError, WALError
 from wal.files import HeldDirectory
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
@@ -50,12 +43,6 @@ from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.recovery import RecoveredLog
 from wal.storage.journal.segments import Segment, SegmentSet, last_truncated, write_index
 from wal.storage.journal.writer import JournalWriter, WritePath, loop_bytes_max, loop_write
-
-__all__ = [
-    "JournalLog",
-    "JournalStatistics",
-    "JournalTruncation",
-]
 
 _T = TypeVar("_T")
 
@@ -104,9 +91,7 @@ class JournalLog(PChannelLog):
         self._closed = False
         self._control = control = recovered.control
         self._segments = SegmentSet(disk, directory, recovered.segments, recovered.active.index)
-        self._reader = JournalReader(
-            disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
-        )
+        self._reader = JournalReader(disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now)
         self._checkpoints = CheckpointFiles(disk, directory, control, lineage=recovered.lineage, term=term)
         with contextlib.ExitStack() as undo:  # a thread may not start
             disk.hold(held)
@@ -118,9 +103,7 @@ class JournalLog(PChannelLog):
             undo.callback(pool.submit, self._preparer.close)
             for spare in recovered.spares:
                 self._preparer.adopt(spare)
-            self._truncation = JournalTruncation(
-                disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint
-            )
+            self._truncation = JournalTruncation(disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint)
             self._tail = LogTail(
                 disk,
                 control,
@@ -170,9 +153,7 @@ class JournalLog(PChannelLog):
         else:
             self._writer.append(frame, done)
 
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         self._check_open()
         durable = self._tail.durable_end
         end = durable if end is None else min(end, durable)
@@ -330,9 +311,7 @@ class JournalLog(PChannelLog):
         try:
             self._control.sync()
         except OSError as error:
-            raise StorageError(
-                f"noting the map of the vchannels in {self._directory} failed: {error.strerror}"
-            ) from error
+            raise StorageError(f"noting the map of the vchannels in {self._directory} failed: {error.strerror}") from error
 
     def _release(self, position: int, state: int | None) -> None:
         if self._truncation.release(position):
@@ -388,14 +367,7 @@ class JournalTruncation:
     """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks, so it runs in threads."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        control: ControlPage,
-        segments: SegmentSet,
-        preparer: Preparer,
-        *,
-        checkpoint: int | None,
+        self, disk: Disk, directory: Path, control: ControlPage, segments: SegmentSet, preparer: Preparer, *, checkpoint: int | None
     ) -> None:
         self._disk = disk
         self._directory = directory

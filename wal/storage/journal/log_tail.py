@@ -32,24 +32,9 @@ from wal.frame import RECOVERED, EncodedFrame
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import IndexPart, SegmentIndex, index_name
-from wal.storage.journal.layout import (
-    HEADER_PAGE_BYTES,
-    Envelope,
-    SegmentHeader,
-    pack_envelope,
-    padding,
-    segment_name,
-    slot_bytes,
-)
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, Envelope, SegmentHeader, pack_envelope, padding, segment_name, slot_bytes
 from wal.storage.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
 from wal.storage.journal.segments import Segment, remove_stale_index
-
-__all__ = [
-    "ActiveSegment",
-    "IndexKeeper",
-    "LogTail",
-    "begin_segment",
-]
 
 
 class ActiveSegment:
@@ -203,9 +188,7 @@ class LogTail:
         self._keeper = keeper
         keeper.begin(active.segment, active.index)
         self._held = held
-        self._checked_s = (
-            -math.inf
-        )  # never; a monotonic clock may count from the start of the machine, so 0.0 can be recent
+        self._checked_s = -math.inf  # never; a monotonic clock may count from the start of the machine, so 0.0 can be recent
         self._last = last
         self._newest = newest
         self._sealed = sealed
@@ -268,9 +251,7 @@ class LogTail:
     def take_spare(self, frame: EncodedFrame) -> Spare:
         """Returns a file for the segment that begins with this frame; waits for it. Raises NoSpaceError, WouldBlockError, StorageError."""
         try:
-            return self._preparer.take(
-                HEADER_PAGE_BYTES + slot_bytes(frame.length), 2 * self.active.segment.header.size
-            )
+            return self._preparer.take(HEADER_PAGE_BYTES + slot_bytes(frame.length), 2 * self.active.segment.header.size)
         except OSError as error:
             raise self.failed(error, outcome_unknown=False) from error
 

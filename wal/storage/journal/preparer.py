@@ -25,17 +25,6 @@ from wal.errors import NoSpaceError, StorageError, WouldBlockError
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 
-__all__ = [
-    "NO_DESCRIPTOR",
-    "NO_SPACE",
-    "SPARE_SUFFIX",
-    "ZEROS_SUFFIX",
-    "Preparer",
-    "Spare",
-    "fill_with_zeros",
-    "no_descriptor",
-]
-
 SPARE_SUFFIX: Final = ".spare"
 ZEROS_SUFFIX: Final = ".zeros"
 _ZEROS: Final = bytes(1 << 20)

@@ -28,15 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.errors import (
-    ClosedError,
-    CorruptionError,
-    FormatError,
-    LogWentBackError,
-    StorageError,
-    TruncatedError,
-    WALError,
-)
+from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError, WALError
 from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.frame import RunName
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
@@ -61,13 +53,6 @@ from wal.storage.journal.segments import (
 )
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
 from wal.storage.search import exceeds, weight_of
-
-__all__ = [
-    "ReadOnlyJournal",
-    "ReadOnlyJournalLog",
-    "ReadOnlySegments",
-    "absence",
-]
 
 _T = TypeVar("_T")
 _GRAIN: Final = 64
@@ -275,11 +260,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
             segments.reach(record.durable, start)
             reader = JournalReader(
-                self._disk,
-                segments,
-                pchannel=self.pchannel,
-                incarnation=self.incarnation,
-                earliest=lambda: self.earliest,
+                self._disk, segments, pchannel=self.pchannel, incarnation=self.incarnation, earliest=lambda: self.earliest
             )
         return reader.last_events(start, record.durable, names)
 
@@ -326,13 +307,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         return frozenset().union(*(self._matching(index, choice) for index, _, _ in self.indices(start, end)))
 
     def weights(
-        self,
-        start: int,
-        end: int,
-        choice: VChannelChoice | None,
-        *,
-        rows_max: int | None = None,
-        bytes_max: int | None = None,
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[FrameWeight]:
         limited = rows_max is not None or bytes_max is not None
         weights: list[FrameWeight] = []
@@ -344,9 +319,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
                 break
         return weights
 
-    def _weights(
-        self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool
-    ) -> Generator[FrameWeight, None, None]:
+    def _weights(self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool) -> Generator[FrameWeight, None, None]:
         """Yields what `weights` returns: from the index, or, with a limit for some vchannels, from the heads of the frames, which may hold
         thousands of other vchannels."""
         if limited and choice is not None:
@@ -449,9 +422,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
                 if isinstance(error, CorruptionError):
                     raise
                 if not isinstance(error, FileNotFoundError):
-                    raise StorageError(
-                        f"reading {error.filename or self.directory} failed: {error.strerror}"
-                    ) from error
+                    raise StorageError(f"reading {error.filename or self.directory} failed: {error.strerror}") from error
                 missing = CorruptionError("the file is gone", expected="a segment of this log")
                 raise damaged(missing, Path(error.filename or self.directory), 0) from error
             self._newest = newest
@@ -552,10 +523,7 @@ class ReadOnlySegments:
         if index.end >= durable:
             return None
         return end.broken or damaged(
-            CorruptionError(
-                "the log ends here",
-                expected=f"frames up to position {durable}, which the control page says are durable",
-            ),
+            CorruptionError("the log ends here", expected=f"frames up to position {durable}, which the control page says are durable"),
             segment.path,
             end.offset,
         )
@@ -567,16 +535,13 @@ class ReadOnlySegments:
         if first < 0:
             raise damaged(
                 CorruptionError(
-                    f"the segment that holds position {earliest} is missing",
-                    expected=f"a segment with a base of at most {earliest:#x}",
+                    f"the segment that holds position {earliest} is missing", expected=f"a segment with a base of at most {earliest:#x}"
                 ),
                 self._directory,
                 0,
             )
         known = {segment.base: segment for segment in self.segments}
-        segments = [
-            known.get(base) or self._load(base) for base in bases[first:] if base == bases[first] or base < durable
-        ]
+        segments = [known.get(base) or self._load(base) for base in bases[first:] if base == bases[first] or base < durable]
         last, before = segments[-1], self._last_index
         if not self.segments or last.base != before.base:
             index = load_index(self._disk, self._directory, last, end_max=durable)
@@ -592,9 +557,7 @@ class ReadOnlySegments:
         segment = Segment.load(self._disk, self._directory / segment_name(base))
         if not self._lineage.covers(segment.header.incarnation, base):
             raise damaged(
-                CorruptionError(
-                    f"it is of incarnation {segment.header.incarnation:#x}", expected=f"{self._lineage.incarnation:#x}"
-                ),
+                CorruptionError(f"it is of incarnation {segment.header.incarnation:#x}", expected=f"{self._lineage.incarnation:#x}"),
                 segment.path,
                 0,
             )

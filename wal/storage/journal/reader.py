@@ -24,8 +24,6 @@ from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.storage.journal.segments import Segment, Window, damaged, open_shared
 
-__all__ = ["JournalReader"]
-
 _SEGMENTS_MAX: Final = 16
 """The most segments that one call examines: a page for an absent name returns after this many indices."""
 _AHEAD_BYTES: Final = 1 << 18
@@ -54,13 +52,7 @@ class JournalReader:
     """Reads one log. `earliest` returns the first log position that is not truncated, and must be current."""
 
     def __init__(
-        self,
-        disk: Disk,
-        segments: SegmentSource,
-        *,
-        pchannel: str,
-        incarnation: int,
-        earliest: Callable[[], tuple[int, int]],
+        self, disk: Disk, segments: SegmentSource, *, pchannel: str, incarnation: int, earliest: Callable[[], tuple[int, int]]
     ) -> None:
         self._disk = disk
         self._segments = segments
@@ -138,9 +130,7 @@ class JournalReader:
             with self._failures(segment, start, end, self.check_held):
                 index = self._segments.index(segment)
             rest = frozenset(index.names() if names is None else names) - passed
-            for frame in self._heads(
-                segment, index, start, end, rest, select=SegmentIndex.newest, check=self.check_held
-            ):
+            for frame in self._heads(segment, index, start, end, rest, select=SegmentIndex.newest, check=self.check_held):
                 for name, at in frame.view.last_events(rest).items():
                     events[name] = (frame.position, at)
             passed.update(name for name, _ in events)
@@ -194,9 +184,7 @@ class JournalReader:
             file.close()
 
     @contextlib.contextmanager
-    def _failures(
-        self, segment: Segment, start: int, end: int, check: Callable[[int, int], None] | None = None
-    ) -> Iterator[None]:
+    def _failures(self, segment: Segment, start: int, end: int, check: Callable[[int, int], None] | None = None) -> Iterator[None]:
         """Raises TruncatedError (from `check`) for a damaged or missing segment that was truncated meanwhile, else the damage."""
         try:
             yield
@@ -214,12 +202,9 @@ class JournalReader:
         """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
-            earliest = (
-                MessageID(self._pchannel, self._incarnation, position, index, FORM_JOURNAL) if position < end else None
-            )
+            earliest = MessageID(self._pchannel, self._incarnation, position, index, FORM_JOURNAL) if position < end else None
             raise TruncatedError(
-                f"position {start} of pchannel {self._pchannel!r} has been truncated; "
-                f"the earliest event is at {position}:{index}",
+                f"position {start} of pchannel {self._pchannel!r} has been truncated; the earliest event is at {position}:{index}",
                 earliest=earliest,
             )
 
@@ -227,9 +212,7 @@ class JournalReader:
         """Raises TruncatedError when the space of the frame at `start` has been freed."""
         held = self._segments.segments[0].base
         if start < held:
-            raise TruncatedError(
-                f"position {start} of pchannel {self._pchannel!r} is gone; what is held begins at {held}", earliest=None
-            )
+            raise TruncatedError(f"position {start} of pchannel {self._pchannel!r} is gone; what is held begins at {held}", earliest=None)
 
     def _add(
         self,

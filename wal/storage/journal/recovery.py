@@ -37,8 +37,6 @@ from wal.storage.journal.log_tail import ActiveSegment
 from wal.storage.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
 from wal.storage.journal.segments import ScanEnd, Segment, damaged, load_index, segment_bases
 
-__all__ = ["RecoveredLog", "recover_log"]
-
 _SEARCH_BYTES: Final = 4 << 20
 _SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
 """More bytes than a frame has by default, so that the frame after a broken one begins within them."""
@@ -61,17 +59,13 @@ class RecoveredLog(msgspec.Struct, frozen=True, gc=False):
         self.control.close()
 
 
-def recover_log(
-    disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int, checkpoint: int | None = None
-) -> RecoveredLog:
+def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int, checkpoint: int | None = None) -> RecoveredLog:
     """Takes over the log in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
     control_path = directory / CONTROL_NAME
     bases = segment_bases(directory)
     lineage = load_lineage(directory, incarnation)
     if not bases and not control_path.exists():
-        raise CorruptionError(
-            f"{directory} holds no log of pchannel {pchannel!r}", path=str(directory), expected="a log"
-        )
+        raise CorruptionError(f"{directory} holds no log of pchannel {pchannel!r}", path=str(directory), expected="a log")
     if not control_path.exists():
         disk.open(control_path, create=True).close()
     with contextlib.ExitStack() as undo:
@@ -105,12 +99,7 @@ def recover_log(
             state = _state(before, active, torn)
             control.store(
                 msgspec.structs.replace(
-                    before,
-                    incarnation=incarnation,
-                    term=term,
-                    closed=False,
-                    durable=state.end,
-                    promised_tick=state.promised_tick,
+                    before, incarnation=incarnation, term=term, closed=False, durable=state.end, promised_tick=state.promised_tick
                 )
             )
             control.note_boot(boot)
@@ -130,9 +119,7 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
     return LogState(index.end, term, sequence, promised_tick, before.earliest, before.closed, newest, torn)
 
 
-def _chain(
-    disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None, lineage: Lineage
-) -> tuple[Segment, ...]:
+def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None, lineage: Lineage) -> tuple[Segment, ...]:
     """Returns the segments from the earliest event or the checkpoint on, after checking that each follows the one before; removes those
     below."""
     bases = segment_bases(directory)
@@ -153,9 +140,7 @@ def _chain(
         header = segment.header
         if not lineage.covers(header.incarnation, base):
             raise damaged(
-                CorruptionError(f"it is of incarnation {header.incarnation:#x}", expected=f"{lineage.incarnation:#x}"),
-                segment.path,
-                0,
+                CorruptionError(f"it is of incarnation {header.incarnation:#x}", expected=f"{lineage.incarnation:#x}"), segment.path, 0
             )
         if segments:
             previous = segments[-1].header
@@ -172,9 +157,7 @@ def _chain(
     return tuple(segments)
 
 
-def _tidy(
-    disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]
-) -> tuple[list[Spare], list[Path]]:
+def _tidy(disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]) -> tuple[list[Spare], list[Path]]:
     """Removes unfinished files of an earlier writer; returns the spare files if it closed the log, and large files that can be removed."""
     keep = {segment.base for segment in segments}
     spares: list[Spare] = []
@@ -184,21 +167,13 @@ def _tidy(
             spares.append(Spare(path, path.stat().st_size))
         elif path.suffix in (ZEROS_SUFFIX, SPARE_SUFFIX):
             leftovers.append(path)
-        elif path.suffix == ".tmp" or (
-            path.suffix == ".idx" and not any(path.name == index_name(base) for base in keep)
-        ):
+        elif path.suffix == ".tmp" or (path.suffix == ".idx" and not any(path.name == index_name(base) for base in keep)):
             disk.unlink(path)
     return spares, leftovers
 
 
 def _tail(
-    disk: Disk,
-    directory: Path,
-    before: ControlRecord,
-    segment: Segment,
-    checkpoint: int | None,
-    *,
-    search_bytes: int | None,
+    disk: Disk, directory: Path, before: ControlRecord, segment: Segment, checkpoint: int | None, *, search_bytes: int | None
 ) -> tuple[ActiveSegment, int]:
     """Returns the last segment, cut after its last whole frame and synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
@@ -234,9 +209,7 @@ def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd,
         later = Envelope.find(data, generation=header.generation, base=header.base, offset=offset)
         if later >= 0:
             raise end.broken or damaged(
-                CorruptionError("no frame begins here", expected=f"a frame, since one follows at offset {later}"),
-                segment.path,
-                end.offset,
+                CorruptionError("no frame begins here", expected=f"a frame, since one follows at offset {later}"), segment.path, end.offset
             )
     if end.offset < header.size:
         file.write([bytes(end.extent)], end.offset)
@@ -251,9 +224,7 @@ def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
     bases = segment_bases(directory)
     if not bases:
         raise damaged(
-            CorruptionError("neither slot holds, and there is no segment", expected="a control page"),
-            directory / CONTROL_NAME,
-            0,
+            CorruptionError("neither slot holds, and there is no segment", expected="a control page"), directory / CONTROL_NAME, 0
         )
     segment = Segment.load(disk, directory / segment_name(bases[-1]))
     index = SegmentIndex(segment.base)

@@ -27,33 +27,7 @@ from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import HEADER_BYTES, FrameHeader, FrameView
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex, index_name
-from wal.storage.journal.layout import (
-    ENVELOPE_BYTES,
-    HEADER_PAGE_BYTES,
-    SECTOR_BYTES,
-    Envelope,
-    SegmentHeader,
-    segment_name,
-    slot_bytes,
-)
-
-__all__ = [
-    "Body",
-    "IndexCache",
-    "ScanEnd",
-    "Segment",
-    "SegmentSet",
-    "Window",
-    "damaged",
-    "last_truncated",
-    "load_index",
-    "open_shared",
-    "remove_stale_index",
-    "scanned_index",
-    "sealed_index",
-    "segment_bases",
-    "write_index",
-]
+from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name, slot_bytes
 
 _shared: Final[weakref.WeakSet[JournalFile]] = weakref.WeakSet()
 """Files under a shared flock. A forked child closes them, because it would keep their space allocated after a truncation."""
@@ -141,9 +115,7 @@ class SegmentSet:
         finally:
             file.close()
         if index.end < until:
-            raise end.broken or damaged(
-                CorruptionError("no frame begins here", expected=f"frames up to {until}"), segment.path, end.offset
-            )
+            raise end.broken or damaged(CorruptionError("no frame begins here", expected=f"frames up to {until}"), segment.path, end.offset)
         return index
 
 
@@ -238,10 +210,7 @@ def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: Segme
         file.close()
     if index.end != following.base:
         raise end.broken or damaged(
-            CorruptionError(
-                f"the segment ends at position {index.end}",
-                expected=f"{following.base}, where the next one begins",
-            ),
+            CorruptionError(f"the segment ends at position {index.end}", expected=f"{following.base}, where the next one begins"),
             segment.path,
             end.offset,
         )
@@ -274,9 +243,7 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
         file.close()
     header = segment.header
     try:
-        index = SegmentIndex.decode(
-            data, base=header.base, incarnation=header.incarnation, generation=header.generation, end_max=end_max
-        )
+        index = SegmentIndex.decode(data, base=header.base, incarnation=header.incarnation, generation=header.generation, end_max=end_max)
     except CorruptionError:
         return None
     return index if _agrees(disk, segment, index) else None
@@ -364,15 +331,11 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         try:
             header = read_header(file)
             if file.size() < header.size:
-                raise damaged(
-                    CorruptionError(f"the file has {file.size()} bytes", expected=f"{header.size} bytes"), path, 0
-                )
+                raise damaged(CorruptionError(f"the file has {file.size()} bytes", expected=f"{header.size} bytes"), path, 0)
         finally:
             file.close()
         if path.name != segment_name(header.base):
-            raise damaged(
-                CorruptionError(f"its header says base {header.base:#x}", expected="the base in its name"), path, 0
-            )
+            raise damaged(CorruptionError(f"its header says base {header.base:#x}", expected="the base in its name"), path, 0)
         return cls(path, header)
 
     def frame(self, window: Window, position: int, *, lazy: int = 0) -> tuple[FrameView, Body]:
@@ -381,9 +344,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         Raises CorruptionError when there is no frame.
         """
         offset = position - self.base
-        envelope = Envelope.unpack(
-            window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=position
-        )
+        envelope = Envelope.unpack(window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=position)
         if envelope is None or envelope.length == 0:
             raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, offset)
         return self._view(window, offset, envelope, lazy=lazy)
@@ -393,9 +354,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         data = file.read(ENVELOPE_BYTES + HEADER_BYTES, position - self.base)
         envelope = Envelope.unpack(data, 0, generation=self.header.generation, position=position)
         if envelope is None or envelope.length == 0:
-            raise damaged(
-                CorruptionError("no frame begins here", expected="an envelope"), self.path, position - self.base
-            )
+            raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, position - self.base)
         return FrameHeader.unpack(data, ENVELOPE_BYTES)
 
     def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
@@ -412,9 +371,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             window.ahead = _HEADS_BYTES if index.end < bodies_from else _BODIES_BYTES
             if until is not None:
                 window.ahead = min(window.ahead, until - index.end)
-            envelope = Envelope.unpack(
-                window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=index.end
-            )
+            envelope = Envelope.unpack(window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=index.end)
             if envelope is None:
                 return ScanEnd(offset)
             if envelope.length == 0:
@@ -425,9 +382,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                 if index.end + slot > bodies_from:
                     view.check_body()
             except CorruptionError as error:
-                return ScanEnd(
-                    offset, extent=min(slot, self.header.size - offset), broken=damaged(error, self.path, offset)
-                )
+                return ScanEnd(offset, extent=min(slot, self.header.size - offset), broken=damaged(error, self.path, offset))
             index.add_view(index.end, view)
 
     def _view(self, window: Window, offset: int, envelope: Envelope, *, lazy: int = 0) -> tuple[FrameView, Body]:
@@ -470,9 +425,7 @@ class Body:
             if first <= start and end <= last:
                 return data[start - first : end - first]
         if self._window is None:
-            raise InvalidArgumentError(
-                "this run was not read with the page: name its vchannel in the read, or read with names=None"
-            )
+            raise InvalidArgumentError("this run was not read with the page: name its vchannel in the read, or read with names=None")
         data = self._window.get(self._offset + start, end - start)
         self._kept.append((start, end, data))
         self.fetched += len(data)

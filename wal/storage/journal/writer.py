@@ -43,18 +43,6 @@ from wal.storage.journal.layout import slot_bytes
 from wal.storage.journal.linux_aio import AsyncWrite
 from wal.storage.journal.log_tail import ActiveSegment, LogTail
 
-__all__ = [
-    "LOOP_BYTES_MAX",
-    "Answer",
-    "JournalWriter",
-    "LoopPath",
-    "ThreadPath",
-    "WritePath",
-    "loop_bytes_max",
-    "loop_write",
-    "unknown_outcome",
-]
-
 WritePath = Literal["auto", "loop", "thread"]
 """How frames go to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
 
@@ -114,18 +102,14 @@ class LoopPath:
     `add` is called with the outcome when a frame is finished, by whichever thread did so; then `landed()`, if that was the loop's.
     """
 
-    def __init__(
-        self, tail: LogTail, write: AsyncWrite, *, bytes_max: int, add: Answer, landed: Callable[[], None]
-    ) -> None:
+    def __init__(self, tail: LogTail, write: AsyncWrite, *, bytes_max: int, add: Answer, landed: Callable[[], None]) -> None:
         self._tail = tail
         self._write = write
         self._refused = False  # the kernel takes no write of this kind
         self._bytes_max = bytes_max
         self._add = add
         self._landed = landed
-        self._defect: BaseException | None = (
-            None  # an interrupt, most likely: the frame in flight is half submitted or half finished
-        )
+        self._defect: BaseException | None = None  # an interrupt, most likely: the frame in flight is half submitted or half finished
         self._yield_at = time.monotonic() + YIELD_S
         self.flight: _Flight | None = None
         """The frame in flight. From its submission on the fence is held for it."""
@@ -479,13 +463,7 @@ class JournalWriter:
     """Writes frames to the tail of a log; it is used on the loop, but for `finish` and `join`."""
 
     def __init__(
-        self,
-        tail: LogTail,
-        *,
-        pchannel: str,
-        loop_write: AsyncWrite | None,
-        loop_bytes_max: int,
-        failed: Callable[[WALError], None],
+        self, tail: LogTail, *, pchannel: str, loop_write: AsyncWrite | None, loop_bytes_max: int, failed: Callable[[WALError], None]
     ) -> None:
         """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it
         at its end, but not if it cannot begin (RuntimeError: no thread can be started).
@@ -501,9 +479,7 @@ class JournalWriter:
         self._notified = False
         self.tail: LogTail = tail
         self._loop_path = (
-            None
-            if loop_write is None
-            else LoopPath(tail, loop_write, bytes_max=loop_bytes_max, add=self._add, landed=self.deliver)
+            None if loop_write is None else LoopPath(tail, loop_write, bytes_max=loop_bytes_max, add=self._add, landed=self.deliver)
         )
         try:
             self._thread = ThreadPath(

@@ -17,17 +17,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.secret import Secret
 
-__all__ = [
-    "ENTRY_BITS",
-    "LOG_SUBSCRIPTION",
-    "PulsarAddress",
-    "TopicLedger",
-    "entry_of",
-    "ledger_of",
-    "position_of",
-    "text_of",
-]
-
 ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443
 """Pulsar's default ports."""

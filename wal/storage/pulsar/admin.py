@@ -16,8 +16,6 @@ from typing import Any, Final
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.storage.pulsar.address import PulsarAddress, TopicLedger
 
-__all__ = ["Admin"]
-
 TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 5
 """A broker redirects to the one that owns the namespace; a proxy or a balancer in between adds a hop or two."""

@@ -24,8 +24,6 @@ from wal.storage.pulsar.log import PulsarLog
 from wal.storage.pulsar.opening import check_checkpoint, open_log
 from wal.storage.pulsar.topic import TopicReader
 
-__all__ = ["PulsarBackend"]
-
 
 class PulsarBackend(LogBackend):
     """The logs at `address`. `records` keeps their metadata outside the topics; nothing else may write to it.
@@ -106,9 +104,7 @@ class PulsarBackend(LogBackend):
         self._closed = True
         self._connection.abandon()
 
-    async def _open(
-        self, control: Control, before: PulsarControlRecord, term: int, checkpoint: int | None
-    ) -> PulsarLog:
+    async def _open(self, control: Control, before: PulsarControlRecord, term: int, checkpoint: int | None) -> PulsarLog:
         await self._connection.run(lambda: self._make_topics(control.pchannel))
         opened = await open_log(self._connection, self._admin, control, term=term, checkpoint=checkpoint, before=before)
         return PulsarLog(opened, frame_bytes_limit=self.frame_bytes_limit)
@@ -120,9 +116,7 @@ class PulsarBackend(LogBackend):
         if said is not None:
             self.frame_bytes_limit = frame_bytes_limit(said)
         else:
-            found = await self._connection.run(
-                lambda: self._connection.largest_message(self._address.probe, FRAME_BYTES_LIMIT)
-            )
+            found = await self._connection.run(lambda: self._connection.largest_message(self._address.probe, FRAME_BYTES_LIMIT))
             self.frame_bytes_limit: int = FRAME_BYTES_LIMIT if found is None else found
         if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
             now = f"it is {said}" if said is not None else "below Pulsar's default, as was found by trying"

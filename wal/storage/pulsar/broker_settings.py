@@ -18,8 +18,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.storage.pulsar.layout import FRAME_BYTES_LIMIT
 
-__all__ = ["Allowances", "check_policies", "frame_bytes_limit", "group_bytes"]
-
 GROUP_BYTES: Final = 1 << 20
 """Several one-megabyte frames in flight are faster than one frame of four megabytes."""
 GROUP_TABLES_BYTES: Final = 1 << 19
@@ -80,12 +78,7 @@ def check_policies(
             f"-t 0 {namespace}), or open the log with allow_message_ttl=True to accept the loss"
         )
     mode = (inactive or {}).get("inactiveTopicDeleteMode")
-    if (
-        inactive
-        and inactive.get("deleteWhileInactive")
-        and mode != "delete_when_no_subscriptions"
-        and not allowed.message_ttl
-    ):
+    if inactive and inactive.get("deleteWhileInactive") and mode != "delete_when_no_subscriptions" and not allowed.message_ttl:
         raise InvalidArgumentError(
             f"{topic} is deleted when it is idle and its subscriptions have caught up ({mode}). Switch that off (pulsar-admin namespaces "
             f"set-inactive-topic-policies -m delete_when_no_subscriptions -t 60s -e {namespace}), or open the log with "

@@ -20,17 +20,13 @@ from wal.storage.pulsar.control import Control, SavedState
 from wal.storage.pulsar.layout import KIND, PIECE
 from wal.storage.pulsar.topic import TopicReader, move_cursor
 
-__all__ = ["PIECE_BYTES", "Checkpoints", "read_state"]
-
 PIECE_BYTES: Final = 1 << 20
 
 
 class Checkpoints:
     """The checkpoints of one log in one term."""
 
-    def __init__(
-        self, connection: PulsarConnection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES
-    ) -> None:
+    def __init__(self, connection: PulsarConnection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES) -> None:
         self._connection = connection
         self._control = control
         self._topic = topic

@@ -35,19 +35,6 @@ from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, posit
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = [
-    "CLIENT_LOG",
-    "READ_AHEAD",
-    "ClientLog",
-    "PulsarConnection",
-    "check_requirements",
-    "close_producer",
-    "failure",
-    "is_one_of",
-    "is_refusal",
-    "patiently",
-    "position_of_id",
-]
 
 LOG_THREAD: Final = "wal-pulsar-log"
 READ_BYTES: Final = 1 << 16
@@ -90,9 +77,7 @@ class ClientLog:
                 os.set_blocking(self._pipe[0], False)  # another process may read what this one was told of
             if self._thread is None and not self._ended:
                 self._wake = os.pipe()
-                self._thread = threading.Thread(
-                    target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True
-                )
+                self._thread = threading.Thread(target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True)
                 self._thread.start()
             level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
             return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
@@ -140,9 +125,7 @@ class ClientLog:
                 if found is not None:  # else the line continues the previous message
                     level, text = _LEVELS[found[1]], found[2]
                 if not self._hushed:
-                    with contextlib.suppress(
-                        Exception
-                    ):  # raised by a handler: without this thread the client would block for ever
+                    with contextlib.suppress(Exception):  # raised by a handler: without this thread the client would block for ever
                         _log.log(level, "%s", text)
 
 
@@ -169,14 +152,7 @@ _OTHERS: Final = 6
 TRIES: Final = 5
 PAUSE_S: Final = 0.3
 """The pause after the first try, then twice and three times as long: another client's durable cursor, or a moving topic, needs a moment."""
-PASSING: Final = (
-    "ServiceUnitNotReady",
-    "ConsumerBusy",
-    "ProducerBusy",
-    "NotConnected",
-    "ProducerFenced",
-    "TooManyLookupRequestException",
-)
+PASSING: Final = ("ServiceUnitNotReady", "ConsumerBusy", "ProducerBusy", "NotConnected", "ProducerFenced", "TooManyLookupRequestException")
 """The errors of a broker that is moving the topic."""
 
 
@@ -192,9 +168,7 @@ def check_requirements(address: PulsarAddress) -> None:
         try:
             Path(address.tls_authority).read_bytes()
         except OSError as error:
-            raise InvalidArgumentError(
-                f"pulsar_tls_authority={address.tls_authority!r} cannot be read: {error.strerror}"
-            ) from error
+            raise InvalidArgumentError(f"pulsar_tls_authority={address.tls_authority!r} cannot be read: {error.strerror}") from error
 
 
 class PulsarConnection:
@@ -259,9 +233,7 @@ class PulsarConnection:
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
-        return self.client.create_reader(
-            topic, start, receiver_queue_size=READ_AHEAD, start_message_id_inclusive=inclusive
-        )
+        return self.client.create_reader(topic, start, receiver_queue_size=READ_AHEAD, start_message_id_inclusive=inclusive)
 
     def first_reader(self, topic: str) -> pulsar.Reader:
         """Creates a reader that begins at the start of the topic. Blocks."""
@@ -274,9 +246,7 @@ class PulsarConnection:
         Blocks."""
         import pulsar
 
-        return self.client.subscribe(
-            topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest
-        )
+        return self.client.subscribe(topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest)
 
     def largest_message(self, topic: str, bytes_max: int) -> int | None:
         """Returns the largest of some sizes, from `bytes_max` downwards, at which a message is accepted; None if that fails.
@@ -405,9 +375,7 @@ def is_one_of(error: Exception, *names: str) -> bool:
     """Whether this is one of Pulsar's errors with these names; a name unknown to the installed client matches nothing."""
     import pulsar
 
-    return isinstance(
-        error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name))
-    )
+    return isinstance(error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name)))
 
 
 _started: Final[weakref.WeakSet[PulsarConnection]] = weakref.WeakSet()

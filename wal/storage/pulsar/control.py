@@ -17,8 +17,6 @@ import msgspec
 from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
 from wal.storage.pulsar.ledgers import LedgerRecord
 
-__all__ = ["Control", "PulsarControlRecord", "RecordStore", "SavedState"]
-
 CHANGES_MAX: Final = 100
 """The most records in one swap, below the 128 operations that every KV accepts."""
 VERSION: Final = 1
@@ -34,13 +32,7 @@ class RecordStore(Protocol):
         """Returns the keys that start with `prefix`, and their values."""
 
     async def compare_and_swap(
-        self,
-        key: str,
-        expected: str | None,
-        value: str,
-        *,
-        saves: Mapping[str, str] | None = None,
-        removals: Sequence[str] = (),
+        self, key: str, expected: str | None, value: str, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
     ) -> bool:
         """Sets `key` to `value` if its value is `expected`, with `saves` and `removals`; returns whether it did."""
 
@@ -118,9 +110,7 @@ class Control:
         text = _encode(record)
         removals = [self._terms + str(term) for term in self.terms] + [self._ledgers + str(one) for one in self.ledgers]
         while not await self._store.compare_and_swap(self._key, self._text, text, removals=removals[:CHANGES_MAX]):
-            raise ChannelFencedError(
-                f"pchannel {self.pchannel!r} was created or opened by another writer meanwhile: try again"
-            )
+            raise ChannelFencedError(f"pchannel {self.pchannel!r} was created or opened by another writer meanwhile: try again")
         self._text, self.record, self.terms, self.ledgers = text, record, {}, {}
 
     async def claim(self, term: int) -> PulsarControlRecord:
@@ -152,9 +142,7 @@ class Control:
         terms, ledgers = terms or {}, ledgers or {}
         saves = {self._terms + str(one): str(position) for one, position in terms.items()}
         saves |= {self._ledgers + str(one): _encoder.encode(record).decode() for one, record in ledgers.items()}
-        removals = [self._terms + str(one) for one in dropped_terms] + [
-            self._ledgers + str(one) for one in dropped_ledgers
-        ]
+        removals = [self._terms + str(one) for one in dropped_terms] + [self._ledgers + str(one) for one in dropped_ledgers]
         async with self._turn:
             if self.record.term != term:
                 raise self.fenced(term)
@@ -192,9 +180,7 @@ class Control:
 
     def fenced(self, term: int) -> ChannelFencedError:
         """Returns the error for a writer of this term, when another term owns the log."""
-        return ChannelFencedError(
-            f"pchannel {self.pchannel!r} is owned by term {self.record.term} now; this handle is of term {term}"
-        )
+        return ChannelFencedError(f"pchannel {self.pchannel!r} is owned by term {self.record.term} now; this handle is of term {term}")
 
     @property
     def _terms(self) -> str:
@@ -214,10 +200,7 @@ class Control:
         self.terms = await self._load_terms()
         numbers, records = await self._store.load_with_prefix(self._ledgers)
         try:
-            self.ledgers = {
-                int(key[len(self._ledgers) :]): _ledgers.decode(record)
-                for key, record in zip(numbers, records, strict=True)
-            }
+            self.ledgers = {int(key[len(self._ledgers) :]): _ledgers.decode(record) for key, record in zip(numbers, records, strict=True)}
         except msgspec.DecodeError as error:
             raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
 
@@ -232,9 +215,7 @@ class Control:
         if text != self._text:
             self._text, self.record = text, self._decode(text)
 
-    async def _swap(
-        self, changed: PulsarControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
-    ) -> bool:
+    async def _swap(self, changed: PulsarControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()) -> bool:
         text = _encode(changed)
         if not await self._store.compare_and_swap(self._key, self._text, text, saves=saves, removals=removals):
             return False
@@ -249,9 +230,7 @@ class Control:
                 f"the control record of pchannel {self.pchannel!r} cannot be read: {error}", expected=self._key
             ) from error
         if record.version != VERSION:
-            raise CorruptionError(
-                f"the control record of pchannel {self.pchannel!r} has version {record.version}", expected=str(VERSION)
-            )
+            raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has version {record.version}", expected=str(VERSION))
         return record
 
 

@@ -21,8 +21,6 @@ from wal.errors import CorruptionError
 from wal.frame import TermStart
 from wal.storage.pulsar.address import text_of
 
-__all__ = ["FencingFloor", "FloorSearch"]
-
 
 class FencingFloor(msgspec.Struct, gc=False):
     """The last frame that counted: its `term` and `sequence` (-1: none of that term yet). Each message that is read advances it.

@@ -13,8 +13,6 @@ from typing import Final
 
 from wal.storage.pulsar.fencing_floor import FencingFloor
 
-__all__ = ["FloorIndex"]
-
 RECENT_MAX: Final = 512
 """The number of floors kept in addition to the lasting ones."""
 

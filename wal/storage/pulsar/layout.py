@@ -17,16 +17,6 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.storage.pulsar.address import text_of
 
-__all__ = [
-    "FRAMES_IN_FLIGHT",
-    "FRAME_BYTES_LIMIT",
-    "KIND",
-    "PIECE",
-    "Mark",
-    "mark_of",
-    "mark_properties",
-]
-
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
 """Pulsar's default `maxMessageSize` of 5 MiB, less a generous margin for its own metadata of a message."""
 FRAMES_IN_FLIGHT: Final = 8
@@ -55,6 +45,4 @@ def mark_of(properties: Mapping[str, str], position: int) -> Mark | None:
     try:
         return Mark(int(properties["term"]), int(properties["incarnation"]))
     except (KeyError, ValueError) as error:
-        raise CorruptionError(
-            f"the mark at {text_of(position)} says {dict(properties)}", expected="a term and an incarnation"
-        ) from error
+        raise CorruptionError(f"the mark at {text_of(position)} says {dict(properties)}", expected="a term and an incarnation") from error

@@ -16,8 +16,6 @@ from wal.errors import InvalidArgumentError
 from wal.storage.base import Extent
 from wal.storage.pulsar.address import TopicLedger, entry_of, ledger_of, position_of
 
-__all__ = ["Ledger", "LedgerRecord", "LedgerTable"]
-
 
 class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
     """A ledger to which no more entries are added. `newest_tick`: no event in it or below it has a larger tick.
@@ -121,11 +119,7 @@ class LedgerTable:
 
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the approximate bytes of log in [start, end): all entries of a ledger count as equally large."""
-        return sum(
-            ledger.size * (last - first) // ledger.entries
-            for ledger, first, last in self._parts(start, end)
-            if ledger.entries
-        )
+        return sum(ledger.size * (last - first) // ledger.entries for ledger, first, last in self._parts(start, end) if ledger.entries)
 
     def bytes_within(self, start: int, end: int) -> int:
         """Returns the bytes of the full ledgers that hold `start` or begin above it, and end at or below `end`."""

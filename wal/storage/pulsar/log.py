@@ -33,11 +33,6 @@ from wal.storage.pulsar.reader import PulsarReader
 from wal.storage.pulsar.topic import move_cursor
 from wal.storage.pulsar.writer import PulsarWriter
 
-__all__ = [
-    "PulsarLog",
-    "PulsarTruncation",
-]
-
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("wal.pulsar")
 
@@ -108,9 +103,7 @@ class PulsarLog(PChannelLog):
             )
         self._writer.append(frame, done, refused=refused)
 
-    async def read(
-        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
-    ) -> FramePage:
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         self._check_open()
         durable = self._writer.durable_end
         end = durable if end is None else min(end, durable)
@@ -281,9 +274,7 @@ class PulsarTruncation:
                 await self._control.check_owner(self._term)
                 return
             await self._control.change(
-                self._term,
-                earliest=earliest,
-                last_truncated=self._newest_below(earliest[0]) or self._control.record.last_truncated,
+                self._term, earliest=earliest, last_truncated=self._newest_below(earliest[0]) or self._control.record.last_truncated
             )
             await self._give_back()
 

@@ -26,8 +26,6 @@ from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.recovery import end_before, missing_records
 from wal.storage.pulsar.topic import move_cursor, send_mark
 
-__all__ = ["Opened", "check_checkpoint", "open_log"]
-
 TRIES: Final = 5
 FENCED: Final = ("ProducerFenced", "AlreadyClosed")
 
@@ -48,13 +46,7 @@ class Opened(msgspec.Struct):
 
 
 async def open_log(
-    connection: PulsarConnection,
-    admin: Admin,
-    control: Control,
-    *,
-    term: int,
-    checkpoint: int | None,
-    before: PulsarControlRecord,
+    connection: PulsarConnection, admin: Admin, control: Control, *, term: int, checkpoint: int | None, before: PulsarControlRecord
 ) -> Opened:
     """Takes over the log in `term`, which was claimed when the control record was `before`. Its topics exist.
 
@@ -71,15 +63,7 @@ async def open_log(
         ledgers.describe(control.ledgers)
         ledgers.added(at, 0)
         _check_kept(topic, control, before, ledgers, checkpoint, at)
-        look = partial(
-            end_before,
-            connection,
-            topic,
-            incarnation=mark.incarnation,
-            ledgers=ledgers,
-            floors=floors,
-            term_at=control.term_at,
-        )
+        look = partial(end_before, connection, topic, incarnation=mark.incarnation, ledgers=ledgers, floors=floors, term_at=control.term_at)
         made = await run(lambda: missing_records(ledgers, look))
         end = await run(lambda: look(at))
         await control.change(term, terms={term: at}, ledgers=made)
@@ -120,9 +104,7 @@ async def _take_over(connection: PulsarConnection, control: Control, topic: str,
     """
     run = connection.run
     for attempt in range(1, TRIES + 1):
-        producer = await run(
-            lambda: patiently(connection, lambda: connection.producer(topic, fencing=True), f"taking over {topic}")
-        )
+        producer = await run(lambda: patiently(connection, lambda: connection.producer(topic, fencing=True), f"taking over {topic}"))
         try:
             # After the fence: an owner that claims the log from now on fences this producer; an earlier claim is seen here.
             await control.check_owner(mark.term)
@@ -147,9 +129,7 @@ def _known_floors(control: Control, record: PulsarControlRecord) -> FloorIndex:
     return floors
 
 
-def _check_kept(
-    topic: str, control: Control, record: PulsarControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
-) -> None:
+def _check_kept(topic: str, control: Control, record: PulsarControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int) -> None:
     """Raises CorruptionError when Pulsar has lost messages that were not released."""
     kept = record.kept_from
     if checkpoint is not None and checkpoint > mark:
@@ -171,8 +151,4 @@ def _check_kept(
 
 def _lost_checkpoint(topic: str, kept: int, end: int | None, checkpoint: int) -> CorruptionError:
     held = f"begins at {text_of(kept)}" if end is None else f"goes from {text_of(kept)} to {text_of(end)}"
-    return CorruptionError(
-        f"what {topic} holds {held}",
-        path=topic,
-        expected=f"what follows its checkpoint at {text_of(checkpoint)}",
-    )
+    return CorruptionError(f"what {topic} holds {held}", path=topic, expected=f"what follows its checkpoint at {text_of(checkpoint)}")

@@ -35,8 +35,6 @@ from wal.storage.pulsar.recovery import end_before
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
 from wal.storage.search import PAGE_BYTES, PageRequest, exceeds, weight_of
 
-__all__ = ["LookAtControl", "ReadOnlyTopic", "ScannedFrames"]
-
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
 """Up to this number of new messages, all are read; above it only the last ones are."""
@@ -62,9 +60,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
 
     refresh_waits: bool = True
 
-    def __init__(
-        self, connection: PulsarConnection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int
-    ) -> None:
+    def __init__(self, connection: PulsarConnection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int) -> None:
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.lineage: Lineage = Lineage(incarnation)
@@ -188,13 +184,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         return known[1]
 
     def weights(
-        self,
-        start: int,
-        end: int,
-        choice: VChannelChoice | None,
-        *,
-        rows_max: int | None = None,
-        bytes_max: int | None = None,
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[FrameWeight]:
         if rows_max is None and bytes_max is None:
             return self._pieces(start, end)
@@ -224,10 +214,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         places = [start if first is None else first]
         places += [place for left in range(count - grain, 0, -grain) if (place := ledgers.back(end, left)) is not None]
         places.append(end)
-        return [
-            FrameWeight(at, following, 0, 0, 0, ledgers.bytes_between(at, following))
-            for at, following in pairwise(places)
-        ]
+        return [FrameWeight(at, following, 0, 0, 0, ledgers.bytes_between(at, following)) for at, following in pairwise(places)]
 
     def has_writer(self) -> bool:
         """Whether any producer is connected to the topic now."""
@@ -257,15 +244,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         before, self.state = (
             getattr(self, "state", None),
             LogSnapshot(
-                self._origin,
-                self.lineage,
-                record.term,
-                end,
-                record.earliest,
-                promised_tick,
-                record.clean,
-                newest,
-                record.last_truncated,
+                self._origin, self.lineage, record.term, end, record.earliest, promised_tick, record.clean, newest, record.last_truncated
             ),
         )
         self._pause_s = FOLLOW_MIN_S if self.state != before else min(2 * self._pause_s, FOLLOW_MAX_S)
@@ -291,9 +270,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
             open_ = None
         if open_ is not None and open_.entries <= last[1]:
             new = last[1] + 1 - open_.entries
-            self.ledgers.added(
-                position, new * open_.size // open_.entries
-            )  # approximate until the ledgers are listed again
+            self.ledgers.added(position, new * open_.size // open_.entries)  # approximate until the ledgers are listed again
         elif self.ledgers.first_at(position) is None:
             self.ledgers.added(position, 0)
         return position + 1

@@ -31,8 +31,6 @@ from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.topic import TopicEntry, TopicReader, damaged
 
-__all__ = ["PulsarReader"]
-
 IDLE_MAX: Final = 4
 """Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
 SEARCH_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
@@ -116,9 +114,7 @@ class PulsarReader:
             view.check_body()
             return True
 
-        return self._page(
-            start, end, bytes_max, self.check_held, lambda header: bool(header.compatible & RECOVERED), whole
-        )
+        return self._page(start, end, bytes_max, self.check_held, lambda header: bool(header.compatible & RECOVERED), whole)
 
     def last_events(self, events: dict[RunName, LogPosition], start: int, end: int) -> FramePage:
         """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames.
@@ -126,12 +122,7 @@ class PulsarReader:
         What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more.
         """
         page = self._page(
-            max(start, self._kept_from()),
-            end,
-            _LAST_EVENTS_BYTES,
-            self.check_held,
-            lambda header: header.indices > 0,
-            lambda _: True,
+            max(start, self._kept_from()), end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.indices > 0, lambda _: True
         )
         for frame in page.frames:
             for name, index in frame.view.last_events().items():
@@ -142,9 +133,7 @@ class PulsarReader:
         """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
-            earliest = (
-                MessageID(self._pchannel, self._incarnation, position, index, FORM_PULSAR) if position < end else None
-            )
+            earliest = MessageID(self._pchannel, self._incarnation, position, index, FORM_PULSAR) if position < end else None
             raise TruncatedError(
                 f"position {text_of(start)} of pchannel {self._pchannel!r} has been truncated; the earliest event is at "
                 f"{text_of(position)}:{index}",
@@ -156,8 +145,7 @@ class PulsarReader:
         held = self._kept_from()
         if start < held:
             raise TruncatedError(
-                f"position {text_of(start)} of pchannel {self._pchannel!r} is gone; what is held begins at {text_of(held)}",
-                earliest=None,
+                f"position {text_of(start)} of pchannel {self._pchannel!r} is gone; what is held begins at {text_of(held)}", earliest=None
             )
 
     def floor_before(self, position: int) -> FencingFloor:
@@ -233,10 +221,7 @@ class PulsarReader:
                 entries += 1
                 if entry.position >= end:
                     raise CorruptionError(
-                        f"{self._topic}: the message at {text_of(at)} is missing",
-                        path=self._topic,
-                        offset=at,
-                        expected="a message",
+                        f"{self._topic}: the message at {text_of(at)} is missing", path=self._topic, offset=at, expected="a message"
                     )
                 at = self._ledgers.first_at(entry.position + 1)
                 header = entry.header

@@ -18,8 +18,6 @@ from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.ledgers import LedgerRecord, LedgerTable
 from wal.storage.pulsar.topic import TopicReader
 
-__all__ = ["LogEnd", "end_before", "missing_records"]
-
 LOOK_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
 
 

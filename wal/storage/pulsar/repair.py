@@ -17,8 +17,6 @@ import enum
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-__all__ = ["TRANSITIONS", "Outage", "Repair", "WriterAction", "WriterEvent", "WriterState"]
-
 
 class WriterState(enum.Enum):
     """The states of a writer; see the module."""

@@ -21,7 +21,6 @@ from wal.storage.pulsar.layout import Mark, mark_of, mark_properties
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["TopicEntry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
@@ -75,11 +74,7 @@ class TopicReader:
         except CorruptionError as error:
             raise damaged(error, self._topic, position) from error
         if header.frame_bytes != len(data):
-            raise damaged(
-                CorruptionError(f"a frame of {len(data)} bytes", expected=f"{header.frame_bytes} bytes"),
-                self._topic,
-                position,
-            )
+            raise damaged(CorruptionError(f"a frame of {len(data)} bytes", expected=f"{header.frame_bytes} bytes"), self._topic, position)
         return TopicEntry(position, data, None, header if header.incarnation == incarnation else None)
 
     def message(self) -> pulsar.Message:
@@ -137,9 +132,7 @@ class TopicReader:
                 pass  # it was already lost
 
 
-def read_entries(
-    connection: PulsarConnection, topic: str, after: int, last: int, incarnation: int
-) -> list[tuple[int, TopicEntry]]:
+def read_entries(connection: PulsarConnection, topic: str, after: int, last: int, incarnation: int) -> list[tuple[int, TopicEntry]]:
     """Returns the messages after this position up to `last`, which must exist: their sizes, and the entries without bytes. Blocks."""
     reader = TopicReader(connection, topic, after, after=True)
     found: list[tuple[int, TopicEntry]] = []
@@ -170,14 +163,9 @@ def move_cursor(connection: PulsarConnection, topic: str, last: int) -> None:
         finally:
             consumer.close()
     except Exception as error:
-        _log.warning(
-            "%s; it is tried again later",
-            failure(error, f"giving back what was truncated of {topic}", connection.address),
-        )
+        _log.warning("%s; it is tried again later", failure(error, f"giving back what was truncated of {topic}", connection.address))
 
 
 def damaged(error: CorruptionError, topic: str, position: int) -> CorruptionError:
     """Returns this error with the topic and the position of the message."""
-    return CorruptionError(
-        f"{topic} at {text_of(position)}: {error}", path=topic, offset=position, expected=error.expected
-    )
+    return CorruptionError(f"{topic} at {text_of(position)}: {error}", path=topic, offset=position, expected=error.expected)

@@ -38,14 +38,6 @@ from wal.storage.pulsar.opening import Opened
 from wal.storage.pulsar.repair import Outage, Repair, WriterAction, WriterEvent, WriterState
 from wal.storage.pulsar.topic import TopicEntry, read_entries, send_mark
 
-__all__ = [
-    "ClientWindow",
-    "Flight",
-    "FramesInFlight",
-    "PulsarWriter",
-    "error_for",
-]
-
 SENT_BYTES_MAX: Final = 16 << 20
 """The most bytes of all frames in flight; there is always room for one frame."""
 
@@ -398,11 +390,7 @@ class PulsarWriter:
         if action is WriterAction.READ:
             self._work(self._read_up_to(detail))
         elif action is WriterAction.REPLACE:
-            self._work(
-                self._replace_producer(
-                    detail or "the producer was lost while the writer read the messages between two answers"
-                )
-            )
+            self._work(self._replace_producer(detail or "the producer was lost while the writer read the messages between two answers"))
         elif action is WriterAction.ANSWER:
             self._answer()
         elif action is WriterAction.FAIL:
@@ -449,9 +437,7 @@ class PulsarWriter:
             try:
                 await self._control.check_owner(self._mark.term)
                 await self._connection.run(lambda: close_producer(self._producer))
-                self._producer = await self._connection.run(
-                    lambda: self._connection.producer(self._topic, fencing=True)
-                )
+                self._producer = await self._connection.run(lambda: self._connection.producer(self._topic, fencing=True))
                 # After the fence: an owner that takes the term from now on fences this producer; an earlier claim is seen here.
                 await self._control.check_owner(self._mark.term)
                 mark = await self._connection.run(partial(send_mark, self._producer, self._mark))
@@ -499,9 +485,7 @@ class PulsarWriter:
                 self._count(position, size, None)
             self._last = position
         if floor.term > self._mark.term:
-            raise ChannelFencedError(
-                f"{self._topic} is owned by term {floor.term} now; this handle is of term {self._mark.term}"
-            )
+            raise ChannelFencedError(f"{self._topic} is owned by term {floor.term} now; this handle is of term {self._mark.term}")
         self._floors.add(self._last + 1, floor)
 
     def _fail(self, error: WALError) -> None:

@@ -8,28 +8,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.frame import (
-    FLAG_COMMIT,
-    KEYED,
-    FrameView,
-    RunKind,
-    RunName,
-    SystemRecord,
-    decode_ext,
-    decode_key,
-    decode_txn,
-    encode_key,
-)
-
-__all__ = [
-    "Key",
-    "KeyedEvent",
-    "ProducerInfo",
-    "ProducerKey",
-    "check_key",
-    "key_ext",
-    "keyed_events",
-]
+from wal.frame import FLAG_COMMIT, KEYED, FrameView, RunKind, RunName, SystemRecord, decode_ext, decode_key, decode_txn, encode_key
 
 KEY_BYTES_MAX: Final = 255
 SEQUENCE_END: Final = 1 << 63
@@ -54,9 +33,7 @@ class ProducerKey(msgspec.Struct, frozen=True, gc=False):
         if not isinstance(self.sequence, int) or isinstance(self.sequence, bool):
             raise TypeError(f"the sequence of producer {self.producer!r} must be an int, not {self.sequence!r}")
         if not 0 <= self.sequence < SEQUENCE_END:
-            raise InvalidArgumentError(
-                f"sequence {self.sequence} of producer {self.producer!r} is out of range: 0 to 2**63 - 1"
-            )
+            raise InvalidArgumentError(f"sequence {self.sequence} of producer {self.producer!r} is out of range: 0 to 2**63 - 1")
 
 
 class ProducerInfo(msgspec.Struct, frozen=True):
@@ -93,13 +70,9 @@ def _check_text(what: str, text: object) -> str:
     try:
         length = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"{what} {text!r} cannot be encoded as UTF-8: use text without lone surrogates"
-        ) from error
+        raise InvalidArgumentError(f"{what} {text!r} cannot be encoded as UTF-8: use text without lone surrogates") from error
     if not 0 < length <= KEY_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"{what} {text[:40]!r} is {length} bytes long: 1 to {KEY_BYTES_MAX} bytes of UTF-8 are taken"
-        )
+        raise InvalidArgumentError(f"{what} {text[:40]!r} is {length} bytes long: 1 to {KEY_BYTES_MAX} bytes of UTF-8 are taken")
     return text
 
 
@@ -140,9 +113,7 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
             continue
         text, sequence = key_parts
         if not 0 < len(text) <= KEY_BYTES_MAX or (sequence is not None and sequence >= SEQUENCE_END):
-            raise CorruptionError(
-                f"the idempotency key of a record is damaged: {text[:40]!r}, sequence {sequence}", expected="a key"
-            )
+            raise CorruptionError(f"the idempotency key of a record is damaged: {text[:40]!r}, sequence {sequence}", expected="a key")
         run_name = (name, incarnation)
         if not flags & FLAG_COMMIT:
             events.append(KeyedEvent(index, (run_name,), text, sequence))

@@ -21,8 +21,6 @@ from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 from wal.write.idempotency.scopes import Claim, Kept, Scope, Scopes
 from wal.write.idempotency.state import KeptProducer
 
-__all__ = ["FORGOTTEN", "RESULTS_KEPT", "Producers"]
-
 RESULTS_KEPT: Final = 16
 """The number of results that are remembered of each producer."""
 FORGOTTEN: Final = Kept(-1, -1, 0)
@@ -50,9 +48,7 @@ class Producers:
         forgotten.
         """
         if key.producer in self._forgetting:
-            raise WouldBlockError(
-                f"producer {key.producer!r} is being forgotten: append when forget_producer has returned"
-            )
+            raise WouldBlockError(f"producer {key.producer!r} is being forgotten: append when forget_producer has returned")
         scope = self._scopes.get(names)
         producer = None if scope is None else self._producers.get((scope, key.producer))
         sequence, gaps = key.sequence, self._gaps.get((names, key.producer)) if self._gaps else None
@@ -205,9 +201,7 @@ class Producers:
         if producer in self._forgetting:
             raise WouldBlockError(f"producer {producer!r} is being forgotten already: wait for that call")
         if pending := sum(len(entry.pending) for entry in entries):
-            raise WouldBlockError(
-                f"producer {producer!r} has {pending} appends in flight: wait for them, then forget it"
-            )
+            raise WouldBlockError(f"producer {producer!r} has {pending} appends in flight: wait for them, then forget it")
         self._forgetting.add(producer)
 
     def forget(self, producer: str) -> None:

@@ -21,17 +21,6 @@ import msgspec
 from wal.frame import RunName
 from wal.write.idempotency.keys import Key
 
-__all__ = [
-    "RUN_KEYS",
-    "Claim",
-    "Kept",
-    "KeyEntry",
-    "KeyRun",
-    "KeyWindow",
-    "Scope",
-    "Scopes",
-]
-
 RUN_KEYS: Final = 256
 """The most keys of a run that is claimed or stored: a key is searched in its run one by one, when it is appended again."""
 
@@ -164,9 +153,7 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
     def part(self, start: int, end: int) -> KeyRun:
         """Returns the run of the keys [start, end), to be stored."""
         keys = self.keys[start:end]
-        return KeyRun(
-            self.scope, keys, self.position, self.index + start, self.tick + start, self.txn_id, self.keepalive_ms
-        )
+        return KeyRun(self.scope, keys, self.position, self.index + start, self.tick + start, self.txn_id, self.keepalive_ms)
 
 
 KEY_BYTES: Final = 100
@@ -183,9 +170,7 @@ class KeyWindow:
     no bound. The keys of a dropped vchannel stay until they are the oldest, so the window always holds the newest keys.
     """
 
-    def __init__(
-        self, scopes: Scopes, *, count_max: int | None, age_max_ms: float, bytes_max: int | None = None
-    ) -> None:
+    def __init__(self, scopes: Scopes, *, count_max: int | None, age_max_ms: float, bytes_max: int | None = None) -> None:
         self._scopes = scopes
         self._count_max = math.inf if count_max is None else count_max
         self._bytes_max = math.inf if bytes_max is None else bytes_max
@@ -280,9 +265,7 @@ class KeyWindow:
             entry = run.entry
             if entries.count(entry) != len(keys):
                 # Some were appended again after they had expired: these have newer entries.
-                known.update(
-                    {key: other for key, other in zip(keys, entries, strict=True) if other and other is not entry}
-                )
+                known.update({key: other for key, other in zip(keys, entries, strict=True) if other and other is not entry})
             if end == len(run.keys):
                 self._runs.popleft()
                 self._bytes -= RUN_BYTES

@@ -29,8 +29,6 @@ from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
 from wal.write.idempotency.scopes import RUN_KEYS, Kept, KeyRun, Scope
 
-__all__ = ["KeptProducer", "decode_state", "encode_state"]
-
 PIECE_ROWS: Final = 512
 """A piece is cut at this many keys, or results of producers, …"""
 PIECE_NAMES: Final = 1024
@@ -86,9 +84,7 @@ def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer], *, c
         )
 
 
-def decode_state(
-    blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
-) -> tuple[list[KeyRun], list[KeptProducer], int]:
+def decode_state(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer], int]:
     """Returns the rows of a blob, in the order they were given, and its `cut`; `scope_of` returns the scope of these vchannels.
 
     Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
@@ -96,14 +92,10 @@ def decode_state(
     try:
         return _decode(blob, scope_of)
     except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-        raise CorruptionError(
-            f"the idempotency keys of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
-        ) from error
+        raise CorruptionError(f"the idempotency keys of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
 
 
-def _decode(
-    blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
-) -> tuple[list[KeyRun], list[KeptProducer], int]:
+def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer], int]:
     keys: list[KeyRun] = []
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
@@ -157,9 +149,7 @@ def _short(runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
                 yield run.part(start, start + RUN_KEYS)
 
 
-def _groups(
-    rows: Iterable[Any], numbers: dict[Scope, int], weigh: Callable[[Any], int]
-) -> Iterator[tuple[list[Any], list[list[RunName]]]]:
+def _groups(rows: Iterable[Any], numbers: dict[Scope, int], weigh: Callable[[Any], int]) -> Iterator[tuple[list[Any], list[list[RunName]]]]:
     """Yields the rows of each piece, and the scopes that it is the first to name; they get their numbers here."""
     group: list[Any] = []
     scopes: list[list[RunName]] = []

@@ -21,21 +21,15 @@ from wal.write.idempotency.producers import Producers
 from wal.write.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyEntry, KeyRun, KeyWindow, Scope, Scopes
 from wal.write.idempotency.state import decode_state, encode_state
 
-__all__ = ["IdempotencyTable"]
-
 
 class IdempotencyTable:
     """The keys of one pchannel. `keyed_since_checkpoint` counts the keyed events applied since it was last set to 0."""
 
-    def __init__(
-        self, *, window_count: int | None, window_s: float, producers_max: int, window_bytes: int | None = None
-    ) -> None:
+    def __init__(self, *, window_count: int | None, window_s: float, producers_max: int, window_bytes: int | None = None) -> None:
         self.keyed_since_checkpoint: int = 0
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
-        self._window = KeyWindow(
-            self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes
-        )
+        self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes)
 
     def __len__(self) -> int:
         """Returns how many plain keys it holds."""
