@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from actors import Actor, ActorError, ActorSystem, Clock, Group, Timer
+from actors import Actor, ActorError, ActorFailedError, ActorSystem, Clock, Group, Timer
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
 from wal.errors import ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import RunName
@@ -269,13 +269,14 @@ class Hosting:
     def _timer_turn(self) -> None:
         self.arm()
         for pchannel in self._pchannels.values():
-            if pchannel.failure is None:
-                try:
-                    pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)
-                    if pchannel.checkpointer is not None:
-                        pchannel.checkpointer.look()
-                except Exception as defect:  # the timer continues for the others
-                    pchannel.poisoned(defect, [])
+            try:
+                pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)
+                if pchannel.checkpointer is not None and pchannel.checkpointer.moved:
+                    pchannel.checkpointer.look()
+            except ActorFailedError:  # its callers have the failure
+                pass
+            except Exception as defect:  # the timer continues for the others
+                pchannel.poisoned(defect, [])
 
 
 class _TickKeeper(Actor):

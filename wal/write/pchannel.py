@@ -264,9 +264,7 @@ class PChannel(ReadablePChannel, Member):
 
     def timer_turn(self) -> None:
         """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
-        now = self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
-        self.table.expire(now)
-        self.keyed.warn_of_cut(now)
+        self.table.expire(self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since))
         if not self._closing:
             self.frames.write_due_tick()
         self.advance_promised()
@@ -305,8 +303,12 @@ class PChannel(ReadablePChannel, Member):
 
     def frame_durable(self, frame: EncodedFrame) -> None:
         """Releases the barriers that a durable frame passed, and has a checkpoint made if one is due."""
-        if frame.header.compatible and self.checkpointer is not None:
-            self.checkpointer.look()  # keyed events: the number to replay is bounded
+        if self.checkpointer is not None:
+            self.checkpointer.moved = True
+        if frame.header.compatible:  # keyed events
+            self.keyed.warn_of_cut(self._monotonic())
+            if self.checkpointer is not None:
+                self.checkpointer.look()  # the number to replay is bounded
         self._release_barriers()
 
     def frame_settled(self) -> None:

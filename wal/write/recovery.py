@@ -285,7 +285,7 @@ _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """The checkpoints of one pchannel in one term. `look` is cheap: call it regularly. Call `close` before the log is closed."""
+    """The checkpoints of one pchannel in one term. `look` is cheap: call it regularly while `moved`. Call `close` before the log is closed."""
 
     def __init__(
         self,
@@ -314,6 +314,9 @@ class Checkpointer:
         self._running: asyncio.Task[None] | None = None
         self._requested = False
         self._ended = False
+        self.moved: bool = True
+        """Whether something happened since the last `look` that can make a checkpoint due: a durable frame, an attempt that ended. A
+        retry after a failure becomes due with time alone."""
         self._room_for = 0
         """The number of changes since the last checkpoint for which the log keeps room."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
@@ -324,6 +327,7 @@ class Checkpointer:
         """Begins a checkpoint if one is due."""
         if self._ended or self._running is not None:
             return
+        self.moved = self._requested or self.ledger.failures > 0
         self._keep_room()
         due = self.ledger.is_due(
             end=self._end(),
@@ -405,6 +409,7 @@ class Checkpointer:
                 self.on_forgotten(changes.forgotten)
         finally:
             self._running = None
+            self.moved = True
 
     async def _store(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None) -> None:
         size = None
