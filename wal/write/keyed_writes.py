@@ -47,6 +47,8 @@ class KeyedWrites:
         self._channel = channel
         self._warned_cut = table.cut
         self._warn_at_s = -math.inf
+        self.moved: bool = False
+        """Whether keys were written since the last `warn_of_cut`, or a warning waits."""
         self._origin = origin
         self.now_ms = now_ms
         self._alive = alive
@@ -70,9 +72,11 @@ class KeyedWrites:
         return self.table.reach_s(self.now_ms())
 
     def warn_of_cut(self, now_s: float) -> None:
-        """Warns, once a minute at most, when keys were forgotten before their age since the last call; `now_s` is monotonic."""
-        if self.table.cut == self._warned_cut or now_s < self._warn_at_s:
+        """Warns, once a minute at most, when keys were forgotten before their age; call it while `moved`. `now_s` is monotonic."""
+        self.moved = self.table.cut != self._warned_cut
+        if not self.moved or now_s < self._warn_at_s:
             return
+        self.moved = False
         self._warned_cut, self._warn_at_s = self.table.cut, now_s + WARN_PAUSE_S
         _log.warning(
             "pchannel %s remembers idempotency keys for %.0f s only, less than idempotency_window_s: %d keys are all that it keeps, and a "

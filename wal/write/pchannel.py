@@ -264,7 +264,10 @@ class PChannel(ReadablePChannel, Member):
 
     def timer_turn(self) -> None:
         """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
-        self.table.expire(self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since))
+        now = self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+        self.table.expire(now)
+        if self.keyed.moved:
+            self.keyed.warn_of_cut(now)
         if not self._closing:
             self.frames.write_due_tick()
         self.advance_promised()
@@ -306,7 +309,7 @@ class PChannel(ReadablePChannel, Member):
         if self.checkpointer is not None:
             self.checkpointer.moved = True
         if frame.header.compatible:  # keyed events
-            self.keyed.warn_of_cut(self._monotonic())
+            self.keyed.moved = True
             if self.checkpointer is not None:
                 self.checkpointer.look()  # the number to replay is bounded
         self._release_barriers()
