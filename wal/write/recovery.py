@@ -285,7 +285,7 @@ _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """The checkpoints of one pchannel in one term. `look` is cheap: call it regularly while `moved`. Call `close` before the log is closed."""
+    """The checkpoints of one pchannel in one term. `look` is cheap: call it while `moved`. Call `close` before the log is closed."""
 
     def __init__(
         self,
