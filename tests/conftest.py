@@ -32,7 +32,7 @@ from blockbuster.blockbuster import BlockBusterFunction
 
 pytest_plugins = [
     "tests.first_words",
-    "tests.remote.locations",
+    "tests.locations",
     "tests.servers.certificates",
     "tests.servers.fixtures",
     "tests.servers.pulsar_fixtures",

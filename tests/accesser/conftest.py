@@ -1,4 +1,4 @@
-"""The fixtures of every acceptance test: a location on each backend, an open log there, and a watchdog for tests that hang."""
+"""The fixtures of every acceptance test: an open log at the location under test, and a watchdog for tests that hang."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import asyncio
 import contextlib
 import io
 import signal
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.remote.locations import FarServer, NearServer, ServedLocation, is_inside, not_over_the_network
-from wal import WALAccesser, open_wal
-
-HANG_S = 60.0
+from tests.locations import HANG_S, open_wal
+from wal import WALAccesser
 
 
 class HangsError(Exception):
@@ -36,22 +33,6 @@ def watchdog() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture(params=["memory", "journal", "wal"])
-async def location(
-    request: pytest.FixtureRequest, tmp_path: Path, far_server: FarServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[str]:
-    """Yields a location; each test runs on both backends, and on a journal over the network."""
-    if request.param != "wal":
-        yield "memory:" if request.param == "memory" else f"journal:{tmp_path / 'data'}"
-        return
-    if (reason := not_over_the_network(request.function)) is not None:
-        pytest.skip(reason)
-    place = ServedLocation(tmp_path / "data", NearServer() if is_inside(request.function) else far_server)
-    place.stand_in(monkeypatch, sys.modules[__name__], request.module)
-    yield place.location
-    await place.close()
 
 
 @pytest.fixture

@@ -80,11 +80,6 @@ async def made_on(log: WALAccesser, pchannel: str, *names: str) -> None:
         await log.create_vchannel(name, pchannel=pchannel)
 
 
-def elsewhere(location: str) -> str:
-    """Returns the location as a program in another process has to name it."""
-    return location
-
-
 def start(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.ensure_future(coroutine)
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import bodies, made_on, payloads, read_all, start, turns
-from wal import AppendResult, Message, MessageID, MessageType, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, Message, MessageID, MessageType, WALAccesser
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+
+pytestmark = pytest.mark.on_pulsar
 
 NAMES = [f"v{number}" for number in range(8)]
 

@@ -7,8 +7,11 @@ import random
 import pytest
 
 from tests.accesser.probes import bodies, grouped, payloads, read_all, start, turns
-from wal import AppendOption, AppendResponses, AppendResult, Message, MessageType, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendOption, AppendResponses, AppendResult, Message, MessageType, WALAccesser
 from wal.errors import BulkAppendError, ChannelNotExistError, ClosedError, InvalidArgumentError, TransactionExpiredError, WALError
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 
 async def test_responses_stand_in_input_order(log4: WALAccesser) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.accesser.faults import SavingGate
 from tests.accesser.probes import facts, grouped, local, made_on, payloads, read_all, start, turns
 from tests.accesser.test_idempotency import Gate
-from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, open_wal, timestamp
+from tests.locations import open_wal
+from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, timestamp
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -43,6 +44,7 @@ BODIES = st.lists(
 WIDE = st.lists(st.builds(Message, st.sampled_from(["a", "b", "c"]), st.binary(max_size=40), properties=st.just({})), max_size=12)
 
 
+@pytest.mark.inside
 async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
     result = await log.append_txn("orders", [b"1", Message("orders", b"2", message_type=MessageType.DELETE)])
     assert not result.duplicate
@@ -99,6 +101,7 @@ def test_it_equals_a_transaction_of_single_appends(groups: list[list[Body]]) -> 
     asyncio.run(all_ways())
 
 
+@pytest.mark.inside
 async def test_all_bodies_are_taken_or_none(location: str) -> None:
     async with open_wal(location, txn_bodies_max=5, txn_bytes_max=1000, open_txn_bytes_max=1500) as log:
         txn = await log.txn("orders")
@@ -181,6 +184,7 @@ async def test_it_cannot_be_written_where_nothing_can(data: str) -> None:
             await log.append_txn("unknown", [b"2"])
 
 
+@pytest.mark.inside
 async def test_retry_writes_nothing(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     for key in ("k", ProducerKey("p", 7)):
@@ -198,6 +202,7 @@ async def test_retry_writes_nothing(log: WALAccesser) -> None:
     assert local(log).node.in_flight.size == 0
 
 
+@pytest.mark.inside
 async def test_calls_in_flight_share_their_result_and_its_failure(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     for refused in (True, False):
@@ -235,6 +240,7 @@ async def test_it_waits_for_its_barrier_and_spans_nothing_meanwhile(log: WALAcce
     assert await payloads(log, ["a", "b"]) == [b"ddl", b"whole", b"whole"]
 
 
+@pytest.mark.inside
 async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     tick = await log.allocate_time_tick()
@@ -248,6 +254,7 @@ async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -
     assert local(log).node.in_flight.size == 0
 
 
+@pytest.mark.inside
 async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     dropping = start(log.drop_vchannel("b"))
@@ -259,6 +266,7 @@ async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -
     assert local(log).node.in_flight.size == 0
 
 
+@pytest.mark.inside
 async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     for failure in (None, StorageError("the limit cannot be saved")):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import broadcasts, read_all, start, turns
-from wal import BroadcastMessage, ImmutableMessage, Message, Scanner, WALAccesser, bridge, open_wal
+from tests.locations import blocking, open_wal
+from wal import BroadcastMessage, ImmutableMessage, Message, Scanner, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 NAMES = ["a", "b"]
@@ -100,6 +101,7 @@ async def test_bulk_page_is_acked_when_the_next_is_asked_for(log: WALAccesser) -
     assert await missing(log) == dict.fromkeys(ids, ("b",))
 
 
+@pytest.mark.inside
 async def test_only_what_needs_an_ack_is_acked(log: WALAccesser) -> None:
     await broadcast(log, needs_ack=False)
     aborted = await broadcast(log)
@@ -185,7 +187,7 @@ async def test_auto_ack_is_a_bool(log: WALAccesser) -> None:
 
 
 def test_without_a_loop(location: str) -> None:
-    with bridge.blocking(location) as log:
+    with blocking(location) as log:
         message = BroadcastMessage(vchannels=NAMES, payload=b"copy")
         first, second = (log.broadcast().append(message).broadcast_id for _ in range(2))
 

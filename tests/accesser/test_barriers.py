@@ -9,9 +9,11 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import bodies, payloads, read_all, start, turns, written
-from tests.accesser.virtual import open_virtual
-from wal import AppendOption, Message, WALAccesser, open_wal, timestamp
+from tests.locations import open_virtual, open_wal
+from wal import AppendOption, Message, WALAccesser, timestamp
 from wal.errors import ClosedError, InvalidArgumentError
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 
 def in_the_future(tick: int, milliseconds: int) -> int:
@@ -53,6 +55,7 @@ async def test_everything_up_to_the_barrier_is_read_before_it(log: WALAccesser) 
         assert (message.time_tick <= barrier) == (message.message_id < result.message_id)
 
 
+@pytest.mark.inside
 async def test_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"))
     barrier = in_the_future(first.time_tick, 300)
@@ -127,6 +130,7 @@ async def test_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> None
     assert bodies(await read_all(log, "orders")) == [b"1", b"2"]
 
 
+@pytest.mark.inside
 async def test_transaction_that_waits_for_its_barrier_cannot_expire(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)

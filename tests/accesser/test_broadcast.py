@@ -12,8 +12,8 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import broadcasts, local, payloads, read_all, start, turns
-from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
+from tests.locations import open_virtual, open_wal
 from wal import (
     BroadcastHeader,
     BroadcastMessage,
@@ -25,7 +25,6 @@ from wal import (
     ResourceKey,
     WALAccesser,
     bridge,
-    open_wal,
 )
 from wal.errors import (
     ChannelNotExistError,
@@ -39,6 +38,8 @@ from wal.errors import (
 )
 from wal.kv import KVBase, KVBatch
 from wal.storage.journal.backend import JournalBackend
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 ORDERS = ResourceKey("collection", "orders")
 NAMES = [f"orders-{number}" for number in range(12)]
@@ -242,6 +243,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     return task.broadcast_id
 
 
+@pytest.mark.inside
 async def test_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         broadcast_id = await dropped_before_its_copy(log, monkeypatch)
@@ -268,6 +270,7 @@ async def test_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkey
     await log.close()
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("recreated_on", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
 async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(location: str, recreated_on: str | None) -> None:
     async with open_wal(location, pchannels=2) as log:
@@ -285,6 +288,7 @@ async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_
         assert [await payloads(log, name) for name in "ab"] == [[b"add column", b"second"], [b"second"]]
 
 
+@pytest.mark.inside
 async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for name in "ab":
@@ -302,6 +306,7 @@ async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str
         assert broadcasts(log).bytes_held == 0
 
 
+@pytest.mark.inside
 async def test_refused_broadcast_creates_no_vchannels(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a"]))

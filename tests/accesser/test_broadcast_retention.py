@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import local, payloads, read_all
-from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.write.pchannel import PChannel
 

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import bodies, grouped, local, payloads, read_all, turns, written
-from wal import Message, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import Message, WALAccesser
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidTransactionStateError, TransactionExpiredError
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 Call = Callable[[], Coroutine[Any, Any, Any]]
 TURNS = 12
@@ -157,6 +160,7 @@ async def test_append_messages(open_again: Open, drive: Drive) -> None:
     assert all(b"%d" % (at - 1) in some for some in found)
 
 
+@pytest.mark.inside
 @DRIVERS
 @pytest.mark.parametrize("crowded", [False, True])
 async def test_append_txn(open_again: Open, drive: Drive, crowded: bool) -> None:
@@ -197,6 +201,7 @@ async def test_append_bulk(open_again: Open, drive: Drive) -> None:
     assert [number for turn, number in pairs if turn == at - 1] == list(range(12))
 
 
+@pytest.mark.inside
 @DRIVERS
 @pytest.mark.parametrize("end", ["append", "commit", "rollback"])
 async def test_transactions(open_again: Open, drive: Drive, end: str) -> None:
@@ -230,6 +235,7 @@ async def test_transactions(open_again: Open, drive: Drive, end: str) -> None:
         assert all(group[1:] in ([], [b"+"]) for group in messages)
 
 
+@pytest.mark.inside
 @DRIVERS
 async def test_begin(open_again: Open, drive: Drive) -> None:
     """No transaction without an owner stays open, except if its caller was cancelled while holding it: that transaction expires."""
@@ -293,6 +299,7 @@ async def test_drop_vchannel(open_again: Open, drive: Drive) -> None:
     assert found == [[b"new"]] * len(gone)
 
 
+@pytest.mark.inside
 @DRIVERS
 @pytest.mark.parametrize("how", ["anext", "batches"])
 @pytest.mark.parametrize("lagging", [False, True])

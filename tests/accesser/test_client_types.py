@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.accesser.probes import payloads, read_all
-from wal import AppendOption, BroadcastMessage, Message, MessageType, MessageTypes, WALAccesser, bridge
+from tests.locations import blocking
+from wal import AppendOption, BroadcastMessage, Message, MessageType, MessageTypes, WALAccesser
 from wal.errors import InvalidArgumentError
 from wal.message import type_properties
 
@@ -63,7 +64,7 @@ def test_broadcast_cannot_be_of_a_type_that_clients_do_not_write(kind: MessageTy
 
 
 def test_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) -> None:
-    with bridge.blocking(location) as log:
+    with blocking(location) as log:
         for append in (log.raw_append, log.append_nowait, log.append_messages):
             with pytest.raises(InvalidArgumentError, match="only the broadcaster writes one"):
                 append(of(MessageType.ABORT_BROADCAST))

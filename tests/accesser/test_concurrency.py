@@ -8,7 +8,8 @@ import random
 import pytest
 
 from tests.accesser.probes import facts, made_on
-from wal import AppendResult, ImmutableMessage, Message, MessageType, Scanner, StartAfter, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, ImmutableMessage, Message, MessageType, Scanner, StartAfter, WALAccesser
 
 WRITERS = READERS = 20
 NAMES = ("a", "b", "c", "d")

@@ -13,11 +13,13 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import bodies, made_on, read_all
-from tests.accesser.virtual import open_virtual
-from wal import AppendResult, CursorInfo, Latest, Message, ReadPosition, Scanner, StartAfter, StartFrom, WALAccesser, open_wal
+from tests.locations import open_virtual, open_wal
+from wal import AppendResult, CursorInfo, Latest, Message, ReadPosition, Scanner, StartAfter, StartFrom, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import CursorFiles
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 MIB = 1 << 20
 
@@ -344,6 +346,8 @@ async def test_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplo
 # -- stale
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_running_reader_of_a_stale_cursor_hears_of_it_at_its_save(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_lag_bytes_max=MIB)
@@ -363,6 +367,8 @@ async def test_running_reader_of_a_stale_cursor_hears_of_it_at_its_save(location
     await log.close()
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_age_counts_from_the_last_save(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_age_max_s=100.0)
@@ -380,6 +386,8 @@ async def test_age_counts_from_the_last_save(location: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_wall_clock_that_jumps_makes_none_stale(location: str, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_age_max_s=100.0)

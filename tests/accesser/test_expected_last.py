@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.accesser.probes import local, made_on, payloads, read_all, start, turns
 from tests.accesser.test_idempotency import Gate
-from wal import BroadcastMessage, Message, MessageID, MessageType, ProducerKey, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import BroadcastMessage, Message, MessageID, MessageType, ProducerKey, WALAccesser
 from wal.errors import ChannelNotExistError, ConflictError, InvalidArgumentError, InvalidTransactionStateError, UnavailableError
 from wal.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
@@ -71,6 +72,7 @@ async def test_one_of_several_writers_wins(log: WALAccesser) -> None:
         calls.append(calls.pop(0))
 
 
+@pytest.mark.inside
 async def test_event_in_flight_counts(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The id of the last event is handed out only once the event is durable."""
     await log.raw_append(order())
@@ -93,6 +95,7 @@ async def test_event_in_flight_counts(log: WALAccesser, monkeypatch: pytest.Monk
     assert await payloads(log, "orders") == [b"x", b"1", b"4"]
 
 
+@pytest.mark.inside
 async def test_refused_event_in_flight_never_was(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event that an append conflicts with is refused by a full disk: nobody gets its id, and the same append succeeds later."""
     await log.raw_append(order())

@@ -9,7 +9,8 @@ import pytest
 
 import wal
 from tests.accesser.probes import payloads, start, turns
-from wal import WAL, Message, init, open_wal, release
+from tests.locations import init, open_wal
+from wal import WAL, Message, release
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StreamingCode
 
 
@@ -36,7 +37,7 @@ async def test_first_screen(location: str) -> None:
 
 
 async def test_form_of_the_seeds(location: str) -> None:
-    wal.init(location)
+    init(location)
     txn = await wal.WAL().txn(vchannel="orders", keepalive=10.0)
     await txn.append(b"paid")
     await txn.commit()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.accesser.probes import start
-from wal import BroadcastMessage, ImmutableMessage, Message, WALAccesser, bridge, open_wal
+from tests.locations import open_wal
+from wal import BroadcastMessage, ImmutableMessage, Message, WALAccesser, bridge
 from wal.errors import CorruptionError
 
 

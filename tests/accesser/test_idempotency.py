@@ -10,9 +10,9 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import grouped, local, made_on, payloads, read_all, start, turns, written
-from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
-from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
+from tests.locations import open_virtual, open_wal
+from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, timestamp
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -27,6 +27,8 @@ from wal.errors import (
 )
 from wal.frame import EncodedFrame
 from wal.storage.journal import backend as journal_backend
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 
 class Gate:
@@ -81,6 +83,7 @@ async def outcomes(futures: list[asyncio.Future[AppendResult]]) -> list[AppendRe
 # -- frames that wait or fail
 
 
+@pytest.mark.inside
 async def test_key_in_flight_shares_its_result_and_takes_room_until_then(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
@@ -99,6 +102,7 @@ async def test_key_in_flight_shares_its_result_and_takes_room_until_then(log: WA
     assert await payloads(log, "orders") == [b"1"]
 
 
+@pytest.mark.inside
 async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
@@ -114,6 +118,8 @@ async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccess
     assert await payloads(log, "orders") == [b"2"]
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "counts on two frames in flight")
 async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some appends wait in a later frame, some for the next frame, some for a barrier; appends without that producer continue."""
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
@@ -145,6 +151,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAcce
     assert [info.last_sequence for info in await log.producers()] == [3, 1]
 
 
+@pytest.mark.inside
 async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal of the first frame makes room for another one, which must not hold what the refusal of the second one fails."""
     await log.raw_append(Message("orders", b"0"))
@@ -165,6 +172,7 @@ async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(l
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
+@pytest.mark.inside
 async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
@@ -182,6 +190,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: W
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
 
+@pytest.mark.inside
 async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
@@ -205,6 +214,7 @@ async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAc
     assert await payloads(log, "orders") == [b"0", b"plain"]
 
 
+@pytest.mark.inside
 async def test_single_appends_are_withdrawn_out_of_what_waits_together(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """One submission holds them all: those of the failed producer fail, the others keep their order, and later ones follow."""
     await made_on(log, "p0", "orders", "a", "b")
@@ -245,6 +255,7 @@ async def test_single_appends_are_withdrawn_out_of_what_waits_together(log: WALA
     assert local(log).node.in_flight.size == 0
 
 
+@pytest.mark.inside
 async def test_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"0", "known")
     vchannel = local(log).node.routes.actors["orders"]
@@ -282,6 +293,7 @@ async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeyp
 # -- transactions
 
 
+@pytest.mark.inside
 async def test_transaction_in_flight_shares_with_one_over_the_same_set(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_on(log, "p0", "a", "b")
     gate = Gate(log, monkeypatch)
@@ -329,6 +341,7 @@ async def test_commit_that_finds_no_room_stays_open(location: str) -> None:
         assert grouped(await read_all(log, "orders")) == [[b"1"], [b"body", b"more"]]
 
 
+@pytest.mark.inside
 async def test_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders")
     await txn.append(b"body")
@@ -345,6 +358,7 @@ async def test_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatc
     assert grouped(await read_all(log, "orders")) == [[b"body"], [b"1"]]
 
 
+@pytest.mark.inside
 async def test_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders", idempotency_key=key(1))
     await txn.append(b"body")
@@ -357,6 +371,8 @@ async def test_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest
     await second
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_expired_one_leaves_its_key_free(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
@@ -373,6 +389,8 @@ async def test_expired_one_leaves_its_key_free(location: str) -> None:
 # -- barriers and exclusive messages
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
@@ -425,6 +443,7 @@ async def test_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> Non
     await txn.commit()
 
 
+@pytest.mark.inside
 async def test_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesser) -> None:
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
@@ -446,6 +465,7 @@ async def test_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesse
 # -- forgotten keys
 
 
+@pytest.mark.inside
 async def test_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_on(log, "p0", "orders", "stock")
     async with log.txn(vchannels=["orders", "stock"], idempotency_key=key(5)):
@@ -484,6 +504,7 @@ async def test_keys_of_a_dropped_vchannel_stay_forgotten_after_reopening(data: s
         assert not (await nowait(log, b"1", key(1))).duplicate
 
 
+@pytest.mark.inside
 async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"5", key(5))
     gate = Gate(log, monkeypatch)
@@ -532,6 +553,8 @@ async def test_producer_is_forgotten_on_all_pchannels(data: str) -> None:
 # -- windows
 
 
+@pytest.mark.inside
+@pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
 async def test_window_is_bounded_by_count_and_by_age(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, idempotency_window_count=3, idempotency_window_s=100.0)
@@ -603,6 +626,7 @@ async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
         assert await log.vchannels() != []
 
 
+@pytest.mark.inside
 async def test_no_room_in_flight(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=100) as log:
         large = log.append_nowait(Message("orders", bytes(200)))
@@ -625,6 +649,7 @@ async def test_wide_transaction_counts_its_key_in_the_frame(location: str) -> No
             await log.txn(vchannels=names, idempotency_key="k" * 255)
 
 
+@pytest.mark.inside
 async def test_unknown_vchannel_makes_no_key(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for idempotency_key in ("k", key(1)):

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.accesser.probes import payloads, read_all
-from wal import ImmutableMessage, ImmutableTxnMessage, Message, MessageID, MessageType, WALAccesser, open_wal, timestamp
+from tests.locations import open_wal
+from wal import ImmutableMessage, ImmutableTxnMessage, Message, MessageID, MessageType, WALAccesser, timestamp
 from wal.errors import InvalidArgumentError
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from wal import Message, WALAccesser, bridge, open_wal
+from tests.locations import open_wal
+from wal import Message, WALAccesser, bridge
 from wal.errors import InvalidArgumentError
 
 

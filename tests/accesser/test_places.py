@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.accesser.probes import elsewhere, payloads, read_all
-from wal import Message, WALAccesser, open_wal
+from tests.accesser.probes import payloads, read_all
+from tests.locations import elsewhere, open_wal
+from wal import Message, WALAccesser
 from wal.errors import FormatError, InvalidArgumentError, LockedError, StorageError, StreamingCode
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import bodies, payloads, read_all, start, turns
-from wal import Latest, Message, MessageType, MessageTypes, TimeTickMessage, WALAccesser, open_wal, timestamp
+from tests.locations import open_wal
+from wal import Latest, Message, MessageType, MessageTypes, TimeTickMessage, WALAccesser, timestamp
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 

@@ -11,10 +11,13 @@ import pytest
 
 from tests.accesser.faults import SavingGate
 from tests.accesser.probes import close_all, local, payloads, start, turns
-from wal import Message, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import Message, WALAccesser
 from wal.errors import ClosedError, CorruptionError
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.log import JournalLog
+
+pytestmark = pytest.mark.inside
 
 
 async def test_opening_that_fails_releases_every_pchannel(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.accesser.probes import facts, payloads, read_all, written
-from wal import Latest, LogStatistics, Message, PChannelStatistics, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import Latest, LogStatistics, Message, PChannelStatistics, WALAccesser
 from wal.errors import InvalidArgumentError
+
+pytestmark = [pytest.mark.inside, pytest.mark.on_pulsar(soak=True)]
 
 
 async def test_everything_is_kept(data: str) -> None:
@@ -79,6 +82,7 @@ async def test_latest_in_a_new_opening(data: str) -> None:
         assert message.payload == b"2"
 
 
+@pytest.mark.not_on("pulsar", "names the backends")
 async def test_statistics(log4: WALAccesser, location: str) -> None:
     await log4.create_vchannel("a", pchannel="p2")
     await log4.append_bulk([Message("a", bytes(100)) for _ in range(50)])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.accesser.probes import facts, read_all
+from tests.locations import open_wal
 from wal import (
     All,
     ImmutableMessage,
@@ -22,8 +23,9 @@ from wal import (
     TimeTickGT,
     TimeTickMessage,
     WALAccesser,
-    open_wal,
 )
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 NAMES = ["a", "b", "c"]
 KINDS = [MessageType.INSERT, MessageType.DELETE, MessageType.IMPORT]

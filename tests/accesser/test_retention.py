@@ -13,8 +13,8 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import local, payloads, read_all
-from tests.accesser.virtual import open_virtual
-from wal import AppendResult, Message, PChannelRetention, ReadPosition, StartAfter, StartFrom, WALAccesser, open_wal
+from tests.locations import open_virtual, open_wal
+from wal import AppendResult, Message, PChannelRetention, ReadPosition, StartAfter, StartFrom, WALAccesser
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 from wal.read.cursors.files import CursorFiles
 
@@ -79,6 +79,7 @@ def disk_bytes(data: str) -> int:
     return total
 
 
+@pytest.mark.inside
 async def test_by_size_the_newest_stay(location: str) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_bytes=8 * MIB)
@@ -112,6 +113,7 @@ async def test_space_is_given_back(data: str) -> None:
         assert (await numbers(log))[-1] == 32 * 16 - 1
 
 
+@pytest.mark.inside
 async def test_retention_by_age_keeps_young_events(location: str) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=100.0)
@@ -131,6 +133,7 @@ async def test_retention_by_age_keeps_young_events(location: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_its_turn_comes_by_itself(location: str) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=100.0)
@@ -146,6 +149,7 @@ async def test_its_turn_comes_by_itself(location: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
     """The clock stands still: a log that grows fast is truncated as fast."""
     log = await open_virtual(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
@@ -159,6 +163,7 @@ async def test_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_last_truncated_event_is_no_lost_start(location: str) -> None:
     """A reader that has passed all dropped events has lost nothing, wherever the log was truncated."""
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
@@ -176,6 +181,7 @@ async def test_last_truncated_event_is_no_lost_start(location: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_never_past_a_live_cursor(location: str, caplog: pytest.LogCaptureFixture) -> None:
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 6)
@@ -206,6 +212,7 @@ async def test_never_past_a_live_cursor(location: str, caplog: pytest.LogCapture
     await log.close()
 
 
+@pytest.mark.inside
 async def test_stale_cursor_holds_nothing(location: str) -> None:
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 10 * MIB}
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, **bounds)
@@ -237,6 +244,7 @@ async def test_reader_at_the_tail_is_not_disturbed(location: str) -> None:
         await until(dropped)
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
 async def test_it_holds_while_the_clocks_disagree(location: str, jump_s: float, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
@@ -260,6 +268,7 @@ async def test_it_holds_while_the_clocks_disagree(location: str, jump_s: float, 
     await log.close()
 
 
+@pytest.mark.inside
 async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None:
     """A jump of the clock affects neither the bound by size nor the disk usage."""
     clock = VirtualClock()
@@ -292,6 +301,7 @@ async def test_stopped_process_that_has_the_cursors_lock_holds_up_no_append(data
     await log.close()
 
 
+@pytest.mark.inside
 async def test_failed_retention_turn_is_tried_again(
     location: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +361,7 @@ async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_empty_log_stands_nowhere(location: str) -> None:
     async with open_wal(location, retention_bytes=0, retention_s=0.0) as log:
         one = await told(log)
@@ -361,6 +372,7 @@ async def test_empty_log_stands_nowhere(location: str) -> None:
         assert await payloads(log, "orders") == [b"1"]
 
 
+@pytest.mark.inside
 async def test_each_pchannel_has_its_own_bound(location: str) -> None:
     async with open_wal(location, pchannels=2, segment_bytes=MIB, retention_bytes=4 * MIB) as log:
         await log.create_vchannel("orders", pchannel="p0")

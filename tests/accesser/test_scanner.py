@@ -9,9 +9,11 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import start, turns
-from tests.accesser.virtual import open_virtual
-from wal import ImmutableMessage, Message, MessageHandler, Scanner, WALAccesser, open_wal
+from tests.locations import open_virtual, open_wal
+from wal import ImmutableMessage, Message, MessageHandler, Scanner, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 
 async def fill(log: WALAccesser, count: int = 10) -> int:
@@ -249,6 +251,7 @@ async def test_without_async_with_the_first_iteration_enters(log: WALAccesser) -
         await anext(never)
 
 
+@pytest.mark.not_on("pulsar", "names the backends")
 async def test_statistics(log: WALAccesser) -> None:
     await fill(log)
     async with log.read("orders") as scanner:
@@ -266,6 +269,7 @@ async def test_statistics(log: WALAccesser) -> None:
     assert log.statistics().pchannels[0].readers == 0
 
 
+@pytest.mark.not_on("pulsar", "asks for the bytes of a lag more exactly than Pulsar counts them")
 async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> None:
     """A scanner fetches nothing until its consumer asks for a message."""
     async with log.read("orders") as scanner:

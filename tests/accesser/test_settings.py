@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import payloads
-from wal import Message, Settings, open_wal
+from tests.locations import open_wal
+from wal import Message, Settings
 from wal.errors import InvalidArgumentError
 
 DEFAULTS = {
@@ -109,8 +110,8 @@ def test_unknown_names_list_the_accepted_ones(tmp_path: Path, monkeypatch: pytes
     for make, unknown in (
         (lambda: Settings.load(file), "pchannel"),
         (lambda: Settings.load(chanels=2), "chanels"),  # type: ignore[call-arg]
-        (lambda: open_wal("memory:", chanels=2), "chanels"),  # type: ignore[call-arg]
-        (lambda: open_wal("memory:", settings=Settings(), chanels=2), "chanels"),  # type: ignore[call-arg]
+        (lambda: open_wal("memory:", chanels=2), "chanels"),
+        (lambda: open_wal("memory:", settings=Settings(), chanels=2), "chanels"),
     ):
         with pytest.raises(InvalidArgumentError, match=f"'{unknown}'") as caught:
             make()
@@ -157,7 +158,7 @@ def test_wrong_files(tmp_path: Path) -> None:
 
 async def test_settings_and_keywords_over_them() -> None:
     with pytest.raises(TypeError, match="Settings"):
-        open_wal("memory:", settings={"pchannels": 2})  # type: ignore[arg-type]
+        open_wal("memory:", settings={"pchannels": 2})
     async with open_wal("memory:", settings=Settings(pchannels=2, txn_keepalive=3.0), pchannels=3) as log:
         assert len(log.statistics().pchannels) == 3
         async with log.txn("a") as txn:
@@ -206,7 +207,7 @@ def test_other_locations_list_the_known_forms(wrong: str) -> None:
 @pytest.mark.parametrize("odd", [None, 5, b"data", ["data"]])
 def test_what_is_no_location(odd: object) -> None:
     with pytest.raises(TypeError):
-        open_wal(odd)  # type: ignore[arg-type]
+        open_wal(odd)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from wal import AppendResult, Latest, Message, MessageType, Txn, WALAccesser
 from wal.errors import StorageError
 from wal.timestamp import TimestampOracle
 
+pytestmark = pytest.mark.inside
+
 
 async def begin(log: WALAccesser) -> Txn:
     return await log.txn("orders")

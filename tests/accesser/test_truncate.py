@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.accesser.probes import bodies, made_on, payloads, read_all
-from wal import All, AppendResult, Message, MessageID, ReadPosition, StartAfter, StartFrom, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import All, AppendResult, Message, MessageID, ReadPosition, StartAfter, StartFrom, WALAccesser
 from wal.errors import InvalidArgumentError, StreamingCode, TruncatedError
+
+pytestmark = pytest.mark.on_pulsar
 
 
 async def numbered(log: WALAccesser, count: int, name: str = "orders", size: int = 0) -> list[AppendResult]:
@@ -90,6 +93,7 @@ async def test_truncation_is_of_the_whole_pchannel(log4: WALAccesser) -> None:
     assert [len(await numbers(log4, name)) for name in "abc"] == [0, 3, 5]
 
 
+@pytest.mark.not_on("pulsar", "makes ids in the journal's form")
 async def test_wrong_ids(log: WALAccesser) -> None:
     result = await log.raw_append(Message("orders", b"1"))
     last = result.message_id

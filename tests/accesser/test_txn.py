@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import bodies, grouped, made_on, payloads, read_all, start, turns, written
-from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
+
+pytestmark = pytest.mark.on_pulsar
 
 
 async def test_commit(log: WALAccesser) -> None:
@@ -46,6 +49,7 @@ async def test_commit(log: WALAccesser) -> None:
     assert one.vchannel == "orders"
 
 
+@pytest.mark.inside
 async def test_rollback(log: WALAccesser) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
@@ -117,6 +121,7 @@ async def test_concurrent_appends_keep_the_order_of_the_calls(log: WALAccesser) 
     assert await payloads(log, "orders") == [b"%d" % number for number in range(200)]
 
 
+@pytest.mark.inside
 async def test_cancelled_block_is_rolled_back(log: WALAccesser) -> None:
     appended = asyncio.Event()
 

@@ -6,11 +6,12 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import bodies, grouped, payloads, read_all, written
-from tests.accesser.virtual import open_virtual
-from wal import Message, WALAccesser, open_wal
+from tests.locations import open_virtual, open_wal
+from wal import Message, WALAccesser
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WouldBlockError
 
 
+@pytest.mark.inside
 async def test_timer_ends_it(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
@@ -95,6 +96,7 @@ async def test_process_that_was_stopped_does_not_expire_everything() -> None:
     await log.close()
 
 
+@pytest.mark.inside
 async def test_real_time_expires_it_too(log: WALAccesser) -> None:
     """Waits until the promised tick, which the same timer moves, shows that the lease has expired."""
     txn = await log.txn("orders", keepalive=0.5)
@@ -150,6 +152,7 @@ async def test_largest_transaction_by_default(log: WALAccesser) -> None:
     assert len(message.bodies()) == 256
 
 
+@pytest.mark.inside
 async def test_open_transactions_together_would_block_and_stay_open(location: str) -> None:
     async with open_wal(location, open_txn_bytes_max=1000) as log:
         first, second = await log.txn("a"), await log.txn("b")

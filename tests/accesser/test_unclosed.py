@@ -14,7 +14,8 @@ import pytest
 
 import wal
 from tests.accesser.probes import local, start, written
-from wal import All, Message, Txn, WALAccesser, bridge, open_wal
+from tests.locations import open_wal
+from wal import All, Message, Txn, WALAccesser, bridge
 from wal.errors import ClosedError, InvalidArgumentError, LockedError
 
 HOW = r"await log\.close\(\)"
@@ -306,6 +307,7 @@ async def test_scanner_with_a_handler_goes_on_without_being_held(log: WALAccesse
     assert await seen.get() == b"one"
 
 
+@pytest.mark.inside
 async def test_transaction_that_is_collected_rolls_back(log: WALAccesser) -> None:
     async def begin() -> Txn:
         txn = await log.txn("orders", keepalive=3600)

@@ -10,8 +10,8 @@ import pytest
 
 from actors import VirtualClock
 from tests.accesser.probes import payloads, read_all
-from tests.accesser.virtual import open_virtual
-from wal import Message, bridge, open_wal
+from tests.locations import open_virtual, open_wal
+from wal import Message, bridge
 from wal.channels.vchannels import NOTED_MAX, UnknownVChannels, existing_vchannels
 from wal.errors import ChannelNotExistError
 

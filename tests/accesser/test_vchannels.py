@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import payloads, read_all, start, turns
-from wal import Message, ReadPosition, StartFrom, VChannelInfo, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import Message, ReadPosition, StartFrom, VChannelInfo, WALAccesser
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, StreamingCode, WALError
+
+pytestmark = pytest.mark.on_pulsar(soak=True)
 
 
 async def test_make_list_drop(log4: WALAccesser) -> None:

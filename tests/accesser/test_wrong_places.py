@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from wal import Message, Settings, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import Message, Settings, WALAccesser
 from wal.errors import InvalidArgumentError
 
 PLAIN_CALLS: Final[dict[str, Callable[[WALAccesser], Any]]] = {

@@ -1,5 +1,5 @@
-"""The fixtures of every test of the contract: a location on each backend, an open log there, and a watchdog for tests that hang."""
+"""The fixtures of every test of the contract: an open log at the location under test, and a watchdog for tests that hang."""
 
-from tests.accesser.conftest import data, location, log, log4, watchdog
+from tests.accesser.conftest import data, log, log4, watchdog
 
-__all__ = ["data", "location", "log", "log4", "watchdog"]
+__all__ = ["data", "log", "log4", "watchdog"]

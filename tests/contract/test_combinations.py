@@ -11,7 +11,8 @@ import pytest
 
 from tests.accesser.probes import bodies, payloads, read_all
 from tests.contract.other import Line, Other, eventually
-from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, ProducerKey, StartFrom, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, ProducerKey, StartFrom, WALAccesser
 from wal.errors import InvalidArgumentError, TransactionExpiredError, TruncatedError
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.readers import numbered, rest, take
-from wal import WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import WALAccesser
 from wal.errors import InvalidArgumentError
 
 ODD_NAMES = [

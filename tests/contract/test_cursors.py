@@ -12,7 +12,8 @@ import pytest
 from tests.accesser.probes import made_on, turns
 from tests.contract.other import eventually
 from tests.contract.readers import numbered, rest, take, the_cursor
-from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, TruncatedError, WALError
 
 

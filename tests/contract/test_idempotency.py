@@ -10,7 +10,8 @@ import pytest
 from tests.accesser.probes import made_on, payloads, read_all, turns
 from tests.accesser.test_no_space import fill, small_disk
 from tests.contract.other import Line, Other, eventually
-from wal import AppendResult, Message, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, Message, WALAccesser
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError, WouldBlockError
 
 __all__ = ["small_disk"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.accesser.probes import made_on
 from wal import ImmutableMessage, Latest, Message, MessageType, MessageTypes, TimeTickGT, WALAccesser
 
@@ -132,6 +134,7 @@ async def test_over_several_vchannels(log4: WALAccesser) -> None:
         assert await follower == list(range(names.index(name), 500, 10))
 
 
+@pytest.mark.not_on("wal", "compares the message objects of two readers: they share what is transferred, and each builds its messages")
 async def test_scanners_with_one_selection_share_their_messages(log: WALAccesser) -> None:
     """They get the same objects, in lists of their own; another selection has its own objects."""
 

@@ -13,7 +13,8 @@ from tests.accesser.probes import made_on, payloads, turns
 from tests.accesser.test_no_space import fill, small_disk
 from tests.contract.other import Line, Other, eventually
 from tests.contract.test_idempotency import same_write
-from wal import AppendResult, Message, ProducerInfo, ProducerKey, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import AppendResult, Message, ProducerInfo, ProducerKey, WALAccesser
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, NoSpaceError, WALError, WouldBlockError
 
 __all__ = ["small_disk"]

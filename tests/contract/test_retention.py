@@ -13,7 +13,8 @@ from actors import SystemClock
 from tests.accesser.probes import made_on, read_all
 from tests.contract.other import Line, Other, eventually
 from tests.contract.readers import numbered, rest, take
-from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal, timestamp
+from tests.locations import open_wal
+from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, timestamp
 from wal.errors import InvalidArgumentError, TruncatedError
 
 MIB = 1 << 20
@@ -320,6 +321,7 @@ async def test_clock_that_jumps_drops_nothing(data: str, jump_s: float, wall: Wa
         assert await numbers(log) == list(range(144))
 
 
+@pytest.mark.inside
 async def test_writes_and_producers_outlive_a_clock_that_jumps(location: str, wall: Wall) -> None:
     """Ticks keep rising, open transactions stay open, and everything that must be remembered for good is."""
     async with open_wal(location) as log:
@@ -339,6 +341,7 @@ async def test_writes_and_producers_outlive_a_clock_that_jumps(location: str, wa
         assert timestamp.parse(ticks[-1])[0] - timestamp.parse(ticks[0])[0] > 80_000_000, "ticks followed the clock"
 
 
+@pytest.mark.inside
 async def test_clock_set_back_forgets_no_key(location: str, wall: Wall) -> None:
     async with open_wal(location) as log:
         await log.raw_append(Message("orders", b"1"), idempotency_key="k")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import payloads
-from wal import Message, ProducerKey, Settings, open_wal
+from tests.locations import open_wal
+from wal import Message, ProducerKey, Settings
 from wal.errors import InvalidArgumentError, WouldBlockError
 
 DEFAULTS = {

@@ -19,14 +19,18 @@ from wal.storage.pulsar.address import PulsarAddress
 @pytest.fixture(scope="session")
 def pulsar_server(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str) -> PulsarAddress:
     """The address of a running Pulsar."""
-    token = Secret(pulsar_token) if pulsar_token else None
-    return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=token)
+    return server_at(pulsar_host, pulsar_admin_host, pulsar_token)
 
 
 @pytest.fixture
 def address(pulsar_server: PulsarAddress) -> PulsarAddress:
     """An empty namespace."""
     return new_namespace(pulsar_server)
+
+
+def server_at(host: str, admin_host: str, token: str) -> PulsarAddress:
+    """Returns the address of the server that the session's fixtures name so."""
+    return PulsarAddress(f"pulsar://{host}", admin_url=f"http://{admin_host}", token=Secret(token) if token else None)
 
 
 def own(server: PulsarServer) -> PulsarAddress:

@@ -1,5 +1,5 @@
-"""The fixtures of tests of streams over a log: a location on each backend and over the network, and an open log there."""
+"""The fixtures of tests of streams over a log: an open log at the location under test."""
 
-from tests.accesser.conftest import location, log, watchdog
+from tests.accesser.conftest import log, watchdog
 
-__all__ = ["location", "log", "watchdog"]
+__all__ = ["log", "watchdog"]

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.locations import open_wal
 from tests.msgstream.packs import consume, consume_messages, numbers, row
-from wal import CursorInfo, Message, WALAccesser, open_wal
+from wal import CursorInfo, Message, WALAccesser
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.msgstream import MsgPack, MsgType, Outgoing
 from wal.msgstream.media import wal_consumer

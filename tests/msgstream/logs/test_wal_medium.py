@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from wal import ImmutableTxnMessage, Message, MessageType, ReadPosition, WALAccesser, open_wal
+from tests.locations import open_wal
+from wal import ImmutableTxnMessage, Message, MessageType, ReadPosition, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, LockedError, TruncatedError
 from wal.message import MessageID
 from wal.msgstream import MsgType, Outgoing, Received

@@ -1,29 +1,37 @@
-"""`wal://` as one more location of the acceptance tests: each opening of a log is a client of a real server, over a real socket.
+"""The locations on which the same tests run: memory, a journal, a journal over the network (`wal`), and Pulsar.
 
-A process of its own, one for a whole session of pytest, serves the logs of the tests one after the other. A test that looks inside of the
-process that writes the log (`tests.accesser.probes.local`) has its server on its own loop, and its client still comes over the socket.
+A test has the fixture `location` (or `log`), and opens it with the `open_wal`, `open_virtual`, `init` and `blocking` of this module: they
+are those of the product for any other location. Markers say what holds where:
 
-An opening starts the server with the settings of the opening, and connects a client to it. A server lives until the last of its clients is
-closed and the log is opened once more, or the test ends: then the log is closed, and opened anew.
+* `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.accesser.probes.local`), or changes what happens there.
+  Over the network the server is on the test's own loop then; the client still comes over the socket.
+* `@pytest.mark.not_on("wal", "why")`: does not hold there; docs/howto/network.md and docs/howto/pulsar.md state each difference.
+* `pytestmark = pytest.mark.on_pulsar`: the tests of this file run on Pulsar as well; `on_pulsar(soak=True)`: in a soak only.
+
+**Over the network** each opening of a log is a client of a real server, over a real socket. A process of its own, one for a whole session
+of pytest, serves the logs of the tests one after the other. An opening starts the server with the settings of the opening, and connects a
+client to it. A server lives until the last of its clients is closed and the log is opened once more, or the test ends: then the log is
+closed, and opened anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import contextlib
+import os
+import signal
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, cast
 
 import pytest
 import uvloop
 
 import wal
-from actors import Clock, SystemClock, VirtualClock
-from tests.accesser.probes import broadcasts, clients, local, served, written
-from tests.accesser.virtual import open_virtual
+from actors import Clock, VirtualClock
+from tests.accesser.probes import clients, served
 from tests.contract.other import Line, Other
 from tests.node.servers import close_after_clients
 from wal import Settings, WALAccesser, bridge
@@ -37,7 +45,115 @@ from wal.local.server import LogServer
 from wal.location import parse_location
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
-from wal.write import pipeline
+
+HANG_S: Final = 60.0
+"""A test that takes longer hangs."""
+OWN_SETTINGS: Final = ("in_flight_bytes_max",)
+"""The settings that a client chooses for itself; it gets them, and the server as well."""
+_under_test: dict[str, ServedLocation | PulsarLocation] = {}
+"""The location of the test that runs, if it is not one that the product opens without help."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in (
+        "inside: looks inside of the process that writes the log",
+        "not_on(location, reason): the test does not hold on this kind of location",
+        "on_pulsar(soak=False): the tests of the file run on Pulsar as well, or in a soak only",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs each test that has the fixture `location` on every kind of location that it is for."""
+    if "kind_of_location" in metafunc.fixturenames:
+        kinds = ["memory", "journal", "wal"]
+        marker = metafunc.definition.get_closest_marker("on_pulsar")
+        if marker is not None and (not marker.kwargs.get("soak") or os.environ.get("SOAK", "0") not in ("", "0")):
+            kinds.append("pulsar")
+        metafunc.parametrize("kind_of_location", kinds)
+
+
+@pytest.fixture
+async def location(kind_of_location: str, request: pytest.FixtureRequest, tmp_path: Path, far_server: FarServer) -> AsyncIterator[str]:
+    """Yields a location where the test may open a log."""
+    for marker in request.node.iter_markers("not_on"):
+        if marker.args[0] == kind_of_location:
+            pytest.skip(marker.args[1])
+    match kind_of_location:
+        case "memory":
+            yield "memory:"
+        case "journal":
+            yield f"journal:{tmp_path / 'data'}"
+        case "wal":
+            inside = request.node.get_closest_marker("inside") is not None
+            place = ServedLocation(tmp_path / "data", NearServer() if inside else far_server)
+            with _tested(place):
+                yield place.location
+                await place.close()
+        case _:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a test has its whole time from when its server runs
+            with _tested(PulsarLocation(request, tmp_path / "meta.sqlite3")) as location:
+                signal.setitimer(signal.ITIMER_REAL, HANG_S)
+                yield location
+
+
+@contextlib.contextmanager
+def _tested(place: ServedLocation | PulsarLocation) -> Iterator[str]:
+    _under_test[place.location] = place
+    try:
+        yield place.location
+    finally:
+        del _under_test[place.location]
+
+
+def open_wal(location: Any, **options: Any) -> LogOpening:
+    """Opens the location under test, or any other one as `wal.open_wal` does."""
+    place = _under_test.get(str(location))
+    return wal.open_wal(location, **options) if place is None else place.open_wal(**options)
+
+
+async def open_virtual(location: str, clock: VirtualClock, **overrides: Any) -> WALAccesser:
+    """Opens a log as `open_wal` does, but with this clock instead of the system's, for tests of leases, timers and promised ticks."""
+    place = _under_test.get(location)
+    if isinstance(place, ServedLocation):
+        assert isinstance(place.server, NearServer)
+        place.server.clock = clock
+        return await place.open_wal(**overrides)
+    settings = Settings().replace(**overrides)
+
+    async def make() -> LocalLog:
+        return LocalLog(parse_location(location), settings, clock=clock)
+
+    log = WALAccesser(location, make)
+    await log.vchannels()
+    return log
+
+
+def elsewhere(location: str) -> str:
+    """Returns the location as a program in another process has to name it."""
+    place = _under_test.get(location)
+    return place.address_now() if isinstance(place, ServedLocation) else location
+
+
+def init(location: Any, **options: Any) -> None:
+    wal.init(elsewhere(location), **options)
+
+
+def blocking(location: Any, **options: Any) -> bridge.BlockingOpening:
+    return bridge.blocking(elsewhere(location), **options)
+
+
+class PulsarLocation:
+    """A namespace of its own on the session's Pulsar, and the settings that a log there needs."""
+
+    def __init__(self, request: pytest.FixtureRequest, kv: Path) -> None:
+        from tests.pulsar.conftest import location_of, new_namespace, server_at
+
+        server = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
+        self.location, self._settings = location_of(new_namespace(server), kv)
+
+    def open_wal(self, **options: Any) -> LogOpening:
+        return wal.open_wal(self.location, **{**self._settings, **options})
 
 
 @pytest.fixture(scope="session")
@@ -47,77 +163,6 @@ def far_server() -> Iterator[FarServer]:
     server.close_now()
     yield server
     server.kill()
-
-
-_open_wal, _init, _blocking, _open_virtual = wal.open_wal, wal.init, bridge.blocking, open_virtual
-OWN_SETTINGS: Final = ("in_flight_bytes_max",)
-"""The settings that a client chooses for itself; it gets them, and the server as well."""
-
-
-_INBOX: Final = "looks for the error of a full inbox at the call, but the inbox is the writer's: it delays what a client has sent"
-_REFUSED: Final = "has the pchannel fail: a client waits for another server that takes what this one refuses"
-_ONE_TURN: Final = "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later"
-TESTS: Final[dict[str, str]] = {
-    "test_channels.test_full_inbox_delays_the_end_of_a_channel_and_does_not_refuse_it": _INBOX,
-    **dict.fromkeys(
-        (
-            "test_failures.test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome",
-            "test_failures.test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail",
-            "test_failures.test_group_that_is_cut_off_settles_every_call",
-        ),
-        _REFUSED,
-    ),
-    **dict.fromkeys(
-        (
-            "test_copies_operator.test_copies_keep_the_order_of_the_calls",
-            "test_copies_operator.test_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do",
-        ),
-        _ONE_TURN,
-    ),
-    "test_read.test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame": "a result and a message come in two streams",
-    "test_many_scanners.test_scanners_with_one_selection_share_their_messages": (
-        "compares the message objects of two readers: they share what is transferred, and each builds its messages"
-    ),
-    "test_read.test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once": (
-        "looks for an error at the call that only the server knows: another client may have created the vchannel; the future has it"
-    ),
-}
-"""Tests, by file and name, that do not hold over the network, with the reason; docs/howto/network.md states each difference."""
-INSIDE: Final = (broadcasts, local, open_virtual, written, pipeline, SystemClock)
-"""What a test uses to look inside of the process that writes the log, or to change what happens there."""
-
-
-def not_over_the_network(test: Callable[..., Any]) -> str | None:
-    """Returns why a test does not hold over the network, or None."""
-    return TESTS.get(f"{test.__module__.rpartition('.')[2]}.{test.__name__}")
-
-
-def is_inside(test: Callable[..., Any]) -> bool:
-    """Returns whether a test, or what it uses of its module, needs the process that writes the log to be its own."""
-    used = _used(test)
-    return any(probe in used for probe in INSIDE)
-
-
-def _used(test: Callable[..., Any]) -> list[object]:
-    """Returns what a test uses of its module, by the names in its code, also in what it uses; its arguments may be fixtures."""
-    module, seen = vars(sys.modules[test.__module__]), set[str]()
-    left: list[Any] = [test]
-    used: list[object] = []
-    while left:
-        code = getattr(left.pop(), "__code__", None)
-        for name in _names(code) - seen if code is not None else ():
-            seen.add(name)
-            found = module.get(name)
-            found = getattr(found, "_fixture_function", found)
-            used.append(found)
-            if getattr(found, "__module__", None) == test.__module__:
-                left += vars(found).values() if isinstance(found, type) else [found]
-    return used
-
-
-def _names(code: CodeType) -> set[str]:
-    nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return {*code.co_names, *code.co_varnames}.union(*map(_names, nested))
 
 
 class FarServer:
@@ -178,7 +223,7 @@ class NearServer:
 
 
 class ServedLocation:
-    """A location of a test: a journal at `path` on `server`. Only the functions that `stand_in` replaces know it."""
+    """A journal at `path` on `server`. Only the functions of this module know the location."""
 
     def __init__(self, path: Path, server: FarServer | NearServer) -> None:
         self.location = f"served:{path}"
@@ -187,40 +232,12 @@ class ServedLocation:
         self._journal = f"journal:{path}"
         self._address = ""
 
-    def stand_in(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
-        """Has `open_wal`, `init`, `bridge.blocking`, `open_virtual` and `elsewhere` of these modules take the location."""
-        mine = {"open_wal": self.open_wal, "init": self.init, "open_virtual": self.open_virtual, "elsewhere": self.elsewhere}
-        for module in (*modules, wal):
-            for name, function in mine.items():
-                if hasattr(module, name):
-                    monkeypatch.setattr(module, name, function)
-        monkeypatch.setattr(wal.bridge, "blocking", self.blocking)
-
-    def open_wal(self, location: Any, *, settings: Settings | None = None, create: bool = True, **options: Any) -> LogOpening | _Opening:
-        """Opens the log of this location as a client; any other location as `wal.open_wal` does."""
-        if location != self.location:
-            return _open_wal(location, settings=settings, create=create, **options)
+    def open_wal(self, *, settings: Settings | None = None, create: bool = True, **options: Any) -> LogOpening:
+        """Opens the log as a client."""
         own: dict[str, Any] = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
         served = (settings or Settings()).replace(**options)
         chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
-        return _Opening(self, served, create, {**own, **chosen})
-
-    async def open_virtual(self, location: str, clock: VirtualClock, **overrides: Any) -> WALAccesser:
-        """Opens the log of this location as a client of a server that has this clock; any other location as `open_virtual` does."""
-        if location != self.location:
-            return await _open_virtual(location, clock, **overrides)
-        assert isinstance(self.server, NearServer)
-        self.server.clock = clock
-        return await self.open_wal(location, **overrides)
-
-    def init(self, location: Any, **options: Any) -> None:
-        _init(self._address_now() if location == self.location else location, **options)
-
-    def elsewhere(self, location: str) -> str:
-        return self._address_now() if location == self.location else location
-
-    def blocking(self, location: Any, **options: Any) -> bridge.BlockingOpening:
-        return _blocking(self._address_now() if location == self.location else location, **options)
+        return cast(LogOpening, _Opening(self, served, create, {**own, **chosen}))
 
     async def address(self, settings: Settings, *, create: bool) -> str:
         """Returns the address of the server, which is started unless a client uses it."""
@@ -240,7 +257,7 @@ class ServedLocation:
             self.clients.clear()
             await self.server.close()
 
-    def _address_now(self) -> str:
+    def address_now(self) -> str:
         assert isinstance(self.server, FarServer)
         if not self._address:
             self._address = self.server.open_now(self._journal, Settings(), create=True)
@@ -272,7 +289,7 @@ class _Opening:
 
     async def _opened(self) -> WALAccesser:
         address = await self._place.address(self._settings, create=self._create)
-        self._client = _open_wal(f"wal://{address}", **self._options)
+        self._client = wal.open_wal(f"wal://{address}", **self._options)
         self._place.clients.append(self._client)
         log = await self._client
         if isinstance(self._place.server, NearServer):
