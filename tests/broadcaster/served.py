@@ -22,6 +22,7 @@ from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from tests.broadcaster.served_child import run
 from tests.broadcaster.world import Cut, InLogs, count_copies
 from tests.contract.other import context
+from tests.servers.process import free_ports
 from wal import WALAccesser, open_wal
 from wal.errors import UnknownOutcomeError
 from wal.kv import SqliteKV
@@ -41,7 +42,7 @@ class ServedWorld:
         self.directory = directory
         self.vchannels = vchannels
         self.pchannels = sorted(set(vchannels.values()))
-        self.listen = "127.0.0.1:0"
+        self.listen = f"127.0.0.1:{free_ports(1)[0]}"
         self.client: WALAccesser | None = None
         self.server: Server | None = None
         self.calls: list[Calls] = []

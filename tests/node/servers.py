@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
+from tests.servers.process import free_ports
 from wal.api.factory import with_absolute_paths
 from wal.local.access import Access
 from wal.local.log import LocalLog
@@ -39,7 +40,7 @@ async def serving(location: str | Path = "memory:", *, access: Access | None = N
     await log.open()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(log.close)
-        node = await LogServer.start(log, access or Access(listen="127.0.0.1:0"))
+        node = await LogServer.start(log, access or Access(listen=f"127.0.0.1:{free_ports(1)[0]}"))
         stack.push_async_callback(close_after_clients, node, drain_s=1.0)
         yield Serving(log, node)
 
@@ -71,7 +72,9 @@ class Child:
         self.address = address
 
     @classmethod
-    async def start(cls, location: str | Path, *flags: str, listen: str = "127.0.0.1:0", **variables: str) -> Child:
+    async def start(cls, location: str | Path, *flags: str, listen: str | None = None, **variables: str) -> Child:
+        """Starts it at `listen`, or at a port where it can be started again."""
+        listen = listen or f"127.0.0.1:{free_ports(1)[0]}"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "wal", "standalone", str(location), "--listen", listen, *flags,
             stdout=asyncio.subprocess.PIPE,
@@ -116,7 +119,7 @@ class ServerProcess:
     def __init__(self, data: Path, *flags: str) -> None:
         self._data = data
         self._flags = flags
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self._process: subprocess.Popen[str] | None = None
         self.start()
 

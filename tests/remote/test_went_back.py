@@ -13,6 +13,7 @@ import pytest
 
 from tests.node.servers import Serving, serving
 from tests.remote.test_supervision import engine
+from tests.servers.process import free_ports
 from wal import Message, ReadPosition, Settings, StartAfter, StartFrom, WALAccesser, bridge, open_wal
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
@@ -40,7 +41,9 @@ class Restored:
         self.served: Serving
         self.results: list[AppendResult] = []
 
-    async def start(self, listen: str = "127.0.0.1:0") -> None:
+    async def start(self, listen: str | None = None) -> None:
+        """Serves the log at `listen`, or at a port where it can be served again."""
+        listen = listen or f"127.0.0.1:{free_ports(1)[0]}"
         self._serving = AsyncExitStack()
         self.served = await self._serving.enter_async_context(serving(self._place, access=Access(listen=listen)))
 

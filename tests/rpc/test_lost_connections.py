@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from typing import Any
 
 import grpc
@@ -13,6 +12,7 @@ import grpc.aio
 import pytest
 
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, produce, serving, until
+from tests.servers.process import free_ports
 from wal.errors import ClosedError, StorageError, UnavailableError, UnknownOutcomeError
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.connection import Connection
@@ -20,14 +20,8 @@ from wal.rpc.methods import CREATE_VCHANNEL, LIST_VCHANNELS, PRODUCE
 from wal.rpc.serving import listen, server_options
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 async def test_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
-    async with connected(free_port()) as connection:
+    async with connected(free_ports(1)[0]) as connection:
         with pytest.raises(UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"):
             await listed(connection, timeout_s=0.5)
         with pytest.raises(UnavailableError, match="creating was not sent"):
@@ -35,7 +29,7 @@ async def test_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
 
 
 async def test_client_finds_a_server_that_starts_later_and_one_that_comes_back() -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     async with connected(port) as connection:
         waiting = asyncio.create_task(listed(connection))
         async with serving(Server(), address=f"127.0.0.1:{port}"):
@@ -152,7 +146,7 @@ async def test_pings_of_an_idle_stream_are_no_attack() -> None:
 
 
 async def test_closing_ends_the_calls_that_wait_for_a_connection() -> None:
-    connection = await Connection.open([f"127.0.0.1:{free_port()}"], timeout_s=WAIT_S)
+    connection = await Connection.open([f"127.0.0.1:{free_ports(1)[0]}"], timeout_s=WAIT_S)
     waiting = asyncio.create_task(listed(connection))
     await asyncio.sleep(0)
     await connection.close()

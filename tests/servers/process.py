@@ -6,6 +6,8 @@ too. It never restarts a server by itself, and never hides why a server did not 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import queue
 import signal
@@ -118,16 +120,23 @@ class ServerProcess:
         return f"its log {self.log} ends with:\n{tail}"
 
 
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS: Final = range(12_000 + _WORKER % 10 * 2000, 14_000 + _WORKER % 10 * 2000)
+"""The ports of this process of the tests. They lie below those that the system gives to outgoing connections (from 32768 on): one of these
+would be taken while the server that had it is down."""
+_ports: Final = itertools.cycle(_PORTS)
+
+
 def free_ports(count: int) -> list[int]:
-    """Returns different ports of 127.0.0.1 that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Returns different ports of 127.0.0.1 that nobody has, and that stay free for a server that is started again."""
+    ports = []
+    for port in itertools.islice(_ports, len(_PORTS)):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError(f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free")
 
 
 _DIE_WITH: Final = """
