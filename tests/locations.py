@@ -3,7 +3,7 @@
 A test has the fixture `location` (or `log`), and opens it with the `open_wal`, `open_virtual`, `init` and `blocking` of this module: they
 are those of the product for any other location. Markers say what holds where:
 
-* `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.accesser.probes.local`), or changes what happens there.
+* `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.probes.local`), or changes what happens there.
   Over the network the server is on the test's own loop then; the client still comes over the socket.
 * `@pytest.mark.not_on("wal", "why")`: does not hold there; docs/howto/network.md and docs/howto/pulsar.md state each difference.
 * `pytestmark = pytest.mark.on_pulsar`: the tests of this file run on Pulsar as well; `on_pulsar(soak=True)`: in a soak only.
@@ -31,9 +31,9 @@ import uvloop
 
 import wal
 from actors import Clock, VirtualClock
-from tests.accesser.probes import clients, served
-from tests.contract.other import Line, Other
 from tests.node.servers import close_after_clients
+from tests.probes import clients, served
+from tests.processes import Line, Other
 from wal import Settings, WALAccesser, bridge
 from wal.api.factory import with_absolute_paths
 from wal.api.opening import LogOpening

@@ -19,12 +19,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 QUICK: Final = (
-    "tests/accesser/test_append.py",
-    "tests/accesser/test_cancellation.py",
-    "tests/accesser/test_first_screen.py",
-    "tests/accesser/test_read.py",
-    "tests/accesser/test_reopening.py",
-    "tests/accesser/test_txn.py",
+    "tests/appends/test_append.py",
+    "tests/appends/test_cancellation.py",
+    "tests/opening/test_first_screen.py",
+    "tests/reading/test_read.py",
+    "tests/opening/test_reopening.py",
+    "tests/txns/test_txn.py",
     "tests/actors",
     "tests/backends/test_journal.py",
     "tests/backends/test_memory.py",

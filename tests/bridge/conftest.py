@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.accesser.conftest import data, watchdog
+from tests.fixtures import data, watchdog
 
 __all__ = ["data", "nothing_is_left", "watchdog"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import facts
 from tests.bridge.logs import Writer, numbers, write_mixture
+from tests.probes import facts
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
 from wal.storage.base import LogSnapshot

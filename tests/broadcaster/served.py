@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from tests.broadcaster.served_child import run
 from tests.broadcaster.world import Cut, InLogs, count_copies
-from tests.contract.other import context
+from tests.processes import context
 from tests.servers.process import free_ports
 from wal import WALAccesser, open_wal
 from wal.errors import UnknownOutcomeError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors import ActorSystem
-from tests.contract.other import eventually
+from tests.processes import eventually
 from wal import Message, open_wal
 from wal.channels import map_keeper
 from wal.channels.directory import Change, VChannelDirectory

@@ -17,7 +17,7 @@ import signal
 import sys
 from typing import Any
 
-from tests.accesser.probes import local
+from tests.probes import local
 from wal import BroadcastMessage, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnrecoverableError
 from wal.kv import SqliteKV

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.accesser.probes import local
 from tests.crash.broadcast_child import NAMES, PCHANNELS
+from tests.probes import local
 from wal import BroadcastHeader, BroadcastMessage, BroadcastState, BroadcastTask, MessageType, WALAccesser, open_wal
 from wal.errors import ResourceAcquiredError
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.accesser.probes import payloads
+from tests.probes import payloads
 from wal import ChannelDescription, open_wal
 
 ROOT: Final = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Final
 
-from tests.accesser.probes import payloads
+from tests.probes import payloads
 from wal import open_wal
 
 ROOT: Final = Path(__file__).parents[2]

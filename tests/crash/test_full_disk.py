@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.accesser.probes import payloads, read_all
+from tests.probes import payloads, read_all
 from tests.small_disk import fill, free_bytes, mounted
 from wal import Message, open_wal
 from wal.errors import NoSpaceError

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.contract.other import Line, Other
+from tests.processes import Line, Other
 from wal import Message, bridge
 
 STRANGER: Final = 61_001

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import payloads
-from tests.contract.other import Line, Other
+from tests.probes import payloads
+from tests.processes import Line, Other
 from wal import Message, open_wal
 from wal.errors import LockedError, WouldBlockError
 from wal.read.cursors.files import CursorFiles

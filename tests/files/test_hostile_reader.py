@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import payloads
 from tests.backends.frames import INCARNATION, FrameMaker, append
-from tests.contract.other import Line, Other
 from tests.files.other_user import OtherUser, place, root_only
+from tests.probes import payloads
+from tests.processes import Line, Other
 from wal import Message, StartFrom, bridge, open_wal
 from wal.errors import ChannelFencedError, LockedError
 from wal.storage.journal.backend import JournalBackend

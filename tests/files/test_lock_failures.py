@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.other import Line, Other
 from tests.files.denied import deny_flock
+from tests.processes import Line, Other
 from wal import Message, bridge, open_wal
 from wal.errors import StorageError
 from wal.spark.sink.folder import SinkFolder

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.other import Line, Other, eventually
 from tests.files.other_user import READERS, SERVICE, STRANGER, OtherUser, modes, place, root_only
+from tests.processes import Line, Other, eventually
 from wal import Message, bridge, open_wal
 from wal.errors import LockedError, StorageError
 from wal.kv import SqliteKV

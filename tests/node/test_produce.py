@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.accesser.faults import SavingGate
+from tests.faults import SavingGate
 from tests.node.foreign import Foreign
 from tests.node.servers import Serving, child, connected, serving
 from wal import open_wal

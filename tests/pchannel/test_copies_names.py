@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.accesser.probes import local, made_on
 from tests.pchannel.test_copies import TICK, keys, view_of
+from tests.probes import local, made_on
 from wal import BroadcastMessage, open_wal
 from wal.frame import FrameDraft, FrameView, Record, RunName
 from wal.message import BroadcastHeader

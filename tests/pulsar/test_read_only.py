@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import payloads, start
-from tests.contract.other import Line, Other
+from tests.probes import payloads, start
+from tests.processes import Line, Other
 from tests.pulsar.conftest import location_of
 from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
 from wal.channels.vchannels import place

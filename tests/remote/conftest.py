@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.accesser.conftest import watchdog
+from tests.fixtures import watchdog
 from tests.locations import HANG_S
 from tests.node.servers import Child, Serving, child, serving
 from wal import WALAccesser, open_wal

@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from tests.accesser.probes import facts
 from tests.bridge.logs import numbers, write_mixture
+from tests.probes import facts
 from tests.spark.served_place import ServedPlace, ServerProcess, served
 from wal import ImmutableMessage, Message, StartAfter, bridge
 from wal.bridge import BlockingWAL

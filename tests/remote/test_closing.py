@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from tests.accesser.probes import turns
 from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
+from tests.probes import turns
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
 from wal.client import producer
 from wal.client.calls import PAUSE_MAX_S

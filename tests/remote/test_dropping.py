@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import start, turns
 from tests.node.servers import Serving
+from tests.probes import start, turns
 from wal import Message, OwnerDescription, WALAccesser, open_wal
 from wal.client.directory import RemoteDirectory
 from wal.client.log import RemoteLog

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import turns
 from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
+from tests.probes import turns
 from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.accesser.probes import payloads, turns
 from tests.node.servers import Child, Serving
 from tests.outages.proxy import Proxy
+from tests.probes import payloads, turns
 from tests.remote.test_dropping import directory
 from wal import Message, ProducerKey, WALAccesser, open_wal
 from wal.client import producer

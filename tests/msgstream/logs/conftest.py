@@ -1,5 +1,5 @@
 """The fixtures of tests of streams over a log: an open log at the location under test."""
 
-from tests.accesser.conftest import log, watchdog
+from tests.fixtures import log, watchdog
 
 __all__ = ["log", "watchdog"]
