@@ -11,7 +11,7 @@ SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
 CLASSES := .venv/spark-classes.jsa
 PYTEST_ARGS ?=
-PROCESSES ?= 3
+PROCESSES ?= 4
 DEMO_ARGS ?=
 LOCATION ?= .demo
 BENCH ?=
@@ -39,7 +39,7 @@ $(CLASSES): $(SYNCED)
 	@echo "test: writing down once which classes a session of Spark loads, so that the sessions of all tests start faster"
 	-@timeout 300 $(PYTHON) -W ignore -m tests.spark.java
 
-test: servers $(CLASSES) ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+test: servers $(CLASSES) ## all tests, in PROCESSES (4) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own

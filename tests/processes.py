@@ -1,7 +1,12 @@
-"""Other processes: each runs one function of a test, with a pipe to the test.
+"""The other processes of a test. All of them are gone when the test ends, and one that fails says here why.
 
-They are forked from a process that has imported the product and started nothing, so that a hundred of them cost little. An exception of the
-function becomes an AssertionError here, with its traceback; a process whose test has died sees the end of its pipe and ends.
+* `run_python`: a program that runs to its end.
+* `Child`: a program with which the test talks line by line, until it kills it or lets it end.
+* `Other`: a function of a test, with a pipe of objects to the test. They are forked from a process that has imported the product and
+  started nothing, so that a hundred of them cost little. An exception of the function becomes an AssertionError here, with its traceback;
+  a process whose test has died sees the end of its pipe and ends.
+
+A function that waits has a twin with `_now` for tests without a loop.
 """
 
 from __future__ import annotations
@@ -10,12 +15,18 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -36,6 +47,167 @@ context.set_forkserver_preload(
         "tests.broadcaster.served_child",
     ]
 )
+
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+class Ended(NamedTuple):
+    """A program that has ended: its exit code, its output and its errors."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_python(
+    *arguments: object, code: int | None = 0, timeout_s: float = WAIT_TIMEOUT_S, environment: Mapping[str, str] | None = None
+) -> Ended:
+    """Runs Python with these arguments to its end; AssertionError if it ends with another exit code than `code` (None: any)."""
+    command = _command(arguments)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert code is None or done.returncode == code, f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+class Child:
+    """A program that hears and says lines. It is killed at the end of the `with` or `async with`, if it still runs."""
+
+    def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
+        """Starts Python with these arguments; text after "-c" may be indented."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            _command(arguments), cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+        )
+        self._heard = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def tell(self, line: object = "") -> None:
+        """Sends a line, if it still runs."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+
+    def close_input(self) -> None:
+        """Ends what it hears."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    async def line(self) -> str:
+        """Returns the next line that it says; AssertionError with its errors if it ends instead, or says nothing for too long."""
+        return await asyncio.to_thread(self.line_now)
+
+    def line_now(self) -> str:
+        line = self._next_line()
+        if line is None:
+            raise AssertionError(f"the child ended with exit code {self._process.wait()} instead of saying something:\n{self._failure()}")
+        return line
+
+    async def lines(self, *, kill_after: int | None = None) -> AsyncIterator[str]:
+        """Yields every whole line until it has ended, and kills it after this many of them."""
+        lines = self.lines_now(kill_after=kill_after)
+        while (line := await asyncio.to_thread(next, lines, None)) is not None:
+            yield line
+
+    def lines_now(self, *, kill_after: int | None = None) -> Iterator[str]:
+        count = 0
+        while (line := self._next_line()) is not None:
+            count += 1
+            if count == kill_after:
+                self.send_signal(signal.SIGKILL)
+            yield line
+
+    async def stop(self) -> None:
+        """Sends SIGSTOP; returns when the kernel says that it is stopped."""
+        await stopped(self.pid)
+
+    def cont(self) -> None:
+        self.send_signal(signal.SIGCONT)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal, if it still runs."""
+        self._process.send_signal(number)
+
+    async def kill(self) -> list[str]:
+        """Sends SIGKILL; returns the whole lines that were not heard yet. AssertionError with its errors if it had failed by itself."""
+        return await asyncio.to_thread(self.kill_now)
+
+    def kill_now(self) -> list[str]:
+        self.send_signal(signal.SIGKILL)
+        lines = list(self.lines_now())
+        self.end_now(0, -signal.SIGKILL)
+        return lines
+
+    async def end(self, *codes: int) -> int:
+        """Waits until it has ended with one of these exit codes (0), which is returned; AssertionError with its errors for any other."""
+        return await asyncio.to_thread(self.end_now, *codes)
+
+    def end_now(self, *codes: int) -> int:
+        code = self._process.wait(WAIT_TIMEOUT_S)
+        assert code in (codes or (0,)), f"the child failed with exit code {code}:\n{self._failure()}"
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.close_input()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)
+
+    def _next_line(self) -> str | None:
+        """Returns the next whole line; None at the end, where part of a line may be lost."""
+        assert self._process.stdout is not None
+        end = time.monotonic() + WAIT_TIMEOUT_S
+        while b"\n" not in self._heard:
+            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise AssertionError(f"the child said nothing for {WAIT_TIMEOUT_S} s:\n{self._failure()}")
+            more = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not more:
+                return None
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    def _failure(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")
+
+
+def _command(arguments: tuple[object, ...]) -> list[str]:
+    texts = list(map(str, arguments))
+    if "-c" in texts:
+        program = texts.index("-c") + 1
+        texts[program] = textwrap.dedent(texts[program])
+    return [sys.executable, *texts]
+
+
+async def stopped(pid: int) -> None:
+    """Sends a process SIGSTOP; returns when the kernel says that it is stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    await eventually(lambda: is_stopped(pid))
+
+
+def is_stopped(pid: int) -> bool:
+    """Returns whether the kernel says that a process is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 class Other:
@@ -117,9 +289,7 @@ class Other:
 
     async def stop(self) -> None:
         """Sends SIGSTOP; returns when the kernel says that the process is stopped."""
-        os.kill(self.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        await stopped(self.pid)
 
     def cont(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import mmap
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 from tests.backends.faults import FaultyDisk
 from tests.backends.frames import FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import journal, segments
+from tests.processes import Child
 from wal.storage.journal import disk as disk_module
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
@@ -241,32 +241,24 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
     file.sync()
     file.bypass_cache()
     assert is_direct(file) is can_be_direct(tmp_path)
-    reader = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _READER, str(path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert reader.stdin is not None
-    assert reader.stdout is not None
     try:
-        assert await reader.stdout.readline() == b"ready\n"
-        sectors = 0
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end and (sectors + PATTERN_SECTORS) * SECTOR_BYTES <= size:
-            count = 1 + sectors % PATTERN_SECTORS  # an odd grain: pages are shared in every way
-            frame = b"".join(_sector(sectors + each) for each in range(count))
-            await asyncio.to_thread(_write, file, frame, sectors * SECTOR_BYTES)
-            sectors += count
-            reader.stdin.write(b"%d\n" % sectors)
-        reader.stdin.close()
-        async with asyncio.timeout(60):
-            answer = await reader.stdout.readline()
-    except BaseException:
-        reader.kill()
-        raise
+        async with Child("-c", _READER, path) as reader:
+            assert await reader.line() == "ready"
+            sectors = 0
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end and (sectors + PATTERN_SECTORS) * SECTOR_BYTES <= size:
+                count = 1 + sectors % PATTERN_SECTORS  # an odd grain: pages are shared in every way
+                frame = b"".join(_sector(sectors + each) for each in range(count))
+                await asyncio.to_thread(_write, file, frame, sectors * SECTOR_BYTES)
+                sectors += count
+                reader.tell(sectors)
+            reader.close_input()
+            answer = await reader.line()
+            await reader.end()
     finally:
-        await reader.wait()
         file.close()
     words = answer.split()
-    assert words[:1] == [b"right"], answer
+    assert words[:1] == ["right"], answer
     assert int(words[1]) > 100, "it read while frames were written"
     assert int(words[2]) == sectors > 20
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.processes import run_python
 
 PASSES: Final = 4
 MESSAGES: Final = 16_384
@@ -75,6 +75,4 @@ def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:
 
 
 def run(program: str, *arguments: str) -> str:
-    answer = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
+    return run_python("-c", program, *arguments).out

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from tests.backends.child import open_past_the_lock, payload
 from tests.backends.frames import FrameMaker, append, read_all
 from tests.backends.journals import journal
+from tests.processes import Child, eventually, is_stopped
 from wal.errors import LockedError
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
@@ -27,21 +27,11 @@ WAIT_S = 60.0
 
 
 @contextlib.asynccontextmanager
-async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+async def child(*arguments: object) -> AsyncIterator[Child]:
     """Starts a child, and waits until it reports that its log is open."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.backends.child", *map(str, arguments), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline() == b"open\n"
+    async with Child("-m", "tests.backends.child", *arguments) as process:
+        assert await process.line() == "open"
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        process.stdin.close()
-        await process.communicate()
 
 
 async def positions_of(log: PChannelLog) -> dict[tuple[int, int], int]:
@@ -63,16 +53,11 @@ async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> 
     acked: dict[tuple[int, int], int] = {}
     for term in range(2, 2 + KILLS):
         async with child("acknowledge", tmp_path, term) as process:
-            assert process.stdout is not None
-            lines = [await process.stdout.readline() for _ in range(rng.randrange(1, 120))]
-            process.send_signal(signal.SIGKILL)
-            lines += (await process.stdout.read()).splitlines(keepends=True)
-            await process.wait()
-        assert process.returncode == -signal.SIGKILL
+            lines = [await process.line() for _ in range(rng.randrange(1, 120))]
+            lines += await process.kill()
         for line in lines:
-            if line.endswith(b"\n"):
-                position, sequence = map(int, line.split())
-                acked[term, sequence] = position
+            position, sequence = map(int, line.split())
+            acked[term, sequence] = position
     async with journal(tmp_path, 2 + KILLS, segment=32 << 10) as log:
         assert not log.state.clean
         found = await positions_of(log)
@@ -88,13 +73,11 @@ async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=32 << 10):
         pass
     async with child("fence", tmp_path, 2, 1_000_000) as process:
-        assert process.stdout is not None
         acked: dict[tuple[int, int], int] = {}
 
-        async def heard() -> bytes:
-            assert process.stdout is not None
-            line = await process.stdout.readline()
-            if not line.startswith(b"fenced"):
+        async def heard() -> str:
+            line = await process.line()
+            if not line.startswith("fenced"):
                 position, sequence = map(int, line.split())
                 acked[2, sequence] = position
             return line
@@ -104,9 +87,9 @@ async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
         backend = JournalBackend(tmp_path, segment_bytes=32 << 10)
         log = await backend.open("p", incarnation=0x1CE, term=3)
         ours = await append(log, FrameMaker(3).data(("v", payload(3, 0))))
-        while not (line := await heard()).startswith(b"fenced"):
+        while not (line := await heard()).startswith("fenced"):
             pass
-        assert await process.wait() == 0
+        await process.end()
         found = await positions_of(log)
         assert {key: found.get(key) for key in acked} == acked
         assert found[3, 0] == ours
@@ -124,8 +107,8 @@ async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Pa
     async with journal(tmp_path, segment=1 << 20):
         pass
     async with asyncio.timeout(WAIT_S), child("stop", tmp_path, 2, count) as process:
-        assert process.stdout is not None
-        lines = [await process.stdout.readline() for _ in range(count)]
+        lines = [await process.line() for _ in range(count)]
+        await eventually(lambda: is_stopped(process.pid))
         backend = JournalBackend(tmp_path, segment_bytes=1 << 20)
         opening = asyncio.ensure_future(backend.open("p", incarnation=0x1CE, term=3))
         while not (await asyncio.to_thread(waits_for_a_lock, os.getpid())):
@@ -133,15 +116,15 @@ async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Pa
         process.send_signal(ending)
         log = await opening
         ours = await append(log, FrameMaker(3).data(("v", payload(3, 0))))
-        lines += (await process.stdout.read()).splitlines(keepends=True)
-        assert await process.wait() == (0 if ending is signal.SIGCONT else -signal.SIGKILL)
+        lines += [line async for line in process.lines()]
+        await process.end(0 if ending is signal.SIGCONT else -signal.SIGKILL)
         found = await positions_of(log)
-        acked = {(2, int(sequence)): int(position) for position, sequence in map(bytes.split, lines) if position != b"fenced"}
+        acked = {(2, int(sequence)): int(position) for position, sequence in map(str.split, lines) if position != "fenced"}
         assert {key: found.get(key) for key in acked} == acked
         assert found[3, 0] == ours == max(found.values())
         if ending is signal.SIGCONT:
             assert (2, count) in acked, "the frame in flight was acknowledged"
-            assert lines[-1] == b"fenced %d\n" % len(acked)
+            assert lines[-1] == f"fenced {len(acked)}"
         assert len(acked) <= sum(term == 2 for term, _ in found) <= len(acked) + 1
         await log.close()
         await backend.close()
@@ -160,8 +143,7 @@ async def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
             await backend.start()
         assert caught.value.pid == process.pid
         assert str(process.pid) in str(caught.value)
-        process.kill()
-        await process.wait()
+        await process.kill()
         await backend.start()
         with pytest.raises(LockedError):
             await JournalBackend(tmp_path).start()

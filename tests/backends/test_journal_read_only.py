@@ -8,7 +8,6 @@ import hashlib
 import os
 import random
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -399,16 +398,14 @@ async def test_reader_stops_at_the_durable_position_and_goes_on_with_the_next_wr
     reader: ReadOnlyJournalLog | None = None
     for term in range(2, 8):
         async with child("acknowledge", tmp_path, term) as process:
-            assert process.stdout is not None
             reader = reader or open_reader(tmp_path)
             acked: dict[int, int] = {}
             for _ in range(40):
-                position, sequence = map(int, (await process.stdout.readline()).split())
+                position, sequence = map(int, (await process.line()).split())
                 acked[position] = sequence
             state = reader.refresh()
             assert state.durable_end > max(acked), "what was acknowledged is shown at once"
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
+            await process.kill()
         state = reader.reach()
         assert (state.term, state.closed) == (term, False)
         with segments(tmp_path)[-1].open("r+b") as file:  # a torn frame

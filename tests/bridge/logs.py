@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from random import Random
 from typing import Any, Self
 
+from tests.processes import Child
 from wal import ImmutableMessage, Message, MessageType, bridge
 
 WRITER = """
@@ -39,52 +38,32 @@ class Writer:
     """A process that has the journal open and appends numbers to `orders` on request; they are durable when `append` returns."""
 
     def __init__(self, data: str, *, segment_bytes: int = 1 << 20) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, data, str(segment_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._hear("open")
+        self._child = Child("-c", WRITER, data, segment_bytes)
+        assert self._child.line_now() == "open"
 
     def append(self, *numbers: int) -> None:
         self.tell("append " + " ".join(map(str, numbers)))
 
     def tell(self, line: str) -> None:
         """Sends the process a command, and waits until it is done."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        self._hear("done")
+        self._child.tell(line)
+        assert self._child.line_now() == "done"
 
     def kill(self) -> None:
         """Sends SIGKILL; returns when the process is gone."""
-        self._process.kill()
-        self._end()
+        self._child.__exit__()
 
     def close(self) -> None:
         """Has the process close the log and end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._end()
+        self._child.close_input()
+        self._child.end_now()
+        self._child.__exit__()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._end()
-
-    def _end(self) -> None:
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
-
-    def _hear(self, word: str) -> None:
-        assert self._process.stdout is not None
-        heard = self._process.stdout.readline().strip()
-        assert heard == word, f"the writer said {heard!r}"
+        self._child.__exit__()
 
 
 def numbers(messages: Iterable[ImmutableMessage]) -> list[int]:

@@ -6,8 +6,6 @@ import inspect
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.logs import Writer, numbers
+from tests.processes import run_python
 from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, Txn, WALAccesser, bridge
 from wal.errors import BulkAppendError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
 from wal.storage.journal.writer import LOOP_BYTES_MAX
@@ -420,11 +419,10 @@ if sys.argv[2] == "raise":
 
 @pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
 def test_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False)
-    assert ended.returncode == (3 if way == "raise" else 0), ended.stderr
-    assert ended.stderr == ""
+    ended = run_python("-c", EXIT, data, way, code=3 if way == "raise" else 0)
+    assert ended.err == ""
     if way != "daemon":
-        assert ended.stdout == "ClosedError\n"
+        assert ended.out == "ClosedError\n"
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         assert numbers(scanner) == list(range(100))
 

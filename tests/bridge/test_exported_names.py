@@ -1,9 +1,7 @@
 """The names that `wal.bridge` exports, and the effects that its import must not have."""
 
-import subprocess
-import sys
-
 import wal.bridge
+from tests.processes import run_python
 
 
 def test_exported_names() -> None:
@@ -28,4 +26,4 @@ def test_importing_the_bridge_imports_no_pyarrow_and_starts_nothing() -> None:
         "import sys, threading, wal; assert 'wal.bridge' not in sys.modules; import wal.bridge; "
         "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules; assert threading.active_count() == 1"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -12,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.bridge.logs import Writer, numbers, write_mixture
+from tests.processes import run_python
 from wal import (
     ImmutableMessage,
     Latest,
@@ -207,7 +206,7 @@ def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
         f"try: bridge.record_batches({data!r}, 'orders')\n"
         "except ImportError as error: print(error.name, error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    said = run_python("-c", code).out
     assert said.startswith("pyarrow ")
     assert "which is not installed: pip install '" in said
     assert "[arrow]'" in said

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.backends.faults import FaultyDisk
+from tests.processes import Child
 from wal import Message, open_wal
 from wal.errors import StorageError, WALError
 from wal.storage.journal import layout
@@ -62,15 +61,9 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
 
 async def killed(data: str) -> None:
     """A log of two pchannels whose writer was killed after seven events with keys were acknowledged."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WRITER, data, cwd=Path(__file__).parents[2], stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert await process.stdout.readline() == b"acknowledged\n"
-    process.send_signal(signal.SIGKILL)
-    await process.wait()
-    process.stdin.close()
+    async with Child("-c", WRITER, data) as writer:
+        assert await writer.line() == "acknowledged"
+        await writer.kill()
 
 
 def tear(folder: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-import sys
 from pathlib import Path
 
 import grpc.aio
@@ -13,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.node.servers import Child, child, connected
+from tests.processes import run_python
 from wal import Message, open_wal
 from wal._version import __version__
 from wal.cli.main import main
@@ -161,9 +161,8 @@ def test_errors_of_the_command_line_end_with_2(capsys: pytest.CaptureFixture[str
 
 async def run(*arguments: str) -> tuple[int | None, str]:
     """Runs the command to its end; returns its exit code and its standard error."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "wal", *arguments, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    return process.returncode, said.decode()
+    done = await asyncio.to_thread(run_python, "-m", "wal", *arguments, code=None)
+    return done.code, done.err
 
 
 async def test_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> None:
@@ -208,11 +207,7 @@ async def without(package: str, *arguments: str) -> tuple[int | None, str, str]:
     """Runs the command in a process that cannot import a package; returns its exit code, its output and its standard error."""
     block = f"sys.modules['{package}'] = None"
     program = f"import sys; {block}; from wal.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    written, said = await process.communicate()
-    return process.returncode, written.decode(), said.decode()
+    return await asyncio.to_thread(run_python, "-c", program, *arguments, code=None)
 
 
 @pytest.mark.parametrize("package", ["grpc", "google"])

@@ -108,7 +108,7 @@ class Rounds:
             self._started += 1
 
     async def _start(self, number: int) -> Child:
-        child = await Child.start(
+        child = Child(
             Plan(directory=self._directory, seed=self.seed, round=number, settings=self._settings, uvloop=number % 2 == 0, **self._plan)
         )
         self._children.append(child)

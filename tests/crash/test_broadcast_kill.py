@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -17,6 +14,7 @@ import pytest
 
 from tests.crash.broadcast_child import NAMES, PCHANNELS
 from tests.probes import local
+from tests.processes import Child
 from wal import BroadcastHeader, BroadcastMessage, BroadcastState, BroadcastTask, MessageType, WALAccesser, open_wal
 from wal.errors import ResourceAcquiredError
 
@@ -35,8 +33,8 @@ class Said(msgspec.Struct):
     aborted: set[int] = msgspec.field(default_factory=set)
     points: int = 0
 
-    def take(self, line: bytes) -> None:
-        what, number, *vchannel = line.decode().split()
+    def take(self, line: str) -> None:
+        what, number, *vchannel = line.split()
         if what == "points":
             self.points = int(number)
         elif what == "acked":
@@ -47,21 +45,10 @@ class Said(msgspec.Struct):
 
 async def run(said: Said, mode: str, directory: Path, number: int, *, lines_max: int | None = None) -> int:
     """Runs a child, kills it after `lines_max` lines, and returns its exit code."""
-    command = [sys.executable, "-m", "tests.crash.broadcast_child", mode, str(directory), str(number)]
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    errors = asyncio.ensure_future(child.stderr.read())
-    lines = 0
-    while (line := await child.stdout.readline()).endswith(b"\n"):
-        said.take(line)
-        lines += 1
-        if lines == lines_max:
-            os.kill(child.pid, signal.SIGKILL)
-    text = (await errors).decode()
-    code = await child.wait()
-    assert code in (0, -signal.SIGKILL), f"the child failed by itself:\n{text}"
-    return code
+    async with Child("-m", "tests.crash.broadcast_child", mode, directory, number) as child:
+        async for line in child.lines(kill_after=lines_max):
+            said.take(line)
+        return await child.end(0, -signal.SIGKILL)
 
 
 async def made(directory: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -15,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.probes import payloads
+from tests.processes import Child
 from wal import ChannelDescription, open_wal
 
 ROOT: Final = Path(__file__).parents[2]
@@ -65,17 +63,10 @@ class Said(msgspec.Struct):
 
 async def listen_and_kill(directory: Path, seed: int, said: Said, *, lines_max: int) -> None:
     """Runs a child, kills it after this many lines, and hears everything it said."""
-    command = [sys.executable, "-m", "tests.crash.channels_child", str(directory), str(seed)]
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
-    assert child.stdout is not None
-    lines = 0
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (line := await child.stdout.readline()).endswith(b"\n"):
-            said.hear(*line.decode().split())
-            lines += 1
-            if lines == lines_max:
-                child.send_signal(signal.SIGKILL)
-    assert await child.wait() == -signal.SIGKILL
+    async with Child("-m", "tests.crash.channels_child", directory, seed) as child:
+        async for line in child.lines(kill_after=lines_max):
+            said.hear(*line.split())
+        await child.end(-signal.SIGKILL)
 
 
 @pytest.mark.one_loop

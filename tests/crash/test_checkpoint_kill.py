@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.crash.checkpoint_child import WRITERS, key_of
+from tests.processes import Child
 from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
 from wal.write.idempotency.producers import RESULTS_KEPT
 
@@ -24,20 +22,13 @@ ACKED_MAX: Final = 150
 
 async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
     """Returns the results by number of a process that was killed after it had printed this many."""
-    command = [sys.executable, "-m", "tests.crash.checkpoint_child", str(directory), str(first)]
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    errors = asyncio.ensure_future(child.stderr.read())
-    found: dict[int, tuple[str, int]] = {}
-    while (line := await child.stdout.readline()).endswith(b"\n"):
-        number, message_id, tick = line.decode().split()
-        found[int(number)] = message_id, int(tick)
-        if len(found) == acked:
-            os.kill(child.pid, signal.SIGKILL)
-    said = (await errors).decode()
-    assert await child.wait() == -signal.SIGKILL, f"the child failed by itself:\n{said}"
-    return found
+    results: dict[int, tuple[str, int]] = {}
+    async with Child("-m", "tests.crash.checkpoint_child", directory, first) as child:
+        async for line in child.lines(kill_after=acked):
+            number, message_id, tick = line.split()
+            results[int(number)] = message_id, int(tick)
+        await child.end(-signal.SIGKILL)
+    return results
 
 
 async def check_last(log: WALAccesser, writer: int, acked: dict[int, tuple[str, int]]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Final
 
+from tests.processes import Child
 from wal import open_wal
 
 ROOT: Final = Path(__file__).parents[2]
@@ -33,16 +33,10 @@ def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None
 
 def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
     """Runs the process until it has printed this many lines, kills it, and returns everything that it printed."""
-    command = [sys.executable, "-m", "tests.crash.cursor", directory, str(first)]
-    said: list[str] = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said.append(line)
-            if len(said) == after:
-                process.kill()
-    assert process.returncode == -9
-    return [(word, int(number)) for word, number in (line.split() for line in said if line.endswith("\n"))]
+    with Child("-m", "tests.crash.cursor", directory, first) as child:
+        said = list(child.lines_now(kill_after=after))
+        child.end_now(-signal.SIGKILL)
+    return [(word, int(number)) for word, number in map(str.split, said)]
 
 
 async def rest(directory: str) -> tuple[list[int], int]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.probes import payloads, read_all
+from tests.processes import Child
 from tests.small_disk import fill, free_bytes, mounted
 from wal import Message, open_wal
 from wal.errors import NoSpaceError
@@ -34,17 +31,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 async def fill_and_kill(disk: Path, *, keyed: bool = False) -> int:
     """Has a process fill its log, then fills the disk to the last byte, and kills it; returns the number of acknowledged events."""
-    command = [sys.executable, "-m", "tests.crash.full_disk_child", str(disk / "data"), json.dumps(SETTINGS)]
-    command += ["keyed"] if keyed else []
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    line = await child.stdout.readline()
-    if not line:
-        raise AssertionError(f"the child ended before the log was full:\n{(await child.stderr.read()).decode()}")
-    await asyncio.to_thread(fill, disk)
-    os.kill(child.pid, signal.SIGKILL)
-    assert await child.wait() == -signal.SIGKILL
+    async with Child("-m", "tests.crash.full_disk_child", disk / "data", json.dumps(SETTINGS), *(["keyed"] if keyed else [])) as child:
+        line = await child.line()
+        await asyncio.to_thread(fill, disk)
+        await child.kill()
     await asyncio.to_thread(fill, disk)
     assert free_bytes(disk) == 0
     return int(line)

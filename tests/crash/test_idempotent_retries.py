@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -16,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.crash.keyed_child import PIPELINED, WORKERS, Done, KeyedPlan, payloads_of
+from tests.processes import Child
 from wal import WALAccesser, open_wal
 from wal.write.idempotency.producers import RESULTS_KEPT
 
@@ -84,37 +82,24 @@ class Results:
         assert {info.name: info.last_sequence for info in await log.producers()} == {"p": last[2], "wide": last[4]}
 
 
-async def start(directory: Path, first: list[int]) -> Process:
+async def start(directory: Path, first: list[int]) -> Child:
     """Starts a process that has done its imports and waits for `go`."""
-    plan = msgspec.json.encode(KeyedPlan(str(directory), first, 2)).decode()
-    command = [sys.executable, "-m", "tests.crash.keyed_child", plan]
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    assert child.stdout is not None
-    if await child.stdout.readline() != b"ready\n":
-        assert child.stderr is not None
-        raise AssertionError(f"the child did not start:\n{(await child.stderr.read()).decode()}")
+    child = Child("-m", "tests.crash.keyed_child", msgspec.json.encode(KeyedPlan(str(directory), first, 2)).decode())
+    assert await child.line() == "ready"
     return child
 
 
-async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s: float) -> int:
+async def run_and_kill(child: Child, results: Results, *, acked: int, delay_s: float) -> int:
     """Starts the load, kills the child after this many reports or, for 0, after this time, and returns the number of reports read."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert child.stderr is not None
-    errors = asyncio.ensure_future(child.stderr.read())
-    child.stdin.write(b"go\n")
+    child.tell("go")
     if not acked:
         await asyncio.sleep(delay_s)  # the moment of the kill is the point, nothing is waited for
-        os.kill(child.pid, signal.SIGKILL)
+        child.send_signal(signal.SIGKILL)
     heard = 0
-    while (line := await child.stdout.readline()).endswith(b"\n"):
+    async for line in child.lines(kill_after=acked):
         results.hear(msgspec.json.decode(line, type=Done))
         heard += 1
-        if heard == acked:
-            os.kill(child.pid, signal.SIGKILL)
-    said = (await errors).decode()
-    assert await child.wait() == -signal.SIGKILL, f"the child failed by itself:\n{said}"
-    child.stdin.close()
+    await child.end(-signal.SIGKILL)
     return heard
 
 
@@ -128,14 +113,9 @@ async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
     kill = 0
     while kill < kills or min(results.newest) <= NEWEST_MIN:
         async with asyncio.timeout(60):
-            child = await start(data_dir, results.begin())
             acked = 0 if kill % 5 == 4 else int(1 + ACKED_MAX * rng.random() ** 2)
-            try:
+            async with await start(data_dir, results.begin()) as child:
                 await run_and_kill(child, results, acked=acked, delay_s=rng.uniform(0, 2 * OPENING_S))
-            finally:
-                if child.returncode is None:
-                    child.kill()
-                    await child.wait()
         kill += 1
         if kill % 10 == 0:
             async with open_wal(data_dir) as log:

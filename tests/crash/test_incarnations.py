@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.crash.incarnation_child import NAMES, STAYS
+from tests.processes import Child
 from wal import ImmutableMessage, open_wal
 from wal.bridge import iterate
 
@@ -41,16 +40,11 @@ class Said(msgspec.Struct):
 
 async def killed(*arguments: object, last: str | None = None, lines_max: int | None = None) -> dict[str, Said]:
     """Runs a child, kills it after this line or after this many lines, and returns its reports of each vchannel."""
-    command = [sys.executable, "-m", "tests.crash.incarnation_child", *map(str, arguments)]
-    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
-    assert child.stdout is not None
     said = {name: Said() for name in (*NAMES, STAYS)}
-    lines = 0
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (line := await child.stdout.readline()).endswith(b"\n"):
-            what, *rest = line.decode().split()
-            lines += 1
-            if what == last or lines == lines_max:
+    async with Child("-m", "tests.crash.incarnation_child", *arguments) as child:
+        async for line in child.lines(kill_after=lines_max):
+            what, *rest = line.split()
+            if what == last:
                 child.send_signal(signal.SIGKILL)
             if not rest:
                 continue
@@ -62,7 +56,7 @@ async def killed(*arguments: object, last: str | None = None, lines_max: int | N
             else:
                 said[name].number = number
                 said[name].messages += 1
-    assert await child.wait() == -signal.SIGKILL
+        await child.end(-signal.SIGKILL)
     return said
 
 

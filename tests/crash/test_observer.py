@@ -6,17 +6,14 @@ A reader delivers the written messages in order, or its read ends with Truncated
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.crash.observer import VCHANNEL, payload
+from tests.processes import Child
 from wal import AppendResult, Message, WALAccesser, open_wal
 
 SEGMENTS = 100
@@ -26,11 +23,11 @@ WAIT_TIMEOUT_S = 60.0
 _ROOT = Path(__file__).parents[2]
 
 
-class Reader:
+class Reader(Child):
     """A reading process, and its reports so far."""
 
-    def __init__(self, process: Process) -> None:
-        self.process = process
+    def __init__(self, how: str, directory: Path) -> None:
+        super().__init__("-m", "tests.crash.observer", how, directory)
         self.at = -1
         self.truncated = 0
         self.wrong = ""
@@ -38,19 +35,10 @@ class Reader:
         self._news = asyncio.Event()
         self._hearing = asyncio.ensure_future(self._hear())
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def start(cls, how: str, directory: Path) -> AsyncIterator[Reader]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.crash.observer", how, str(directory), cwd=_ROOT, stdout=PIPE
-        )
-        reader = cls(process)
-        try:
-            yield reader
-        finally:
-            process.kill()
-            await process.wait()
-            await reader._hearing
+    async def __aexit__(self, *_: object) -> None:
+        self.send_signal(signal.SIGKILL)
+        await self._hearing
+        await super().__aexit__()
 
     async def until(self, number: int) -> None:
         """Waits until it has read this number; AssertionError for any wrong report."""
@@ -63,22 +51,10 @@ class Reader:
 
     def check(self) -> None:
         assert not self.wrong
-        assert self.process.returncode is None, "it ended by itself"
-
-    async def stop(self) -> None:
-        """Sends SIGSTOP; returns when the kernel says that the process is stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while (await asyncio.to_thread(stat.read_text)).rpartition(")")[2].split()[0] != "T":
-                pass
-
-    def cont(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        assert self.runs, "it ended by itself"
 
     async def _hear(self) -> None:
-        assert self.process.stdout is not None
-        while line := (await self.process.stdout.readline()).decode().strip():
+        async for line in self.lines():
             word, _, rest = line.partition(" ")
             if word == "at":
                 self.at = int(rest)
@@ -123,7 +99,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
     async with open_wal(data_dir, segment_bytes=SEGMENT_BYTES) as log:
         numbers = Numbers(log)
         await numbers.append(4)
-        async with Reader.start(how, data_dir) as reader:
+        async with Reader(how, data_dir) as reader:
             await reader.until(0)
             done = 0
             while done < SEGMENTS * soak:
@@ -156,16 +132,10 @@ async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
         await log.raw_append(Message("first", b"x"))
     async with open_wal(data_dir, read_only=True) as reader:
         for kill in range(KILLS):
-            writer = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.crash.vchannel_maker", str(data_dir), str(kill), cwd=_ROOT, stdout=PIPE
-            )
-            assert writer.stdout is not None
-            acked = [await writer.stdout.readline() for _ in range(rng.randrange(1, 40))]
-            writer.kill()
-            acked += [line for line in (await writer.stdout.read()).splitlines(keepends=True) if line.endswith(b"\n")]
-            await writer.wait()
-            for line in acked:
-                name = line.decode().strip()
+            async with Child("-m", "tests.crash.vchannel_maker", data_dir, kill) as writer:
+                acked = [await writer.line() for _ in range(rng.randrange(1, 40))]
+                acked += await writer.kill()
+            for name in acked:
                 async with reader.read(name, follow=False) as scanner:
                     assert [message.payload async for message in scanner] == [name.encode()], name
         async with reader.read("first") as scanner:

@@ -14,7 +14,7 @@ STOPS = 2
 
 async def test_stopped_for_longer_than_the_keepalive(data_dir: Path) -> None:
     plan = LeasePlan(directory=str(data_dir), time_tick_interval_s=0.05, control_keepalive_s=0.2, keepalive_s=1.0)
-    child = await Child.start(plan, module="tests.crash.lease")
+    child = Child(plan, module="tests.crash.lease")
     try:
         await child.until_told(TxnOpen, "its transaction was open")
         (ran_out,) = [report for report in child.reports if isinstance(report, RanOut)]

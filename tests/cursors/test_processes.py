@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.cursors.samples import cursor
+from tests.processes import Child
 from wal.errors import WouldBlockError
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.files import CursorFiles
@@ -23,7 +22,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 @contextmanager
-def child(program: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
+def child(program: str, directory: Path) -> Iterator[Child]:
     """Starts a process that runs this program with `files` on the directory, and has printed its first line."""
     source = f"""
 import sys
@@ -33,14 +32,9 @@ from wal.read.cursors.files import CursorFiles
 files = CursorFiles(Path({str(directory)!r}))
 {program}
 """
-    process = subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with Child("-c", source) as process:
+        assert process.line_now() == "ready"
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 HOLDER: Final = """
@@ -80,8 +74,7 @@ def test_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> Non
                 assert isinstance(found, Cursor)
                 assert found.start[0] >= before
                 before = found.start[0]
-            process.kill()
-            process.wait()
+            process.kill_now()
         (found,) = files.load_all()
         assert isinstance(found, Cursor)
         assert found == cursor(start=(found.start[0], found.start[0]))
@@ -108,7 +101,7 @@ print("done", flush=True)
 """
     files = CursorFiles(tmp_path)
     with child(program, tmp_path) as one, child(program, tmp_path) as other:
-        while one.poll() is None or other.poll() is None:
+        while one.runs or other.runs:
             with files.locked():
                 pins = [found.start[0] for found in files.load_all() if isinstance(found, Cursor)]
                 earliest = int((tmp_path / "earliest").read_text())
@@ -117,5 +110,6 @@ print("done", flush=True)
                     temporary = tmp_path / "new"
                     temporary.write_text(str(min(pins)))
                     temporary.rename(tmp_path / "earliest")
-        assert (one.returncode, other.returncode) == (0, 0)
+        one.end_now()
+        other.end_now()
     assert int((tmp_path / "earliest").read_text()) > 0

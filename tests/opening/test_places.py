@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.locations import elsewhere, open_wal
 from tests.probes import payloads, read_all
+from tests.processes import Child
 from wal import Message, WALAccesser
 from wal.errors import FormatError, InvalidArgumentError, LockedError, StorageError, StreamingCode
 
 
 def run_python(code: str, *arguments: str) -> str:
     """Runs a program in a separate process and returns its output. Warnings are errors there too."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=25, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = processes.run_python("-W", "error", "-c", code, *arguments)
+    return done.out
 
 
 async def test_another_loop_is_refused_and_harms_nothing(log: WALAccesser) -> None:
@@ -194,14 +190,10 @@ async def test_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(da
 
         asyncio.run(main())
     """
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(code), data, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    acknowledged = -1
-    while acknowledged < 40:
-        acknowledged = int(await process.stdout.readline())
-    process.kill()
-    rest = (await process.stdout.read()).split()
-    await process.wait()
+    async with Child("-c", code, data) as writer:
+        while (acknowledged := int(await writer.line())) < 40:
+            pass
+        rest = await writer.kill()
     acknowledged = int(rest[-1]) if rest else acknowledged
     async with open_wal(data) as log:
         found = [int(payload) for payload in await payloads(log, "orders")]

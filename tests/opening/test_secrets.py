@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import pickle
 import secrets
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 import wal
+from tests.processes import run_python
 from tests.servers.process import free_ports
 from wal import Settings, bridge, open_wal
 from wal.errors import InvalidArgumentError, StorageError, UnavailableError, WALError
@@ -238,13 +237,7 @@ def test_process_that_fails_to_open_prints_none(tmp_path: Path) -> None:
         "PYTHONPATH": str(Path(wal.__file__).parents[1]),
     }
 
-    async def run() -> tuple[bytes, bytes]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(program), env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        return await process.communicate()
-
-    printed, errors = asyncio.run(run())
-    assert b"UnavailableError" in errors
-    assert b"Settings(" in printed
-    check_hidden(printed.decode(), errors.decode())
+    done = run_python(program, environment=environment, code=None)
+    assert "UnavailableError" in done.err
+    assert "Settings(" in done.out
+    check_hidden(done.out, done.err)

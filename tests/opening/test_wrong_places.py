@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.locations import open_wal
+from tests.processes import run_python
 from wal import Message, Settings, WALAccesser
 from wal.errors import InvalidArgumentError
 
@@ -74,10 +73,7 @@ async def test_plain_call_from_another_thread_is_refused(name: str, location: st
 
 
 def run(code: str, data: Path) -> list[str]:
-    command = [sys.executable, "-W", "ignore", "-c", code, str(data)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.splitlines()
+    return run_python("-W", "ignore", "-c", code, data).out.splitlines()
 
 
 def test_plain_call_of_a_forked_child_is_refused(data_dir: Path) -> None:
