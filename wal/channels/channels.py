@@ -42,15 +42,15 @@ def check_channel_count(count: object) -> int:
     return count
 
 
-def check_channel_names(given: object, *, names_max: int | None = None) -> tuple[str, ...]:
+def check_channel_names(channels: object, *, names_max: int | None = None) -> tuple[str, ...]:
     """Returns the names of channels that a caller passed.
 
     Raises TypeError unless they are an iterable of str (one str is none), InvalidArgumentError for a bad name, a duplicate, or more than
     `names_max`.
     """
-    if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        raise TypeError(f"names must be a list of names of channels, such as ['channel-1'], not {given!r:.80}")
-    names = tuple(check_vchannel(name) for name in given)
+    if isinstance(channels, str | bytes | bytearray | memoryview) or not isinstance(channels, Iterable):
+        raise TypeError(f"names must be a list of names of channels, such as ['channel-1'], not {channels!r:.80}")
+    names = tuple(check_vchannel(name) for name in channels)
     if names_max is not None and len(names) > names_max:
         raise InvalidArgumentError(f"names has {len(names)} channels, and one call takes at most {names_max}: make several calls")
     seen: set[str] = set()
@@ -79,7 +79,7 @@ def admit_channels(directory: VChannelDirectory, owner: OwnerDescription, count:
 
 def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) -> list[VChannelInfo]:
     """Returns the channels of these names, in their order. Raises ChannelNotExistError if one of them is not a channel."""
-    found: list[VChannelInfo] = []
+    infos: list[VChannelInfo] = []
     for name in names:
         info = records.get(name)
         if info is None:
@@ -88,8 +88,8 @@ def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) ->
             raise ChannelNotExistError(
                 f"{name!r} is a vchannel without an owner, which create_channels did not make: use drop_vchannel({name!r}) to end it"
             )
-        found.append(info)
-    return found
+        infos.append(info)
+    return infos
 
 
 def describe_channels(records: Mapping[str, VChannelInfo], names: tuple[str, ...] | None = None) -> list[ChannelDescription]:
@@ -98,7 +98,7 @@ def describe_channels(records: Mapping[str, VChannelInfo], names: tuple[str, ...
     Raises ChannelNotExistError if one of the names is not that of a channel.
     """
     if names is None:
-        found = sorted((info for info in records.values() if info.owner), key=lambda info: info.incarnation)
+        owned = sorted((info for info in records.values() if info.owner), key=lambda info: info.incarnation)
     else:
-        found = channels_named(records, names)
-    return [ChannelDescription(info.name, info.owner) for info in found if info.owner is not None]
+        owned = channels_named(records, names)
+    return [ChannelDescription(info.name, info.owner) for info in owned if info.owner is not None]

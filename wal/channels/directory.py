@@ -163,21 +163,21 @@ class VChannelDirectory(Actor):
         self.saved_next = self._counter
         pchannels: set[str] = set()
         ended: set[str] = set()
-        told: list[tuple[VChannelInfo, bool]] = []
+        announced: list[tuple[VChannelInfo, bool]] = []
         for name, (info, remove) in changes.items():
             before = self.saved.pop(name, None)
             if not remove:
                 self.saved[name] = info
             pchannels.add(info.pchannel)
             if not remove or before is not None:
-                told.append((info, not remove))
+                announced.append((info, not remove))
             if before is not None and (remove or before != info):
                 pchannels.add(before.pchannel)
                 ended.add(name)
         if self.on_saved is not None:
             self.on_saved(pchannels, ended)
         for watcher in list(self.watchers):
-            watcher(told)
+            watcher(announced)
 
 
 def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:

@@ -122,14 +122,14 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
         )
 
 
-def check_count(wanted: int | None, present: int) -> int:
-    """Returns the number of pchannels that the log will have; raises InvalidArgumentError if `wanted` is below `present`."""
-    if wanted is not None and wanted < present:
+def check_count(count: int | None, present: int) -> int:
+    """Returns the number of pchannels that the log will have; raises InvalidArgumentError if `count` is below `present`."""
+    if count is not None and count < present:
         raise InvalidArgumentError(
-            f"pchannels={wanted}, but this log was created with {present}: their number can grow, never shrink; "
+            f"pchannels={count}, but this log was created with {present}: their number can grow, never shrink; "
             f"leave the setting out or give at least {present}"
         )
-    return wanted or present or 1
+    return count or present or 1
 
 
 def _encode(meta: PChannelMeta) -> str:

@@ -75,8 +75,8 @@ class VChannelMap(msgspec.Struct, frozen=True):
         if len(body) < _HEAD.size:
             raise _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
         (crc,) = _CRC.unpack_from(data, len(body))
-        if (found := google_crc32c.value(body)) != crc:
-            raise _damaged(path, f"it has CRC32C {found:#010x}", f"{crc:#010x}")
+        if (actual := google_crc32c.value(body)) != crc:
+            raise _damaged(path, f"it has CRC32C {actual:#010x}", f"{crc:#010x}")
         magic, version, incarnation, following, count, names_len = _HEAD.unpack_from(body)
         if magic != _MAGIC:
             raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
@@ -222,11 +222,11 @@ class VChannelMaps:
                 raise StorageError(f"{error.filename or place.folder} cannot be read: {error.strerror or error}") from error
             if changed is None:
                 continue
-            mark, found = changed
-            if found.incarnation != place.incarnation and found.incarnation not in place.parents:
+            mark, vchannels = changed
+            if vchannels.incarnation != place.incarnation and vchannels.incarnation not in place.parents:
                 self.foreign.add(pchannel)
                 continue
-            seen[pchannel], maps[pchannel] = mark, found
+            seen[pchannel], maps[pchannel] = mark, vchannels
         if seen != self._seen:
             self._seen = seen
             self.view = VChannelView(_records(maps), maps)
@@ -264,6 +264,6 @@ def _sync_directory(folder: Path) -> None:
         os.close(fd)
 
 
-def _damaged(path: Path, found: str, expected: str) -> CorruptionError:
-    text = f"{path} is damaged: {found}; expected {expected}; it is written again when the log is opened for writing"
+def _damaged(path: Path, actual: str, expected: str) -> CorruptionError:
+    text = f"{path} is damaged: {actual}; expected {expected}; it is written again when the log is opened for writing"
     return CorruptionError(text, path=str(path), offset=0, expected=expected)

@@ -116,16 +116,16 @@ def check_vchannel(name: object) -> str:
     return name
 
 
-def check_vchannels(given: object, call: str) -> tuple[str, ...]:
+def check_vchannels(vchannels: object, call: str) -> tuple[str, ...]:
     """Returns the names that a caller passed (one name, or several), each once. The error for a wrong type begins with `call`.
 
     Raises TypeError for a wrong type of the argument or of a name, InvalidArgumentError for an invalid name.
     """
-    if isinstance(given, str):
-        return (check_vchannel(given),)
-    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | memoryview):
-        raise TypeError(f"{call}, not {given!r}")
-    return tuple(dict.fromkeys(check_vchannel(name) for name in given))
+    if isinstance(vchannels, str):
+        return (check_vchannel(vchannels),)
+    if not isinstance(vchannels, Iterable) or isinstance(vchannels, bytes | bytearray | memoryview):
+        raise TypeError(f"{call}, not {vchannels!r}")
+    return tuple(dict.fromkeys(check_vchannel(name) for name in vchannels))
 
 
 def place(name: str, pchannels: list[str]) -> str:
@@ -149,12 +149,12 @@ def common_place(names: Iterable[str], records: Mapping[str, VChannelInfo], pcha
                 f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r}); "
                 f"{existing_vchannels(name, records)}"
             )
-    found = set(places.values())
-    if len(found) > 1:
+    distinct = set(places.values())
+    if len(distinct) > 1:
         text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in islice(places.items(), SHOWN_MAX))
         text += f", and {len(places) - SHOWN_MAX} others" if len(places) > SHOWN_MAX else ""
         raise InvalidArgumentError(f"one scanner reads one pchannel, but these lie on several ({text}): read them apart")
-    return found.pop()
+    return distinct.pop()
 
 
 class UnknownVChannels:
@@ -214,5 +214,5 @@ def _nearest(name: str, known: Collection[str]) -> list[str]:
 
 def _alike(name: str, known: Collection[str]) -> list[str]:
     """Returns names that begin as `name` does, or any names if none does."""
-    found = list(islice((one for one in known if one.startswith(name[:_PREFIX])), COMPARED_MAX))
-    return found or list(islice(known, COMPARED_MAX))
+    candidates = list(islice((one for one in known if one.startswith(name[:_PREFIX])), COMPARED_MAX))
+    return candidates or list(islice(known, COMPARED_MAX))

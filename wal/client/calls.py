@@ -160,26 +160,26 @@ class SharedCalls(Generic[Answer]):
     def __init__(self) -> None:
         self._under_way: dict[Hashable, _UnderWay[Answer]] = {}
 
-    async def join(self, wanted: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def join(self, question: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Returns the answer of a call that is under way, or else of this one; raises what this one raises."""
-        while (other := self._under_way.get(wanted)) is not None:
+        while (other := self._under_way.get(question)) is not None:
             await other.ended.wait()
             if other.answers:
                 return other.answers[0]
-        own = self._under_way[wanted] = _UnderWay()
+        own = self._under_way[question] = _UnderWay()
         try:
             answer = await call()
             own.answers.append(answer)
             return answer
         finally:
-            del self._under_way[wanted]
+            del self._under_way[question]
             own.ended.set()
 
-    async def join_next(self, wanted: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def join_next(self, question: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Does as `join`, but with no call that was under way already, whose answer may be older than this caller's question."""
-        if (earlier := self._under_way.get(wanted)) is not None:
+        if (earlier := self._under_way.get(question)) is not None:
             await earlier.ended.wait()
-        return await self.join(wanted, call)
+        return await self.join(question, call)
 
 
 class _UnderWay(Generic[Answer]):

@@ -160,11 +160,11 @@ class Outbox:
         self._next = 1
         return unknown
 
-    def take_back(self, wanted: Callable[[Sending], bool]) -> list[Sending]:
+    def take_back(self, is_meant: Callable[[Sending], bool]) -> list[Sending]:
         """Takes back the wanted ones of the waiting requests, in their order."""
-        taken = [sending for sending in self.waiting if wanted(sending)]
+        taken = [sending for sending in self.waiting if is_meant(sending)]
         if taken:
-            self.waiting = deque([sending for sending in self.waiting if not wanted(sending)])
+            self.waiting = deque([sending for sending in self.waiting if not is_meant(sending)])
         return taken
 
     def clear(self) -> list[Sending]:

@@ -16,9 +16,9 @@ _STEP_BYTES: Final = 4096
 
 def free_bytes(path: str | Path) -> int | None:
     """Returns the bytes by which files on the file system of `path` may still grow; None when it does not say. Blocks."""
-    found = os.statvfs(path)
-    blocks = found.f_bavail if os.geteuid() else found.f_bfree
-    return blocks * found.f_frsize if found.f_blocks else None
+    stat = os.statvfs(path)
+    blocks = stat.f_bavail if os.geteuid() else stat.f_bfree
+    return blocks * stat.f_frsize if stat.f_blocks else None
 
 
 class SpaceReserve:

@@ -57,12 +57,12 @@ class HeldNames:
             raise StorageError(self._lost)
         if self._within is not None:
             self._within.check()
-        found = self._difference()
-        if found is not None:
+        difference = self._difference()
+        if difference is not None:
             # The directory may have gone while its files were compared: then a second look finds that, and the error names it.
             if self._within is not None:
                 self._within.check()
-            self._lose(*(self._difference() or found))
+            self._lose(*(self._difference() or difference))
 
     def holds(self) -> bool:
         """Returns whether every name leads to its file. Unlike `check` it has no consequence."""
@@ -115,7 +115,7 @@ def _difference(path: Path, held: os.stat_result) -> str:
     """Returns what is wrong with this name; empty if nothing is."""
     kind = "directory" if stat.S_ISDIR(held.st_mode) else "file"
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         if error.errno not in _GONE:
             return (
@@ -123,7 +123,7 @@ def _difference(path: Path, held: os.stat_result) -> str:
                 "this opening any more: close it, make the path reachable for this process, and open the log again"
             )
     else:
-        if os.path.samestat(held, found):
+        if os.path.samestat(held, status):
             return ""
     return (
         f"the {kind} {path} was removed or replaced under the open log, so nothing is written or read through this opening any more: "

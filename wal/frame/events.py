@@ -60,7 +60,7 @@ def _check_flags(kinds: bytes, counts: Sequence[int], starts: Sequence[int], fla
     copies: dict[int, int] = {}
     following: dict[int, int] = {}
     for ordinal, (kind, (start, end)) in enumerate(zip(kinds, pairwise(starts), strict=True)):
-        found = flags[start:end]
+        own = flags[start:end]
         if kind == RunKind.COPY:
             shared = counts[ordinal]
             if shared >= ordinal or kinds[shared] != RunKind.SHARED:
@@ -68,13 +68,13 @@ def _check_flags(kinds: bytes, counts: Sequence[int], starts: Sequence[int], fla
             copies[ordinal] = index = following.get(shared, numbers[starts[shared]])
             following[shared] = index + 1
         elif kind == RunKind.SHARED:
-            if found != _COPY_FLAG:
-                raise inconsistent(f"shared run {ordinal} has {len(found)} records", "one, flagged as a copy")
+            if own != _COPY_FLAG:
+                raise inconsistent(f"shared run {ordinal} has {len(own)} records", "one, flagged as a copy")
         elif kind != RunKind.VCHANNEL:
-            if any(found):
+            if any(own):
                 raise inconsistent(f"run {ordinal} of kind {kind} has flags", "none")
         else:
-            _check_bodies(ordinal, found)
+            _check_bodies(ordinal, own)
     return copies
 
 
@@ -126,9 +126,9 @@ def _check_ascending(indices: Sequence[int], unordered: Container[int]) -> None:
             raise inconsistent(f"the index {indices[row]} of record {row} does not ascend", "ascending in a run")
 
 
-def inconsistent(found: str, expected: str) -> CorruptionError:
+def inconsistent(actual: str, expected: str) -> CorruptionError:
     """Returns the error for tables that contradict each other."""
-    return CorruptionError(f"the tables of a frame contradict each other: {found}", expected=expected)
+    return CorruptionError(f"the tables of a frame contradict each other: {actual}", expected=expected)
 
 
 _LONG_RUN: Final = 16

@@ -182,14 +182,14 @@ class RunTable(Sequence[RunRow]):
     def columns(self) -> RecordColumns:
         """Returns the columns of all records as stored. They are checked (in a lazy table, only those of the runs accessed so far)."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head
-        found: list[Any] = []
+        columns: list[Any] = []
         for column, _, width in RECORD_COLUMNS:
             if not column or mask & column:
-                found.append(head[at : at + records * width])
+                columns.append(head[at : at + records * width])
                 at += records * width
             else:
-                found.append(None)
-        return RecordColumns(*found)
+                columns.append(None)
+        return RecordColumns(*columns)
 
     def rows(self, run: RunRow) -> Rows:
         """Returns the columns of this run's records."""
@@ -238,7 +238,7 @@ class RunTable(Sequence[RunRow]):
         lens = self.ext_lens
         if lens is None:
             return []
-        found = []
+        exts = []
         indices, flags, starts = self.indices, self.flags or bytes(len(lens)), self._starts
         for kind, name, incarnation, first, end, stop in zip(
             self._kinds, self._names, self._incarnations, starts[:-1], starts[1:], self._offsets[1:], strict=True
@@ -248,30 +248,30 @@ class RunTable(Sequence[RunRow]):
             if end - first == 1:  # nearly always, in frames of many callers
                 if length := lens[first]:
                     index = first if indices is None else indices[first]
-                    found.append((name, incarnation, index, flags[first], body[stop - length : stop]))
+                    exts.append((name, incarnation, index, flags[first], body[stop - length : stop]))
                 continue
             at = stop - sum(lens[first:end])
             for row in range(first, end):
                 if length := lens[row]:
                     index = row if indices is None else indices[row]
-                    found.append((name, incarnation, index, flags[row], body[at : at + length]))
+                    exts.append((name, incarnation, index, flags[row], body[at : at + length]))
                     at += length
-        return found
+        return exts
 
     def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
         """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies; their indices start at the run's."""
         kinds = self._kinds
         if _COPY not in kinds:
             return []
-        found: dict[int, list[tuple[str, int]]] = {}
+        copies: dict[int, list[tuple[str, int]]] = {}
         for kind, shared, name, incarnation in zip(kinds, self._counts, self._names, self._incarnations, strict=True):
             if kind == RunKind.COPY:
-                found.setdefault(shared, []).append((name, incarnation))
-        return [(ordinal, self[ordinal], names) for ordinal, names in found.items()]
+                copies.setdefault(shared, []).append((name, incarnation))
+        return [(ordinal, self[ordinal], names) for ordinal, names in copies.items()]
 
     def of_kind(self, kind: RunKind) -> list[RunRow]:
         """Returns the runs of this kind."""
-        return [self[ordinal] for ordinal, found in enumerate(self._kinds) if found == kind]
+        return [self[ordinal] for ordinal, own in enumerate(self._kinds) if own == kind]
 
     def _check_rows(self, header: FrameHeader) -> None:
         """Checks that the runs follow each other, cover all rows and bytes, and are as long as their records."""
@@ -320,17 +320,17 @@ def _read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
     try:
         if names.isascii():
             text = names.decode()
-            found = tuple([text[start:end] for start, end in cuts])
+            texts = tuple([text[start:end] for start, end in cuts])
         else:
-            found = tuple([names[start:end].decode() for start, end in cuts])
+            texts = tuple([names[start:end].decode() for start, end in cuts])
     except UnicodeDecodeError as error:
         raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
     if runs > 1:
         incarnations = unpack_from(f"<{runs}I", columns, 2 * runs)
-        vchannels = list(compress(zip(found, incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
+        vchannels = list(compress(zip(texts, incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
         if len(set(vchannels)) != len(vchannels):
             raise inconsistent("a vchannel has two runs", "one run for each vchannel")
-    return found
+    return texts
 
 
 @cache
@@ -395,10 +395,10 @@ class LazyRunTable(RunTable):
         self._rows: dict[int, Rows] = {}
 
     @staticmethod
-    def suits(header: FrameHeader, head: bytes, at: int, wanted: int) -> bool:
-        """Returns whether a frame has many runs, only of vchannels, and `wanted` (a number of vchannels) is small compared to that."""
+    def suits(header: FrameHeader, head: bytes, at: int, names: int) -> bool:
+        """Returns whether a frame has many runs, only of vchannels, and `names` (a number of vchannels) is small compared to that."""
         runs = header.runs
-        return runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
+        return runs >= max(_RUNS_MIN, 4 * names) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
 
     def __getitem__(self, ordinal: int | slice) -> RunRow | list[RunRow]:  # type: ignore[override]
         if isinstance(ordinal, slice):
@@ -422,20 +422,20 @@ class LazyRunTable(RunTable):
 
     def rows(self, run: RunRow) -> Rows:
         """Returns the columns of this run's records."""
-        found = self._rows.get(run.first)
-        return self._read_rows(run.first, run.end) if found is None else found
+        rows = self._rows.get(run.first)
+        return self._read_rows(run.first, run.end) if rows is None else rows
 
     def _search(self, name: bytes) -> list[int]:
         """Returns the ordinals of the runs of this name."""
         text, ends = self._names_text, self._name_ends
-        found = []
+        ordinals = []
         at = text.find(name)
         while at >= 0:
             ordinal = bisect_left(ends, at + len(name))
             if ends[ordinal] == at + len(name) and (ends[ordinal - 1] if ordinal else 0) == at:
-                found.append(ordinal)
+                ordinals.append(ordinal)
             at = text.find(name, at + 1)
-        return found
+        return ordinals
 
     def _name(self, ordinal: int) -> str:
         ends = self._name_ends

@@ -64,15 +64,15 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def from_bytes(cls, stored: bytes, copies: Sequence[str] = ()) -> BroadcastHeader:
         """Returns the header that `to_bytes` encoded with these copies left out; raises CorruptionError for any other bytes."""
         try:
-            found = _decoder.decode(stored)
+            header = _decoder.decode(stored)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptionError(f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader") from error
-        vchannels = found.vchannels
-        if found.bitmap:
-            vchannels = _woven(vchannels, copies, int.from_bytes(found.bitmap, "little"))
+        vchannels = header.vchannels
+        if header.bitmap:
+            vchannels = _woven(vchannels, copies, int.from_bytes(header.bitmap, "little"))
         elif not vchannels:
             vchannels = tuple(copies)
-        return cls(found.broadcast_id, vchannels, found.resource_keys, found.needs_ack)
+        return cls(header.broadcast_id, vchannels, header.resource_keys, header.needs_ack)
 
 
 class _Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -45,8 +45,8 @@ def tls_fault(reasons: Sequence[str], scheme: str) -> str:
 
     `scheme` begins a location whose connections have no TLS.
     """
-    found = [next((text for words, text in _FAULTS.items() if words in reason), "") for reason in reasons]
-    return found[0].format(scheme=scheme) if all(found) else ""
+    faults = [next((text for words, text in _FAULTS.items() if words in reason), "") for reason in reasons]
+    return faults[0].format(scheme=scheme) if all(faults) else ""
 
 
 def is_closed_at_once(reasons: Sequence[str]) -> bool:
@@ -191,7 +191,7 @@ class Reach:
         """
         endpoints, loop = self._endpoints, asyncio.get_running_loop()
         closed = 0
-        while (found := endpoints.connected()) is None:
+        while (endpoint := endpoints.connected()) is None:
             if endpoints.stopped:
                 return None
             left = max(0.0, deadline - loop.time())
@@ -204,4 +204,4 @@ class Reach:
             if (fault and not self._was_connected) or loop.time() >= deadline:
                 return f"{'; '.join(reasons)}; {fault or 'is it running, and are address and TLS right?'}"
         self._was_connected = True
-        return found
+        return endpoint

@@ -20,22 +20,21 @@ class Hosted:
     def __init__(self, pchannels: Mapping[str, PChannel]) -> None:
         self._pchannels = pchannels
 
-    def find(self, wanted: PChannelInfo) -> PChannel:
+    def find(self, info: PChannelInfo) -> PChannel:
         """Returns the pchannel in the term that a request names; term 0 is the term that it has here.
 
         Raises ChannelNotExistError if it is not here, UnmatchedChannelTermError if it is here in another term, and SessionLostError if
         its lease is lost.
         """
-        pchannel = self._pchannels.get(wanted.name)
+        pchannel = self._pchannels.get(info.name)
         if pchannel is None:
             raise ChannelNotExistError(
-                f"pchannel {wanted.name!r} is not on this node, which has {', '.join(self._pchannels) or 'none'}: "
+                f"pchannel {info.name!r} is not on this node, which has {', '.join(self._pchannels) or 'none'}: "
                 "ask AssignmentDiscover where it is"
             )
-        if wanted.term not in (0, pchannel.log.term):
+        if info.term not in (0, pchannel.log.term):
             raise UnmatchedChannelTermError(
-                f"pchannel {wanted.name!r} is on this node in term {pchannel.log.term}, not {wanted.term}: "
-                "ask AssignmentDiscover for its term"
+                f"pchannel {info.name!r} is on this node in term {pchannel.log.term}, not {info.term}: ask AssignmentDiscover for its term"
             )
         pchannel.check_lease()
         return pchannel

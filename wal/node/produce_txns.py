@@ -271,24 +271,24 @@ class MessageTxns:
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
 
-    async def execute(self, given: TxnMessage) -> asyncio.Future[Result]:
+    async def execute(self, request: TxnMessage) -> asyncio.Future[Result]:
         """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
 
         Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
         it was committed or rolled back, or is of another client; InvalidArgumentError for a message that cannot be in it, which leaves it
         open.
         """
-        message = given.message
+        message = request.message
         match message.message_type:
             case MessageType.BEGIN_TXN:
-                return self._answer(await self._begin(message, given.keepalive_s))
+                return self._answer(await self._begin(message, request.keepalive_s))
             case MessageType.COMMIT_TXN:
-                return self._opened(given).send_commit()
+                return self._opened(request).send_commit()
             case MessageType.ROLLBACK_TXN:
-                txn = self._opened(given)
+                txn = self._opened(request)
                 await txn.rollback()
             case _:
-                txn = self._opened(given)
+                txn = self._opened(request)
                 txn.append(message, 0)
         return self._answer(txn)
 

@@ -53,15 +53,15 @@ class RowColumns:
     )  # fmt: skip
 
     def __init__(self, columns: Collection[str] | None = None) -> None:
-        wanted = COLUMNS if columns is None else columns
-        check_columns(wanted)
-        self.columns: tuple[str, ...] = tuple(wanted)
-        self._ids = "message_id" in wanted
-        self._payloads = "payload" in wanted
-        self._properties = "properties" in wanted
-        self._txn_ids = "txn_id" in wanted
-        self._types = "message_type" in wanted
-        self._vchannels = "vchannel" in wanted
+        chosen = COLUMNS if columns is None else columns
+        check_columns(chosen)
+        self.columns: tuple[str, ...] = tuple(chosen)
+        self._ids = "message_id" in chosen
+        self._payloads = "payload" in chosen
+        self._properties = "properties" in chosen
+        self._txn_ids = "txn_id" in chosen
+        self._types = "message_type" in chosen
+        self._vchannels = "vchannel" in chosen
         self._codes: dict[str, bytes] = {}
         self.slots: int = 0
         self.rows: int = 0

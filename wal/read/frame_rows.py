@@ -94,11 +94,11 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
     """Returns the rows whose events have an index in [first, stop)."""
     columns = view.runs.columns()
     indices = _indices(columns, view.header.records)
-    found: list[RunRows] = []
+    between: list[RunRows] = []
     for run, begin, end in runs:
         if run.kind == RunKind.COPY:
             if first <= run.index < stop:
-                found.append((run, begin, end))
+                between.append((run, begin, end))
             continue
         row = bisect_left(indices, first, begin, end)
         past = bisect_left(indices, stop, begin, end)
@@ -107,8 +107,8 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
             row = begin + len(columns.flags[begin:row].rstrip(_BODY))
             past = begin + len(columns.flags[begin:past].rstrip(_BODY))
         if row < past:
-            found.append((run, row, past))
-    return found
+            between.append((run, row, past))
+    return between
 
 
 def txn_columns(
@@ -180,13 +180,13 @@ def _add_txns(
     txn_ids.append(_NO_TXN * (end - first - at))
 
 
-def of_types(types: bytes, wanted: frozenset[int]) -> bytes | None:
+def of_types(types: bytes, chosen: frozenset[int]) -> bytes | None:
     """Returns 1 for each of these types (2 bytes each) that is wanted and 0 for the others; None if all are."""
     low, high = types[::2], types[1::2]
     if not high.strip(b"\0"):
-        kept = low.translate(bytes(number in wanted for number in range(256)))
+        kept = low.translate(bytes(number in chosen for number in range(256)))
     else:
-        kept = bytes(number in wanted for number in memoryview(types).cast("H"))
+        kept = bytes(number in chosen for number in memoryview(types).cast("H"))
     return None if 0 not in kept else kept
 
 

@@ -207,12 +207,12 @@ class ReadLoop:
         if not self.tick_waiters and options.until_time_tick is None:
             self._waiter = tail.waiter(ticks=options.include_time_ticks)
             return self._waiter
-        wanted = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
+        ticks = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
         if options.until_time_tick is not None:
-            wanted.append(options.until_time_tick)
-        if wanted and self.pchannel.advance_for(min(wanted)):
+            ticks.append(options.until_time_tick)
+        if ticks and self.pchannel.advance_for(min(ticks)):
             return None
-        self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
+        self._waiter = tail.waiter(ticks=bool(ticks) or options.include_time_ticks)
         return self._waiter
 
     def _take_recent(self) -> bool:
@@ -278,8 +278,8 @@ class ReadLoop:
         if not self.tick_waiters:
             return
         tick = self.progress.reached.tick
-        for wanted, future in self.tick_waiters[:]:
-            if wanted <= tick and not future.done():
+        for awaited, future in self.tick_waiters[:]:
+            if awaited <= tick and not future.done():
                 future.set_result(None)
 
     async def wait_for(self, time_tick: int) -> None:

@@ -117,8 +117,8 @@ class EventFilter(msgspec.Struct, frozen=True):
         """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
         tick_min = 0
         types: frozenset[int] | None = None
-        given: Sequence[DeliverFilter] = (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
-        for one in given:
+        parts: Sequence[DeliverFilter] = (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
+        for one in parts:
             if isinstance(one, TimeTickGT):
                 tick_min = max(tick_min, one.time_tick + 1)
             elif isinstance(one, TimeTickGTE):
@@ -128,7 +128,7 @@ class EventFilter(msgspec.Struct, frozen=True):
                 types = numbers if types is None else types & numbers
             else:
                 raise TypeError(f"{one!r} is no deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
-        return cls(tick_min, types) if given else _EVERYTHING
+        return cls(tick_min, types) if parts else _EVERYTHING
 
 
 _EVERYTHING: Final = EventFilter()
@@ -225,10 +225,10 @@ class Selection:
     @property
     def bound(self) -> BoundNames | None:
         """The names with their incarnations, so that readers which read the same are equal in it; None while a name is not bound."""
-        found = self._bound_names
-        if found is None and None not in self._bound.values():
-            found = self._bound_names = frozenset(self._bound.items())  # type: ignore[arg-type]
-        return found
+        bound = self._bound_names
+        if bound is None and None not in self._bound.values():
+            bound = self._bound_names = frozenset(self._bound.items())  # type: ignore[arg-type]
+        return bound
 
     def incarnation(self, name: str) -> int | None:
         """Returns the incarnation of this vchannel that the reader is bound to, or None."""

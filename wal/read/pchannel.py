@@ -161,8 +161,8 @@ class ReadablePChannel(abc.ABC):
         position = message_id.position
         if position < self.log.earliest[0]:
             return None
-        found = event_named(await self.log.read(position, names=None, bytes_max=1), message_id)
-        return None if found is None else self.origin(position).message_id(found)
+        event = event_named(await self.log.read(position, names=None, bytes_max=1), message_id)
+        return None if event is None else self.origin(position).message_id(event)
 
     async def end_of(self, message_id: MessageID) -> LogPosition | None:
         """Returns the log position right after this event, where the log begins once truncated up to it; None if it is truncated already.
@@ -248,8 +248,8 @@ class ReadablePChannel(abc.ABC):
         at = earliest[0]
         while at < self.tail.durable_end:
             page = await self.log.read(at, names=None, bytes_max=1)
-            if (found := first_event_in(page, earliest)) is not None:
-                return self.origin(found[0]).message_id(found[1])
+            if (event := first_event_in(page, earliest)) is not None:
+                return self.origin(event[0]).message_id(event[1])
             at = page.next_position
         return None
 

@@ -149,8 +149,8 @@ class ReadOnlyCore:
         position, snapshot = message_id.position, log.refresh()
         if position < snapshot.earliest[0]:
             return None
-        found = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
-        return None if found is None else self.origin(log, position).message_id(found)
+        event = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
+        return None if event is None else self.origin(log, position).message_id(event)
 
     def last_event(self, name: str) -> MessageID | None:
         """Returns the id of a vchannel's last durable event, truncated or not; None if it never had one, or is not known.
@@ -246,8 +246,8 @@ class ReadOnlyCore:
         at, end = snapshot.earliest[0], snapshot.durable_end
         while at < end:
             page = log.page(at, end, None, 1)
-            if (found := first_event_in(page, snapshot.earliest)) is not None:
-                return self.origin(log, found[0]).message_id(found[1])
+            if (event := first_event_in(page, snapshot.earliest)) is not None:
+                return self.origin(log, event[0]).message_id(event[1])
             at = page.next_position
         return None
 

@@ -184,8 +184,8 @@ class ThreadedLog(ShownLog):
         Raises ClosedError if another log was created in its place, LogWentBackError if an older copy of it was.
         """
         before = self.known
-        found = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
-        return self._known(before, found)
+        snapshot = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
+        return self._known(before, snapshot)
 
     async def renew(self) -> None:
         """Makes sure that the next `refresh` finds everything that is durable now: a server's answer may be reused for a while."""
@@ -197,16 +197,16 @@ class ThreadedLog(ShownLog):
         before = self.known
         return self._known(before, await self._in_thread(self._log.reach))
 
-    def _known(self, before: LogSnapshot, found: LogSnapshot) -> LogSnapshot:
+    def _known(self, before: LogSnapshot, snapshot: LogSnapshot) -> LogSnapshot:
         """Takes an answer to a question that was asked when `before` was known."""
-        if found.durable_end < before.durable_end or found.term < before.term:
+        if snapshot.durable_end < before.durable_end or snapshot.term < before.term:
             raise log_went_back(
                 self.pchannel,
-                f"it ends at {found.durable_end} in term {found.term}, after {before.durable_end} in term {before.term}",
+                f"it ends at {snapshot.durable_end} in term {snapshot.term}, after {before.durable_end} in term {before.term}",
                 None,
             )
-        self.known = found
-        return found
+        self.known = snapshot
+        return snapshot
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         shown = self.shown.durable_end

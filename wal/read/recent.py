@@ -92,8 +92,8 @@ class RecentFrames:
         """
         if start < self.start:
             return None
-        wanted = (start, end, names, bytes_max)
-        if self._page is not None and self._page[0] == wanted:
+        question = (start, end, names, bytes_max)
+        if self._page is not None and self._page[0] == question:
             return self._page[1]
         frames: list[StoredFrame] = []
         next_position = end
@@ -113,7 +113,7 @@ class RecentFrames:
                 frames.append(recent.stored())
                 taken += header.frame_bytes
         page = FramePage(frames, next_position, last_event, promised_tick)
-        self._page = wanted, page
+        self._page = question, page
         return page
 
     def _add(self, frame: _Recent | _Read) -> None:
@@ -132,13 +132,13 @@ class RecentFrames:
 
     def _from(self, start: int) -> list[_Recent | _Read]:
         """Returns the frames at or above `start`. Readers are near the end, so the search begins at the newest frame."""
-        found: list[_Recent | _Read] = []
+        frames: list[_Recent | _Read] = []
         for recent in reversed(self._frames):
             if recent.position < start:
                 break
-            found.append(recent)
-        found.reverse()
-        return found
+            frames.append(recent)
+        frames.reverse()
+        return frames
 
 
 def cost_bytes(header: FrameHeader) -> int:

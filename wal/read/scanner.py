@@ -192,10 +192,10 @@ class Scanner(AsyncOnly):
 
     def hand_over(self, count: int) -> list[ImmutableMessage]:
         """Counts the next `count` messages of the last `page`, or those that there are, as handed over, and returns them."""
-        given = self._progress.hand_over(count)
+        messages = self._progress.hand_over(count)
         if self._loop.tick_waiters:
             self._loop.wake_tick_waiters()
-        return given
+        return messages
 
     async def _has_messages(self) -> bool:
         """Returns True once there are messages to hand over, False at the end."""
@@ -309,9 +309,9 @@ class AckingScanner(Scanner):
         return await super().page()
 
     def hand_over(self, count: int) -> list[ImmutableMessage]:
-        given = super().hand_over(count)
-        self._given(given)
-        return given
+        messages = super().hand_over(count)
+        self._given(messages)
+        return messages
 
     async def save(self, position: ReadPosition | None = None) -> None:
         """Saves as a `Scanner` does, after acknowledging what is before the position, since no reader would see it again.

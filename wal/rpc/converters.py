@@ -337,14 +337,14 @@ def settings_to_proto(settings: Settings) -> cluster_pb2.LogSettings:
     return cluster_pb2.LogSettings(**values)
 
 
-def settings_from_proto(given: cluster_pb2.LogSettings) -> Settings:
+def settings_from_proto(settings: cluster_pb2.LogSettings) -> Settings:
     """Returns the settings of a log; those that concern a process have their defaults."""
     values: dict[str, Any] = {
-        field.name: getattr(given, field.name) if not field.has_presence or given.HasField(field.name) else None
+        field.name: getattr(settings, field.name) if not field.has_presence or settings.HasField(field.name) else None
         for field in cluster_pb2.LogSettings.DESCRIPTOR.fields
         if field.name in LOG_SETTINGS
     }
-    if given.idempotency_window_by_age:
+    if settings.idempotency_window_by_age:
         values["idempotency_window_count"] = None
     return Settings(**values)
 

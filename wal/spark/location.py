@@ -49,16 +49,16 @@ class SparkLocation(msgspec.Struct, frozen=True):
     tls_authority: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> SparkLocation:
+    def of(cls, options: Mapping[str, str]) -> SparkLocation:
         """Returns the location in these options (names in lower case). InvalidArgumentError if there is none, or for a contradiction."""
-        kind = only_one(given, *_KINDS)
-        value = "" if kind is None else given[kind].strip()
+        kind = only_one(options, *_KINDS)
+        value = "" if kind is None else options[kind].strip()
         if kind is None or not value:
             raise InvalidArgumentError(
                 "no log is named: give path (a journal's directory, also by load(path) or save(path)), address (a server, "
                 "wal://host:port), or service.url (Pulsar)"
             )
-        beside = {name: given[name].strip() for name in _OF_PULSAR if name in given}
+        beside = {name: options[name].strip() for name in _OF_PULSAR if name in options}
         if strange := [name for name in beside if kind != "service.url" and (kind == "path" or name not in _OF_SERVERS)]:
             raise InvalidArgumentError(
                 f"{strange[0]} belongs to a log on Pulsar{' or on the network' * (strange[0] in _OF_SERVERS)}: it goes with service.url"
@@ -143,9 +143,9 @@ class SparkLocation(msgspec.Struct, frozen=True):
         return f"SparkLocation({self.kind!r}, {shown(self.value)!r})"
 
 
-def only_one(given: Mapping[str, str], *names: str) -> str | None:
+def only_one(options: Mapping[str, str], *names: str) -> str | None:
     """Returns the one of these options that is set, or None; raises InvalidArgumentError when more than one is set."""
-    option_names = [name for name in names if name.lower() in given]
+    option_names = [name for name in names if name.lower() in options]
     if len(option_names) > 1:
         raise InvalidArgumentError(f"{' and '.join(option_names)} contradict each other: give one of them")
     return option_names[0] if option_names else None

@@ -139,7 +139,7 @@ class StoredChannel:
                 events[name] = (self._positions[at], index)
         return events
 
-    def _page(self, start: int, end: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
+    def _page(self, start: int, end: int, bytes_max: int, is_wanted: Callable[[EncodedFrame], bool]) -> FramePage:
         first = at = bisect_left(self._positions, start)
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
@@ -156,7 +156,7 @@ class StoredChannel:
             promised_tick = max(promised_tick, header.promised_tick)
             if header.indices:
                 last_event = (position, header.indices - 1)
-            if wanted(frame):
+            if is_wanted(frame):
                 frames.append(StoredFrame(position, position + frame.length, self._view(at)))
             at += 1
         return FramePage(frames, next_position, last_event, promised_tick)

@@ -152,8 +152,8 @@ class RangeAllocator:
         return len(self._cached) >= count
 
     def _cut(self, count: int) -> range:
-        given, self._cached = self._cached[:count], self._cached[count:]
-        return given
+        cut, self._cached = self._cached[:count], self._cached[count:]
+        return cut
 
     async def _wait(self, count: int, *, fresh: bool) -> range:
         if not self._started:
@@ -206,11 +206,11 @@ class RangeAllocator:
             self._merged.append(self._requests.popleft())
 
     async def _fetch(self) -> None:
-        wanted = max(self._batch, sum(request.count for request in self._merged))
+        count = max(self._batch, sum(request.count for request in self._merged))
         began_at = self._clock.monotonic()
         try:
-            fetched = await self._refill(wanted)
-            self._check(fetched, wanted)
+            fetched = await self._refill(count)
+            self._check(fetched, count)
         except Exception as error:
             self._failures += 1
             _fail(self._merged, error)
@@ -227,10 +227,10 @@ class RangeAllocator:
                 request.future.set_result(self._cut(request.count))
         self._merged = []
 
-    def _check(self, fetched: range, wanted: int) -> None:
-        if len(fetched) != wanted or fetched.step != 1 or fetched.start < self._end:
+    def _check(self, fetched: range, count: int) -> None:
+        if len(fetched) != count or fetched.step != 1 or fetched.start < self._end:
             raise InnerError(
-                f"the source of the {self._what} answered {fetched} to a request for {wanted} above {self._end - 1}: it must be "
+                f"the source of the {self._what} answered {fetched} to a request for {count} above {self._end - 1}: it must be "
                 f"contiguous and increasing"
             )
 
@@ -310,8 +310,8 @@ class IdAllocator(RangeAllocator):
 
     async def alloc_range(self, count: int) -> tuple[int, int]:
         """Returns `count` numbers as `(start, end)`: from `start` on, below `end`."""
-        given = await self._allocate(count)
-        return given.start, given.stop
+        ids = await self._allocate(count)
+        return ids.start, ids.stop
 
     async def alloc_one(self) -> int:
         """Returns one number."""

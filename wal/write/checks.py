@@ -147,22 +147,22 @@ def as_messages(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> l
     return [Message(names[0], body) if isinstance(body, bytes) else body for body in checked]
 
 
-def check_body(given: object, names: Collection[str]) -> Message:
+def check_body(message: object, names: Collection[str]) -> Message:
     """Returns a body of a transaction over these vchannels as a message. Raises TypeError or InvalidArgumentError if it is none."""
-    if isinstance(given, bytes):
+    if isinstance(message, bytes):
         if len(names) != 1:
             raise InvalidArgumentError(
                 f"the transaction is over {len(names)} vchannels, so bytes name none of them: append Message(vchannel, payload)"
             )
-        return Message(next(iter(names)), given)
-    if not isinstance(given, Message):
-        raise TypeError(f"a transaction takes a Message or bytes, not {type(given).__name__}")
-    if given.vchannel not in names:
+        return Message(next(iter(names)), message)
+    if not isinstance(message, Message):
+        raise TypeError(f"a transaction takes a Message or bytes, not {type(message).__name__}")
+    if message.vchannel not in names:
         raise InvalidArgumentError(
-            f"message for vchannel {given.vchannel!r} in a transaction over {', '.join(map(repr, names))}: name "
+            f"message for vchannel {message.vchannel!r} in a transaction over {', '.join(map(repr, names))}: name "
             "every vchannel when the transaction begins"
         )
-    return given
+    return message
 
 
 _BYTES: Final = frozenset((bytes,))

@@ -98,14 +98,14 @@ class KeyedWrites:
             append.claim = claim
         return True
 
-    def answer(self, found: Kept | Claim, future: Settles[AppendResult | ForgottenResult]) -> None:
+    def answer(self, claim: Kept | Claim, future: Settles[AppendResult | ForgottenResult]) -> None:
         """Answers the caller of a duplicate, for which the table found this: with the first result, now or once it is durable."""
-        if isinstance(found, Claim):
-            if found.sharers is None:
-                found.sharers = []
-            found.sharers.append(future)
+        if isinstance(claim, Claim):
+            if claim.sharers is None:
+                claim.sharers = []
+            claim.sharers.append(future)
         elif not future.done():
-            future.set_result(self._again(found))
+            future.set_result(self._again(claim))
 
     def appended(self, appends: list[KeyedAppend], origin: Origin, index: int, first_tick: int) -> None:
         """Resolves appends that are durable, from this index of their frame on, and remembers their results.

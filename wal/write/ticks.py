@@ -176,11 +176,11 @@ class BarrierHeap(Generic[T]):
             released.append(heapq.heappop(self._heap)[2])
         return released
 
-    def take_out(self, wanted: Callable[[T], bool]) -> list[T]:
+    def take_out(self, is_meant: Callable[[T], bool]) -> list[T]:
         """Takes out the wanted items, in the order of arrival; visits all items."""
-        taken = [entry for entry in self._heap if wanted(entry[2])]
+        taken = [entry for entry in self._heap if is_meant(entry[2])]
         if taken:
-            self._heap = [entry for entry in self._heap if not wanted(entry[2])]
+            self._heap = [entry for entry in self._heap if not is_meant(entry[2])]
             heapq.heapify(self._heap)
         return [item for _, _, item in sorted(taken, key=lambda entry: entry[1])]
 

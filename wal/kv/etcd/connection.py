@@ -174,13 +174,13 @@ class EtcdConnection:
         return call
 
     async def _connected(self, deadline: float | None, what: str, last: str = "") -> tuple[int, grpc.aio.Channel]:
-        found = await self._reach.connected(math.inf if deadline is None else deadline)
-        if found is None:
+        channel = await self._reach.connected(math.inf if deadline is None else deadline)
+        if channel is None:
             raise ClosedError(f"the KV was closed before etcd could be reached; {what} was not sent")
-        if isinstance(found, str):
+        if isinstance(channel, str):
             again = f" again after: {last}" if last else ""
-            raise UnavailableError(f"etcd is not reachable, {what} was not sent{again}; tried {found}")
-        return found
+            raise UnavailableError(f"etcd is not reachable, {what} was not sent{again}; tried {channel}")
+        return channel
 
     def _left(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())

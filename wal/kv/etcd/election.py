@@ -128,11 +128,11 @@ class EtcdElection:
             self._kv.calls.connection.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
         )
         cut = len(self._kv.calls.full_key(""))
-        found = [
+        candidates = [
             Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision) for one in answer.kvs
         ]
         self._kv.calls.saw(answer)
-        return sorted(found, key=lambda leader: leader.token)
+        return sorted(candidates, key=lambda leader: leader.token)
 
 
 class Leadership:

@@ -77,8 +77,8 @@ def decode_cursor(data: bytes) -> Cursor:
         raise CorruptionError(f"no cursor: it starts with {magic!r}", expected=repr(_MAGIC))
     if len(body) != length or zero:
         raise CorruptionError(f"a cursor's body has {len(body)} bytes", expected=f"{length} bytes")
-    if (found := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
-        raise CorruptionError(f"a cursor has CRC32C {found:#010x}", expected=f"{crc:#010x}")
+    if (actual := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
+        raise CorruptionError(f"a cursor has CRC32C {actual:#010x}", expected=f"{crc:#010x}")
     if version != _VERSION:
         raise FormatError(f"cursor version {version} is not known here (known: {_VERSION}): upgrade to use it")
     try:

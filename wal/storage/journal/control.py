@@ -304,8 +304,8 @@ class ControlView:
         """Closes the mapping. Idempotent."""
         self._map.close()
 
-    def _damaged(self, found: str, expected: str) -> CorruptionError:
-        text = f"{self._path} is damaged: {found}; expected {expected}"
+    def _damaged(self, actual: str, expected: str) -> CorruptionError:
+        text = f"{self._path} is damaged: {actual}; expected {expected}"
         return CorruptionError(text, path=str(self._path), offset=0, expected=expected)
 
 
@@ -317,11 +317,11 @@ def _newest_slot(page: bytes, path: Path) -> tuple[int, ControlRecord] | None:
     """Returns `(sequence, record)` of the newer valid slot, or None when neither is valid. Raises CorruptionError as
     `ControlRecord.unpack`."""
     try:
-        found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
+        slots = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
     except CorruptionError as error:
         text = f"{path} is damaged: {error}; expected {error.expected}"
         raise CorruptionError(text, path=str(path), offset=0, expected=error.expected) from error
-    return max(found, key=_sequence) if found else None
+    return max(slots, key=_sequence) if slots else None
 
 
 def _sequence(slot: tuple[int, ControlRecord]) -> int:

@@ -175,8 +175,8 @@ _log: Final = logging.getLogger("wal.journal")
 
 def choose_access(directory: Path, group_readable: bool | None) -> FileAccess:
     """Returns the access of the journal in this directory, which need not exist yet; None keeps the current access."""
-    found = FileAccess.like(directory / FORMAT_NAME)
-    return found if group_readable is None else msgspec.structs.replace(found, group_readable=group_readable)
+    access = FileAccess.like(directory / FORMAT_NAME)
+    return access if group_readable is None else msgspec.structs.replace(access, group_readable=group_readable)
 
 
 def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
@@ -291,8 +291,8 @@ def load_lineage(directory: Path, incarnation: int) -> Lineage:
     if len(data) < _HEAD.size + _CRC.size:
         _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
     (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
-    if (found := google_crc32c.value(data[: -_CRC.size])) != crc:
-        _damaged(path, f"it has CRC32C {found:#010x}", f"{crc:#010x}")
+    if (actual := google_crc32c.value(data[: -_CRC.size])) != crc:
+        _damaged(path, f"it has CRC32C {actual:#010x}", f"{crc:#010x}")
     magic, version, count, _, child = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
@@ -310,8 +310,8 @@ def load_lineage(directory: Path, incarnation: int) -> Lineage:
     return Lineage(incarnation, tuple(restores[: incarnations.index(incarnation)]))
 
 
-def _damaged(path: Path, found: str, expected: str) -> NoReturn:
-    raise CorruptionError(f"{path} is damaged: {found}; expected {expected}", path=str(path), offset=0, expected=expected)
+def _damaged(path: Path, actual: str, expected: str) -> NoReturn:
+    raise CorruptionError(f"{path} is damaged: {actual}; expected {expected}", path=str(path), offset=0, expected=expected)
 
 
 _MAGIC: Final = b"WALR"

@@ -120,8 +120,8 @@ class StoredPart:
             raise _inconsistent("the ordinals of its frames do not ascend", f"ordinals from {first} up to {stop}")
 
 
-def _inconsistent(found: str, expected: str) -> CorruptionError:
-    return CorruptionError(f"an index contradicts itself: {found}", expected=expected)
+def _inconsistent(actual: str, expected: str) -> CorruptionError:
+    return CorruptionError(f"an index contradicts itself: {actual}", expected=expected)
 
 
 def pack_column(column: array[int]) -> bytes:
@@ -354,8 +354,8 @@ class SegmentIndex:
         """Adds the part at `at`; returns where the next one begins, or None when this one passes `end_max`."""
         if len(data) - at < PART_HEAD.size + PART_CRC.size:
             raise CorruptionError(f"an index of {len(data)} bytes is cut short", expected=f"{PART_HEAD.size} bytes of header")
-        magic, version, length, *found, end, term, sequence, first, frames, wide, keyed, names, names_len = PART_HEAD.unpack_from(data, at)
-        if (magic, version) != (PART_MAGIC, PART_VERSION) or found != identity or first != len(self):
+        magic, version, length, *stored, end, term, sequence, first, frames, wide, keyed, names, names_len = PART_HEAD.unpack_from(data, at)
+        if (magic, version) != (PART_MAGIC, PART_VERSION) or stored != identity or first != len(self):
             raise CorruptionError("an index belongs to another segment", expected=f"generation {identity[1]:#x}")
         if not PART_HEAD.size + PART_CRC.size <= length <= len(data) - at:
             raise CorruptionError(f"an index of {len(data)} bytes is cut short", expected=f"a part of {length} bytes")

@@ -82,8 +82,8 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
         (crc,) = _CRC.unpack_from(page, _HEADER.size)
         if magic != _SEGMENT_MAGIC:
             raise CorruptionError(f"no segment of a journal: it starts with {magic!r}", expected=repr(_SEGMENT_MAGIC))
-        if (found := google_crc32c.value(page[: _HEADER.size])) != crc:
-            raise CorruptionError(f"a segment header has CRC32C {found:#010x}", expected=f"{crc:#010x}")
+        if (actual := google_crc32c.value(page[: _HEADER.size])) != crc:
+            raise CorruptionError(f"a segment header has CRC32C {actual:#010x}", expected=f"{crc:#010x}")
         if version != _VERSION:
             raise FormatError(f"segment version {version} is not known here (known: {_VERSION}): upgrade to read it")
         fields.append((newest_position, newest_index) if newest_position else None)

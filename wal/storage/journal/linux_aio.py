@@ -129,10 +129,10 @@ class AsyncWrite:
 
 def syncs_writes(fd: int) -> bool:
     """Returns whether the file system of this open file is known to follow RWF_DSYNC."""
-    found = ctypes.create_string_buffer(512)  # struct statfs has 120 bytes, f_type first
-    if _libc.fstatfs(ctypes.c_int(fd), found) != 0:
+    statfs = ctypes.create_string_buffer(512)  # struct statfs has 120 bytes, f_type first
+    if _libc.fstatfs(ctypes.c_int(fd), statfs) != 0:
         return False
-    return int.from_bytes(found.raw[:8], sys.byteorder) in _SYNCING
+    return int.from_bytes(statfs.raw[:8], sys.byteorder) in _SYNCING
 
 
 def _error(call: str) -> OSError:

@@ -185,14 +185,14 @@ class JournalLog(PChannelLog):
 
     def extents(self) -> list[Extent]:
         segments = self._segments.segments
-        found = [
+        extents = [
             # The promised tick with which the next segment began: no event of this one is newer.
             Extent(segment.base, following.base, following.header.promised_tick, sealed=True)
             for segment, following in pairwise(segments)
         ]
         end = max(self.durable_end, segments[-1].base)
-        found.append(Extent(segments[-1].base, end, segments[-1].header.promised_tick, sealed=False))
-        return found
+        extents.append(Extent(segments[-1].base, end, segments[-1].header.promised_tick, sealed=False))
+        return extents
 
     @property
     def checkpointed(self) -> int | None:

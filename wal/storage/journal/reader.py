@@ -155,15 +155,15 @@ class JournalReader:
         check: Callable[[int, int], None] | None = None,
     ) -> Iterator[StoredFrame]:
         """Yields the wanted frames of one segment."""
-        wanted = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
-        if not wanted:
+        ordinals = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
+        if not ordinals:
             return
         with self._failures(segment, start, end, check):
             file = open_shared(self._disk, segment.path)
         try:
             window = Window(file)
-            while wanted:
-                ordinal = wanted.popleft()
+            while ordinals:
+                ordinal = ordinals.popleft()
                 window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
                 position = index.positions[ordinal]
                 with self._failures(segment, start, end, check):
@@ -175,7 +175,7 @@ class JournalReader:
                         if remade is None:
                             raise
                         index = remade
-                        wanted = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
+                        ordinals = deque(select(index, names, index.ordinal(start), index.ordinal(end)))
                         continue
                 body.close()
                 start = position + slot_bytes(index.lengths[ordinal])
@@ -249,13 +249,13 @@ class JournalReader:
         select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
     ) -> None:
         first, end = index.ordinal(page.start), index.ordinal(page.end)
-        wanted = select(index, names, first, end)
-        if not wanted:
+        ordinals = select(index, names, first, end)
+        if not ordinals:
             page.looked_at(index, first, end)
             return
         file = open_shared(self._disk, segment.path)
         try:
-            stop = self._fetch(page, segment, index, file, wanted, names, dense=2 * len(wanted) >= end - first)
+            stop = self._fetch(page, segment, index, file, ordinals, names, dense=2 * len(ordinals) >= end - first)
         finally:
             file.close()
         page.looked_at(index, first, end if stop is None else stop)

@@ -72,10 +72,10 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
         control = ControlPage(disk, control_path)
         undo.callback(control.close)
         with control.locked():
-            found = control.load()
-            before = found or _rebuilt(disk, directory)
+            record = control.load()
+            before = record or _rebuilt(disk, directory)
             boot = disk.boot()
-            search_bytes = _SEARCH_SAME_BOOT_BYTES if found is not None and control.is_of_boot(boot) else None
+            search_bytes = _SEARCH_SAME_BOOT_BYTES if record is not None and control.is_of_boot(boot) else None
             # After a restore was noted in the metadata, this opening is the first one to note it in the page.
             if before.incarnation != incarnation and lineage.since(before.incarnation) is None:
                 raise CorruptionError(
@@ -112,8 +112,8 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
     may be lost."""
     index = active.index
     header = active.segment.header
-    given = max(header.promised_tick, index.promise(0, len(index)))
-    promised_tick = max(before.promised_tick, given, 0 if before.closed else before.limit)
+    promised = max(header.promised_tick, index.promise(0, len(index)))
+    promised_tick = max(before.promised_tick, promised, 0 if before.closed else before.limit)
     newest = index.last_event(0, len(index)) or header.newest
     term, sequence = index.last or (header.previous_term, header.previous_sequence)
     return LogState(index.end, term, sequence, promised_tick, before.earliest, before.closed, newest, torn)

@@ -43,8 +43,8 @@ class Admin:
     def message_bytes_max(self) -> int | None:
         """Returns the broker's `maxMessageSize`; None if it does not say; it tells only administrators."""
         try:
-            found = self._request("GET", "brokers/configuration/runtime")
-            return int(found["maxMessageSize"])
+            answer = self._request("GET", "brokers/configuration/runtime")
+            return int(answer["maxMessageSize"])
         except (WALError, KeyError, TypeError, ValueError):
             return None
 
@@ -66,13 +66,13 @@ class Admin:
 
     def partitions(self, topic: str) -> int:
         """Returns how many partitions a topic has: 0 for one without partitions, and for one that does not exist."""
-        found = self._request("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false", missing=None)
-        return 0 if found is None else int(found["partitions"])
+        answer = self._request("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false", missing=None)
+        return 0 if answer is None else int(answer["partitions"])
 
     def subscriptions(self, topic: str) -> list[str]:
         """Returns the names of a topic's subscriptions; none if there is no such topic."""
-        found: list[str] | None = self._request("GET", f"{_path(topic)}/subscriptions", missing=None)
-        return found or []
+        answer: list[str] | None = self._request("GET", f"{_path(topic)}/subscriptions", missing=None)
+        return answer or []
 
     def disable_deduplication(self, topic: str) -> None:
         """Switches deduplication off for this topic only."""
@@ -80,30 +80,30 @@ class Admin:
 
     def ledgers(self, topic: str) -> list[TopicLedger] | None:
         """Returns the current ledgers of a topic, oldest first; None when there is no such topic."""
-        found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
-        if found is None:
+        answer = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
+        if answer is None:
             return None
-        ledgers = [TopicLedger(each["ledgerId"], each["entries"], each["size"]) for each in found["ledgers"]]
+        ledgers = [TopicLedger(each["ledgerId"], each["entries"], each["size"]) for each in answer["ledgers"]]
         if ledgers:
             # The list says nothing about the open ledger.
-            ledgers[-1].entries = max(ledgers[-1].entries, found["currentLedgerEntries"])
-            ledgers[-1].size = max(ledgers[-1].size, found["currentLedgerSize"])
+            ledgers[-1].entries = max(ledgers[-1].entries, answer["currentLedgerEntries"])
+            ledgers[-1].size = max(ledgers[-1].size, answer["currentLedgerSize"])
         return [ledger for at, ledger in enumerate(ledgers, 1) if ledger.entries or at == len(ledgers)]
 
     def last(self, topic: str) -> tuple[int, int] | None:
         """Returns (ledger, entry) of the newest message of a topic; None when there is no message, or no such topic."""
-        found = self._request("GET", f"{_path(topic)}/lastMessageId", missing=None)
-        return None if found is None or found["entryId"] < 0 else (found["ledgerId"], found["entryId"])
+        answer = self._request("GET", f"{_path(topic)}/lastMessageId", missing=None)
+        return None if answer is None or answer["entryId"] < 0 else (answer["ledgerId"], answer["entryId"])
 
     def producers(self, topic: str) -> int:
         """Returns how many producers are connected to a topic now."""
-        found = self._request("GET", f"{_path(topic)}/stats", missing=None)
-        return len((found or {}).get("publishers", ()))
+        answer = self._request("GET", f"{_path(topic)}/stats", missing=None)
+        return len((answer or {}).get("publishers", ()))
 
     def cursor(self, topic: str, subscription: str) -> str | None:
         """Returns the last message that a durable cursor released, as `ledger:entry`; None when there is no such cursor."""
-        found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
-        cursor = (found or {}).get("cursors", {}).get(subscription)
+        answer = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
+        cursor = (answer or {}).get("cursors", {}).get(subscription)
         return None if cursor is None else str(cursor["markDeletePosition"])
 
     def _request(self, method: str, path: str, body: object = None, missing: object = ...) -> Any:

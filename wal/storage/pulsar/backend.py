@@ -116,8 +116,8 @@ class PulsarBackend(LogBackend):
         if said is not None:
             self.frame_bytes_limit = frame_bytes_limit(said)
         else:
-            found = await self._connection.run(lambda: self._connection.largest_message(self._address.probe, FRAME_BYTES_LIMIT))
-            self.frame_bytes_limit: int = FRAME_BYTES_LIMIT if found is None else found
+            largest = await self._connection.run(lambda: self._connection.largest_message(self._address.probe, FRAME_BYTES_LIMIT))
+            self.frame_bytes_limit: int = FRAME_BYTES_LIMIT if largest is None else largest
         if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
             now = f"it is {said}" if said is not None else "below Pulsar's default, as was found by trying"
             self.frame_bytes_source: str = f"raise maxMessageSize on the broker ({now})"

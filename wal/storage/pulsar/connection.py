@@ -121,9 +121,9 @@ class ClientLog:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 text = line.decode(errors="replace")
-                found = _LINE.fullmatch(text)
-                if found is not None:  # else the line continues the previous message
-                    level, text = _LEVELS[found[1]], found[2]
+                match = _LINE.fullmatch(text)
+                if match is not None:  # else the line continues the previous message
+                    level, text = _LEVELS[match[1]], match[2]
                 if not self._hushed:
                     with contextlib.suppress(Exception):  # raised by a handler: without this thread the client would block for ever
                         _log.log(level, "%s", text)

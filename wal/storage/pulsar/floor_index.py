@@ -44,8 +44,8 @@ class FloorIndex:
             at = bisect_right(self._positions, position)
             if not at:
                 return None
-            found = self._positions[at - 1]
-            return found, FencingFloor(*self._floors[found])
+            floor_position = self._positions[at - 1]
+            return floor_position, FencingFloor(*self._floors[floor_position])
 
     def first(self) -> tuple[int, FencingFloor]:
         """Returns the lowest known position, where the log begins, and the floor there."""

@@ -129,7 +129,7 @@ class LedgerTable:
     def extents(self, end: int, newest_tick: int) -> list[Extent]:
         """Returns the extents up to the end of the log, in which no event has a tick above `newest_tick`."""
         ledgers = self._ledgers
-        found = [
+        extents = [
             Extent(
                 ledger.start,
                 following.start,
@@ -141,8 +141,8 @@ class LedgerTable:
         ]
         if ledgers:
             last = ledgers[-1]
-            found.append(Extent(last.start, max(end, last.start), newest_tick, sealed=False, held=last.size))
-        return found
+            extents.append(Extent(last.start, max(end, last.start), newest_tick, sealed=False, held=last.size))
+        return extents
 
     def _parts(self, start: int, end: int) -> Iterable[tuple[Ledger, int, int]]:
         """Yields each ledger with its entries [first, last) in [start, end)."""

@@ -62,14 +62,14 @@ def end_before(
             whole = True
         elif ledgers.entries_between(known[0], begin) <= count:
             begin, floor = known
-        found = _read(connection, topic, begin, position, floor, incarnation, ledgers, term_at(begin))
-        if found is not None and ((found.newest is not None and found.last[1] >= 0) or whole):
-            return found
+        entries = _read(connection, topic, begin, position, floor, incarnation, ledgers, term_at(begin))
+        if entries is not None and ((entries.newest is not None and entries.last[1] >= 0) or whole):
+            return entries
         if whole or back is None or ledgers.back(position, count + 1) == back:
             begin, floor = floors.before(stop) or floors.first()
-            found = _read(connection, topic, begin, position, floor, incarnation, ledgers, 0)
-            assert found is not None, "the floor was known"
-            return found
+            entries = _read(connection, topic, begin, position, floor, incarnation, ledgers, 0)
+            assert entries is not None, "the floor was known"
+            return entries
         count *= 8
 
 

@@ -75,10 +75,10 @@ class Repair:
 
     def on(self, event: WriterEvent) -> WriterAction:
         """Moves to the next state and returns the action. Raises RuntimeError for an event that the table does not have in this state."""
-        found = TRANSITIONS.get((self.state, event))
-        if found is None:
+        transition = TRANSITIONS.get((self.state, event))
+        if transition is None:
             raise RuntimeError(f"a writer in the state {self.state.value!r} cannot handle the event {event.value!r}")
-        self.state, action = found
+        self.state, action = transition
         return action
 
 

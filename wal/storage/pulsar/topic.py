@@ -135,15 +135,15 @@ class TopicReader:
 def read_entries(connection: PulsarConnection, topic: str, after: int, last: int, incarnation: int) -> list[tuple[int, TopicEntry]]:
     """Returns the messages after this position up to `last`, which must exist: their sizes, and the entries without bytes. Blocks."""
     reader = TopicReader(connection, topic, after, after=True)
-    found: list[tuple[int, TopicEntry]] = []
+    entries: list[tuple[int, TopicEntry]] = []
     try:
-        while not found or found[-1][1].position < last:
+        while not entries or entries[-1][1].position < last:
             entry = reader.next(incarnation)
             size, entry.data = len(entry.data), b""
-            found.append((size, entry))
+            entries.append((size, entry))
     finally:
         reader.close()
-    return found
+    return entries
 
 
 def send_mark(producer: pulsar.Producer, mark: Mark) -> int:

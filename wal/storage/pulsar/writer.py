@@ -119,8 +119,8 @@ class FramesInFlight:
 
     def by_number(self) -> dict[tuple[int, int], Flight]:
         """Returns the frames in flight that are not refused, by term and sequence."""
-        found = (flight for flight in self._sent if flight.refused is None)
-        return {(flight.frame.header.term, flight.frame.header.sequence): flight for flight in found}
+        flights = (flight for flight in self._sent if flight.refused is None)
+        return {(flight.frame.header.term, flight.frame.header.sequence): flight for flight in flights}
 
     def producer_replaced(self) -> None:
         """Records that the producer is closed: the client resends nothing, and its answers no longer count."""
