@@ -1,0 +1,214 @@
+"""Assignments: which node has which pchannel, in which term, and which earlier nodes may still hold it. Pure: answers with records to save.
+
+How it works. Each pchannel has one record in one of four states (the protocol's PChannelMetaState):
+
+    UNINITIALIZED --assign--> ASSIGNING --assigned--> ASSIGNED --lost--> UNAVAILABLE
+                                  ^                      |                    |
+                                  +-------- assign ------+------- assign -----+
+
+`assign` raises the term and puts the earlier holder into the histories: nodes that may still hold the pchannel, and that are told to
+remove it before the new one is told to open it. `assigned` clears them. A term that was given once is never given again, not to the same
+node either: a log on Pulsar opens no term twice.
+
+Who calls: the leader's assigner. It takes a `Change` from a method here, saves it by compare-and-swap, and only then calls `commit`, which
+makes it visible and raises the version: what is not saved was never told to anybody. A change that was not saved is dropped.
+
+What can go wrong: another leader saved something meanwhile. Then the compare-and-swap fails, and this process leads no longer. A record
+that cannot be read is a CorruptionError: it is never taken for a pchannel that nobody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError, InvalidArgumentError
+from wal.message import Natural
+
+PREFIX: Final = "assignments/"
+
+
+class AssignmentState(IntEnum):
+    """The states of a pchannel, with the numbers of the protocol's PChannelMetaState."""
+
+    UNINITIALIZED = 1
+    ASSIGNING = 2
+    ASSIGNED = 3
+    UNAVAILABLE = 4
+
+
+class AccessMode(IntEnum):
+    """How a node holds a pchannel. Only READ_WRITE is given so far."""
+
+    READ_WRITE = 0
+    READ_ONLY = 1
+
+
+class Node(msgspec.Struct, frozen=True, order=True):
+    """One start of a streaming node: `server_id` is the lease of its session, so a node that starts again is another one."""
+
+    server_id: Natural
+    address: str
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A node that was told, or may have been told, to open a pchannel in `term`."""
+
+    term: Natural
+    node: Node
+    mode: AccessMode = AccessMode.READ_WRITE
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Where one pchannel is. `term` is that of its newest owner; 1 before the first.
+
+    `owners` has one entry, or none before the first assignment; a list, so that nodes that only read can be added. `histories` are the
+    holders of earlier terms, oldest first, that may still hold it. `floor` is a tick above which the next owner starts: no earlier owner
+    gave a tick above it.
+    """
+
+    name: str
+    term: Natural = 1
+    state: AssignmentState = AssignmentState.UNINITIALIZED
+    owners: tuple[Holder, ...] = ()
+    histories: tuple[Holder, ...] = ()
+    floor: Natural = 0
+
+    @property
+    def owner(self) -> Holder | None:
+        """The node that has the pchannel or is about to have it; None before the first assignment."""
+        return self.owners[0] if self.owners else None
+
+
+class Version(msgspec.Struct, frozen=True, order=True):
+    """The version of all assignments: `leader` is the token of the leader that counts, `count` rises with each commit. Compared in this
+    order."""
+
+    leader: int
+    count: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Records to save at once, each if its key still has the text of `before` (None: there is no record yet)."""
+
+    before: Mapping[str, Assignment | None]
+    after: Mapping[str, Assignment]
+
+    def compare(self) -> dict[str, str | None]:
+        """Returns what the keys must hold for the change to be saved."""
+        return {PREFIX + name: None if record is None else encode(record) for name, record in self.before.items()}
+
+    def saves(self) -> dict[str, str]:
+        """Returns what to save."""
+        return {PREFIX + name: encode(record) for name, record in self.after.items()}
+
+
+class Assignments:
+    """The assignments of all pchannels, as the leader with this token knows them. A method that changes something returns a Change, or None
+    if there is nothing to change; nothing is changed before `commit`."""
+
+    def __init__(self, records: Mapping[str, Assignment], *, leader: int) -> None:
+        self.records: Mapping[str, Assignment] = dict(records)
+        """By name. Replaced as a whole by each commit, so that who has it may keep it."""
+        self.version: Version = Version(leader, 0)
+
+    def add(self, names: Iterable[str]) -> Change | None:
+        """Adds the pchannels of these names that are not known yet."""
+        return _change(self.records, {name: Assignment(name) for name in names if name not in self.records})
+
+    def assign(self, targets: Mapping[str, Node], mode: AccessMode = AccessMode.READ_WRITE) -> Change | None:
+        """Gives each named pchannel to a node, in its next term. One that its target has already is left as it is.
+
+        One that is being opened by its target gets another term too: whoever calls has given that attempt up.
+        """
+        return _change(self.records, {name: self._assigned_to(name, node, mode) for name, node in targets.items()})
+
+    def assigned(self, name: str, term: int) -> Change | None:
+        """The owner has opened the pchannel in this term, and no earlier holder holds it. Ignored in any other state or term."""
+        record = self._record(name)
+        if record.state is not AssignmentState.ASSIGNING or record.term != term:
+            return None
+        return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.ASSIGNED, histories=())})
+
+    def lost(self, name: str, term: int) -> Change | None:
+        """The pchannel is not available at its owner. Ignored unless it is assigned in just this term: a report may be late."""
+        record = self._record(name)
+        if record.state is not AssignmentState.ASSIGNED or record.term != term:
+            return None
+        return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.UNAVAILABLE)})
+
+    def raise_floor(self, floors: Mapping[str, int]) -> Change | None:
+        """The next owners start above these ticks. A floor never falls."""
+        return _change(
+            self.records,
+            {
+                name: msgspec.structs.replace(self._record(name), floor=max(floor, self._record(name).floor))
+                for name, floor in floors.items()
+            },
+        )
+
+    def commit(self, change: Change) -> Version:
+        """The change is durable: makes it visible and returns the new version."""
+        assert all(self.records.get(name) == record for name, record in change.before.items()), "a change is committed before the next one"
+        self.records = {**self.records, **change.after}
+        self.version = Version(self.version.leader, self.version.count + 1)
+        return self.version
+
+    def shown(self) -> dict[Node, list[Assignment]]:
+        """Returns what clients are told: the pchannels in ASSIGNED, by their nodes. Every other one is not there for now."""
+        by_node: dict[Node, list[Assignment]] = {}
+        for record in self.records.values():
+            if record.state is AssignmentState.ASSIGNED:
+                by_node.setdefault(record.owners[0].node, []).append(record)
+        return by_node
+
+    def _assigned_to(self, name: str, node: Node, mode: AccessMode) -> Assignment:
+        record = self._record(name)
+        owner = record.owner
+        if record.state is AssignmentState.ASSIGNED and owner is not None and (owner.node, owner.mode) == (node, mode):
+            return record
+        histories = record.histories if owner is None else (*record.histories, owner)
+        term = record.term + 1
+        return msgspec.structs.replace(
+            record, term=term, state=AssignmentState.ASSIGNING, owners=(Holder(term, node, mode),), histories=histories
+        )
+
+    def _record(self, name: str) -> Assignment:
+        try:
+            return self.records[name]
+        except KeyError:
+            raise InvalidArgumentError(f"there is no pchannel {name!r}: this log has {len(self.records)} of them") from None
+
+
+def encode(record: Assignment) -> str:
+    """Returns the text of a record in the KV: JSON with sorted fields, the same text for the same record."""
+    return _encoder.encode(record).decode()
+
+
+def decode(key: str, text: str) -> Assignment:
+    """Returns the record that `key` has in the KV; raises CorruptionError if it cannot be read, or contradicts itself."""
+    try:
+        record = _decoder.decode(text)
+        if PREFIX + record.name != key:
+            raise ValueError(f"it is the record of pchannel {record.name!r}")
+        if (record.state is AssignmentState.UNINITIALIZED) == bool(record.owners):
+            raise ValueError(f"it is in state {record.state.name} with {len(record.owners)} owners")
+        if record.owners and record.owners[0].term != record.term:
+            raise ValueError(f"its owner has term {record.owners[0].term}, and the pchannel {record.term}")
+        if any(holder.term >= record.term for holder in record.histories):
+            raise ValueError(f"a history has a term of {record.term} or more")
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the assignment in the KV cannot be read: {error}", expected=key) from error
+    return record
+
+
+def _change(records: Mapping[str, Assignment], after: dict[str, Assignment]) -> Change | None:
+    after = {name: record for name, record in after.items() if records.get(name) != record}
+    return Change({name: records.get(name) for name in after}, after) if after else None
+
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+_decoder: Final = msgspec.json.Decoder(Assignment)

@@ -1,0 +1,135 @@
+"""The balancer's plan: which pchannels move where. Pure: told which nodes live and where the pchannels are, it answers with the moves.
+
+Rules, in this order:
+
+1. A pchannel without a live owner gets one, unless so many nodes vanished at once that the judgement is doubted (`MassLoss`).
+2. What is placed is kept: a pchannel moves for balance only, or away from a node that drains or is not healthy, and not twice within
+   `REST_S` seconds unless its node died. Nothing moves while the balancer is paused; a pchannel without a node is placed also then.
+3. After all the moves, the numbers of pchannels of two nodes that take some differ by at most one. With unchanged input the next plan is
+   empty.
+4. A node takes pchannels only when it was healthy for `PROVEN_S`, the lifetime of a session; when no node was, the live ones are taken.
+
+A plan for 10,000 pchannels on 100 nodes takes some milliseconds, and has O(what must move) moves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+REST_S: Final = 60.0
+"""A pchannel that moved stays for this many seconds: a move interrupts its writers for up to two."""
+PROVEN_S: Final = 10.0
+"""A target was healthy for this many seconds, the lifetime of a session: one that comes and goes gets nothing."""
+MASS: Final = 3
+"""From this many nodes on, the loss of more than half of them at once is doubted: an election of the metadata store renews all leases, and
+one that hung ends all of them."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A live node as the balancer sees it. `healthy_s` is for how many seconds it answered every call in time and with a true clock, 0.0
+    while it does not; `drains` says that all its pchannels are to leave it."""
+
+    healthy_s: float
+    drains: bool = False
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A pchannel as the balancer sees it: the server id of its owner, None without one, and for how many seconds it has been there."""
+
+    owner: int | None
+    rested_s: float = REST_S
+
+
+def plan(pchannels: Mapping[str, Placed], nodes: Mapping[int, NodeView], *, paused: bool = False) -> dict[str, int]:
+    """Returns the moves: the server id of the new owner by the name of the pchannel. Empty without a node that can take one.
+
+    The result depends on its arguments only: the order of the names and of the server ids decides between equals.
+    """
+    taking = _taking(nodes)
+    if not taking:
+        return {}
+    load: dict[int, list[str]] = {server_id: [] for server_id in taking}
+    homeless: list[str] = []
+    leaving: list[str] = []
+    for name in sorted(pchannels):
+        owner = pchannels[name].owner
+        if owner is None or owner not in nodes:
+            homeless.append(name)
+        elif owner in load:
+            load[owner].append(name)
+        elif _gives_up(nodes[owner]) and not paused and pchannels[name].rested_s >= REST_S:
+            leaving.append(name)
+    counts = [(len(names), server_id) for server_id, names in load.items()]
+    heapq.heapify(counts)
+    moves: dict[str, int] = {}
+    for name in (*homeless, *leaving):
+        count, server_id = counts[0]
+        heapq.heapreplace(counts, (count + 1, server_id))
+        moves[name] = server_id
+    if not paused:
+        moves.update(_evened(load, {server_id: count for count, server_id in counts}, pchannels))
+    return moves
+
+
+def _taking(nodes: Mapping[int, NodeView]) -> list[int]:
+    """Returns the nodes that take pchannels, in the order of their server ids."""
+    healthy = sorted(server_id for server_id, node in nodes.items() if not node.drains and node.healthy_s > 0.0)
+    return [server_id for server_id in healthy if nodes[server_id].healthy_s >= PROVEN_S] or healthy
+
+
+def _gives_up(node: NodeView) -> bool:
+    return node.drains or node.healthy_s <= 0.0
+
+
+def _evened(load: Mapping[int, Sequence[str]], counts: dict[int, int], pchannels: Mapping[str, Placed]) -> dict[str, int]:
+    """Returns the moves from the fullest nodes to the emptiest until their counts differ by at most one. `load` is what may be moved away,
+    `counts` what each node has after the other moves of the plan."""
+    movable = {server_id: [name for name in reversed(names) if pchannels[name].rested_s >= REST_S] for server_id, names in load.items()}
+    emptiest = [(count, server_id) for server_id, count in counts.items()]
+    fullest = [(-count, server_id) for server_id, count in counts.items() if movable[server_id]]
+    heapq.heapify(emptiest)
+    heapq.heapify(fullest)
+    moves: dict[str, int] = {}
+    while fullest:
+        count, source = heapq.heappop(fullest)
+        if -count != counts[source]:
+            continue  # an earlier count of this node
+        while emptiest[0][0] != counts[emptiest[0][1]]:
+            heapq.heappop(emptiest)
+        target = emptiest[0][1]
+        if counts[source] - counts[target] <= 1:
+            break
+        moves[movable[source].pop()] = target
+        counts[source] -= 1
+        counts[target] += 1
+        heapq.heappush(emptiest, (counts[source], source))
+        heapq.heapreplace(emptiest, (counts[target], target))
+        if movable[source]:
+            heapq.heappush(fullest, (-counts[source], source))
+    return moves
+
+
+class MassLoss:
+    """Doubts the loss of most nodes at once: says how long nothing may move because of it."""
+
+    def __init__(self, *, ttl_s: float) -> None:
+        """`ttl_s` is the lifetime of a session."""
+        self._ttl_s = ttl_s
+        self._seen: dict[int, float] = {}
+        """When each node was last live, by its server id: those of the last lifetime of a session."""
+        self._until_s = -math.inf
+
+    def look(self, live: Iterable[int], now_s: float) -> float:
+        """Tells which nodes are live at `now_s`. Returns for how many more seconds no loss counts; 0.0 if the judgement is sound."""
+        self._seen = {server_id: at for server_id, at in self._seen.items() if now_s - at < self._ttl_s}
+        present = set(live)
+        vanished = len(self._seen.keys() - present)
+        if vanished + len(present) >= MASS and vanished > len(present) and now_s >= self._until_s:
+            self._until_s = now_s + self._ttl_s
+        self._seen.update(dict.fromkeys(present, now_s))
+        return max(0.0, self._until_s - now_s)
