@@ -17,6 +17,7 @@ import msgspec
 from actors import Clock
 from broadcaster.background import BackgroundJobs
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
+from wal.backoff import Backoff
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
@@ -71,7 +72,7 @@ class Saver:
 
     async def _save(self) -> SavedBatch:
         batch = self._changes.take()  # not earlier: this includes the changes of other turns in this loop iteration
-        delay_s = BACKOFF_MIN_S
+        backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         while batch.saves or batch.removals:
             try:
                 await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
@@ -85,8 +86,7 @@ class Saver:
                     raise
                 self.error = error
                 self._delayed(error)
-                await self._clock.sleep(delay_s)
-                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+                await self._clock.sleep(backoff.next())
             else:
                 self.saves += 1
                 self.error = None

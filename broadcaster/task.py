@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from broadcaster.message import EDGES, BroadcastState
+from wal.backoff import Backoff
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
 
@@ -56,7 +57,7 @@ class _Lane(msgspec.Struct):
     refused: int = 0
     unknown: int = 0
     aborted: int = 0
-    attempts: int = 0
+    backoff: Backoff = msgspec.field(default_factory=lambda: Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S))
     busy: bool = False
     frame: int = 0
     waiting: bool = False
@@ -231,7 +232,7 @@ class Task:
         self.reason = reason
         self._move(BroadcastState.ABORTING)
         for lane in self._lanes.values():
-            lane.attempts = 0
+            lane.backoff.reset()
             lane.waiting = False
         self.saving()
         return True
@@ -295,15 +296,14 @@ class Task:
         # Once the broadcast is aborted, only copies with an unknown outcome are retried.
         given_up = self.state is BroadcastState.ABORTING and not lane.unknown
         if lane.error is None or self.finished or given_up:
-            lane.attempts = 0
+            lane.backoff.reset()
             return None
         return self._back_off(lane, final=bool(refused))
 
     def _back_off(self, lane: _Lane, *, final: bool) -> float:
-        delay_s = BACKOFF_MAX_S if final else min(BACKOFF_MIN_S * 2**lane.attempts, BACKOFF_MAX_S)
-        lane.attempts = min(lane.attempts + 1, 32)
+        pause_s = lane.backoff.next()
         lane.waiting = True
-        return delay_s
+        return BACKOFF_MAX_S if final else pause_s
 
     def _lane_of(self, step: Step) -> _Lane:
         lane = self._lanes[step.pchannel]

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from wal.api.factory import make_source
+from wal.backoff import Backoff
 from wal.channels.vchannels import check_vchannels
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
@@ -208,7 +209,7 @@ class BlockingRead:
     def _fill(self) -> bool:
         """Continues until there is something to hand over; returns False at the end. Raises TimeoutError after `timeout_s` seconds."""
         deadline: float | None = None
-        pause_s = POLL_MIN_S
+        backoff = Backoff(POLL_MIN_S, POLL_MAX_S)
         while True:
             with self._lock:
                 need, moved = self._turn()
@@ -217,7 +218,7 @@ class BlockingRead:
             if self._timeout_s is not None and deadline is None:
                 deadline = time.monotonic() + self._timeout_s
             if need is Need.TAIL and moved:
-                pause_s = POLL_MIN_S
+                backoff.reset()
                 continue
             left_s = POLL_MAX_S if deadline is None else deadline - time.monotonic()
             # With timeout_s=0 it reads on as long as there is something to read.
@@ -227,8 +228,7 @@ class BlockingRead:
                         return True
                 raise TimeoutError(f"no message came within {self._timeout_s} s; the read can go on")
             if need is Need.TAIL:
-                self._closing.wait(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, POLL_MAX_S)
+                self._closing.wait(min(backoff.next(), left_s))
 
     def _turn(self) -> tuple[Need, bool]:
         """Takes one step of the read, under the lock; returns what it needs, and at the tail whether the tail has moved."""

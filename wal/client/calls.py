@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
+from wal.backoff import Backoff
 from wal.errors import UnknownError, WALError
 from wal.rpc.api import result_pb2
 from wal.rpc.converters import id_from_bytes
@@ -124,30 +125,30 @@ PAUSE_FIRST_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 
 
-class Pauses:
-    """Each pause is twice as long as the one before it, up to `PAUSE_MAX_S`, until an attempt succeeds."""
+class Pauses(Backoff):
+    """The pauses of a client between attempts to reach a server; they say when a user should know."""
 
-    __slots__ = ("_at_max", "_next_s", "waited_s")
+    __slots__ = ("_at_max", "waited_s")
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Begins again with the shortest pause, because an attempt has succeeded."""
-        self._next_s = PAUSE_FIRST_S
+        super().__init__(PAUSE_FIRST_S, PAUSE_MAX_S)
         self.waited_s: float = 0.0
         """How long the pauses since the last success took in all; a caller may add what its attempts took."""
         self._at_max = False
 
+    def reset(self) -> None:
+        self.next_s = PAUSE_FIRST_S
+        self.waited_s = 0.0
+        self._at_max = False
+
     def next(self) -> float:
-        """Returns the length in seconds of the pause after an attempt that failed."""
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSE_MAX_S)
+        pause_s = super().next()
         self.waited_s += pause_s
         return pause_s
 
     def to_tell(self) -> bool:
         """Returns True once between two resets, when the attempts have failed for about half a second: then a user should know of it."""
-        was_at_max, self._at_max = self._at_max, self._next_s == PAUSE_MAX_S
+        was_at_max, self._at_max = self._at_max, self.next_s == PAUSE_MAX_S
         return self._at_max and not was_at_max
 
 

@@ -17,6 +17,8 @@ import resource
 from collections.abc import Callable
 from typing import Final
 
+from wal.backoff import Backoff
+
 KEPT: Final = 256
 """The descriptors that no connection may use: for segments, indexes, cursors, maps, the metadata, and probes of this server's own."""
 LIMIT_MAX: Final = 1 << 20
@@ -101,7 +103,7 @@ class _Trimmer:
     def __init__(self) -> None:
         self._least: int | None = None
         """The least memory that the process was seen to have."""
-        self._pause_s = LOOK_S
+        self._backoff = Backoff(LOOK_S, TRIM_S)
         self._next_s: float | None = None
 
     def look(self, now: float) -> None:
@@ -111,9 +113,9 @@ class _Trimmer:
             return
         with contextlib.suppress(AttributeError, OSError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
-        helped = _memory() < used - TRIM_BYTES // 4
-        self._pause_s = LOOK_S if helped else min(2 * self._pause_s, TRIM_S)
-        self._next_s = now + self._pause_s
+        if _memory() < used - TRIM_BYTES // 4:  # it helped
+            self._backoff.reset()
+        self._next_s = now + self._backoff.next()
 
 
 def _memory() -> int:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from wal.backoff import Backoff
 from wal.network.method import Method
 
 _OPTIONS: Final[list[tuple[str, Any]]] = [
@@ -140,10 +141,10 @@ class Endpoints:
     async def _look(self) -> None:
         # gRPC's wait for a change of state cannot be ended: it keeps a closed channel alive, which then connects again and again for ever,
         # and is answered in a loop that may have ended. Looking costs 2 us for each member.
-        pause = _PAUSE_FIRST_S
+        backoff = Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         while self.connected() is None:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_S)
+            pause_s = backoff.next()
+            await asyncio.sleep(pause_s)
 
     async def _ask_all(self) -> list[str]:
         return await asyncio.gather(*map(self._ask, range(len(self._channels))))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from wal.backoff import Backoff
 from wal.channels.vchannel_map import MapPlace, VChannelMaps, VChannelView
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.location import Location
@@ -55,10 +56,9 @@ def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource |
 
 def pauses(wait_s: float, now: Callable[[], float]) -> Iterator[float]:
     """Yields the pauses between looks for the log, until `wait_s` seconds have passed. `now` is a clock in seconds."""
-    deadline, pause_s = now() + wait_s, PAUSE_MIN_S
+    deadline, backoff = now() + wait_s, Backoff(PAUSE_MIN_S, PAUSE_MAX_S)
     while (left_s := deadline - now()) > 0:
-        yield min(pause_s, left_s)
-        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        yield min(backoff.next(), left_s)
 
 
 _REMEDY: Final = "a journal is created by opening it for writing"

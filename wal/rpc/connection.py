@@ -29,6 +29,7 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 import grpc.aio
 
+from wal.backoff import Backoff
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, SessionLostError, UnavailableError, UnknownOutcomeError, WALError
 from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
@@ -229,7 +230,7 @@ class Connection:
         self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool, once: bool
     ) -> Response:
         loop = asyncio.get_running_loop()
-        deadline, pause = self._deadline(timeout_s), _PAUSE_FIRST_S
+        deadline, backoff = self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         total = deadline - loop.time()
         unknown: WALError | None = None
         while True:
@@ -269,15 +270,14 @@ class Connection:
                     self._endpoints.leave(number)
                 if not (lost or stopping or overtaken):
                     raise explained from error
-                if self._closing or loop.time() + pause >= deadline:
+                if self._closing or loop.time() + backoff.next_s >= deadline:
                     raise unknown or explained from error
             except asyncio.CancelledError:
                 self._give_up(method, sent_as)
                 if not self._ended_it():
                     raise
                 raise self._ended(what, writing=writing) from None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_S)
+            await asyncio.sleep(backoff.next())
 
     def _metadata(self, method: Method[Request, Response]) -> tuple[Header, ...]:
         if self._given_up or method.path in CHANGES:

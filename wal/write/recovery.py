@@ -36,6 +36,7 @@ from typing import Final
 
 import msgspec
 
+from wal.backoff import Backoff
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, WALError
 from wal.frame import FrameView, RunName
 from wal.read.last_events import LastEvents
@@ -218,6 +219,7 @@ class CheckpointLedger:
         self._rule = rule
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0
+        self._backoff = Backoff(RETRY_S, RETRY_MAX_S)
 
     def is_due(
         self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float, log_bytes: int | None = None, moved: bool = False
@@ -263,12 +265,13 @@ class CheckpointLedger:
         if state_bytes is not None:
             self.state_bytes = state_bytes
         self.failures = 0
+        self._backoff.reset()
         self._retry_at_s = 0.0
 
     def failed(self, now_s: float) -> float:
         """The checkpoint may not be stored. Returns the seconds after which the next attempt may begin."""
         self._next = None
-        wait_s: float = min(RETRY_S * 2**self.failures, RETRY_MAX_S)
+        wait_s = self._backoff.next()
         self.failures += 1
         self._retry_at_s = now_s + wait_s
         return wait_s

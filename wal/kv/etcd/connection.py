@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
+from wal.backoff import Backoff
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.refusals import Refusal, classify, explain
@@ -140,7 +141,7 @@ class EtcdConnection:
         loop = asyncio.get_running_loop()
         total = self.timeout_s if timeout_s is None else timeout_s
         deadline = loop.time() + total
-        pause, renewals, last = _PAUSE_FIRST_S, 0, ""
+        backoff, renewals, last = Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S), 0, ""
         while True:
             number, channel = await self._connected(deadline, what, last)
             token = None if method is AUTHENTICATE else await self.token()
@@ -160,11 +161,10 @@ class EtcdConnection:
             if refusal in (Refusal.AWAY, Refusal.BUSY):
                 self._endpoints.turn_away(number)
             again = refusal is Refusal.BUSY or (refusal is Refusal.AWAY and not writing)
-            if not again or self._closing or loop.time() + pause >= deadline:
+            if not again or self._closing or loop.time() + backoff.next_s >= deadline:
                 where = self._endpoints.addresses[number]
                 raise explain(refusal, f"etcd at {where}, {what}", last, writing=writing)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_S)
+            await asyncio.sleep(backoff.next())
 
     def _unary(self, number: int, channel: grpc.aio.Channel, method: Method[Any, Any]) -> Any:
         key = (number, method.path)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc.aio
 import msgspec
 
+from wal.backoff import Backoff
 from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.connection import EtcdConnection, EtcdStream
@@ -105,7 +106,7 @@ class Watcher:
         self._position = WatchPosition(start)
         self._cluster: int | None = None
         self._refused_tokens = 0
-        self._pause_s = _PAUSE_FIRST_S
+        self._backoff = Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         self._unverified = False
         """Whether the store may differ from the one whose events were delivered."""
 
@@ -123,8 +124,7 @@ class Watcher:
                 except _BrokenError as broken:
                     self._unverified = True
                     _log.debug("%s: the stream ended (%s)", self, broken)
-                    await asyncio.sleep(self._pause_s)
-                    self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+                    await asyncio.sleep(self._backoff.next())
         except WALError as error:
             self._fail(error)
         except Exception as error:
@@ -169,7 +169,8 @@ class Watcher:
             if self._position.gone_back(answer.header.revision):
                 # This member may only lag behind; then the read of the verification makes it catch up.
                 await self._verify()
-            self._pause_s, self._refused_tokens, self._unverified = _PAUSE_FIRST_S, 0, False
+            self._backoff.reset()
+            self._refused_tokens, self._unverified = 0, False
             if not self.active.done():
                 self.active.set_result(None)
         elif answer.events:

@@ -36,6 +36,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
+from wal.backoff import Backoff
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
 from wal.message import Natural, PackedPosition, packed, unpacked
@@ -309,12 +310,11 @@ class CursorFiles(CursorStore):
         except OSError as error:
             raise self._refused(error) from error
         try:
-            pause_s = _POLL_MIN_S
+            backoff = Backoff(_POLL_MIN_S, _POLL_MAX_S)
             while not lock.try_lock():
                 if time.monotonic() >= until:
                     raise self._would_block(timeout_s)
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _POLL_MAX_S)
+                time.sleep(backoff.next())
             self._check()
         except BaseException:
             lock.close()

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final, TypeVar
 
+from wal.backoff import Backoff
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
 from wal.frame import RunName
 from wal.message import FORM_PULSAR, Lineage, LogPosition, Origin
@@ -77,7 +78,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         self._end = 0
         self._promised_tick = 0
         self._lock = threading.RLock()
-        self._pause_s = FOLLOW_MIN_S
+        self._backoff = Backoff(FOLLOW_MIN_S, FOLLOW_MAX_S)
         self._fresh_until_s = 0.0
         self._closed = False
         self._newest: tuple[int, int] | None = None
@@ -247,8 +248,9 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
                 self._origin, self.lineage, record.term, end, record.earliest, promised_tick, record.clean, newest, record.last_truncated
             ),
         )
-        self._pause_s = FOLLOW_MIN_S if self.state != before else min(2 * self._pause_s, FOLLOW_MAX_S)
-        self._fresh_until_s = time.monotonic() + self._pause_s
+        if self.state != before:
+            self._backoff.reset()
+        self._fresh_until_s = time.monotonic() + self._backoff.next()
         self._reader.close_idle()
         return self.state
 

@@ -17,6 +17,8 @@ import enum
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from wal.backoff import Backoff
+
 
 class WriterState(enum.Enum):
     """The states of a writer; see the module."""
@@ -92,12 +94,12 @@ class Outage:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        self._pause_s = self.pause_min_s
+        self._backoff = Backoff(self.pause_min_s, self.pause_max_s)
 
     def begin(self, now_s: float) -> float:
         """Records that the producer was lost; returns the pause before the first attempt: 0 unless the previous producer was also lost
         before a frame got through."""
-        self._pause_s = self.pause_min_s
+        self._backoff.reset()
         if self._since_s is not None:
             return self.pause_max_s
         self._since_s = now_s
@@ -113,5 +115,4 @@ class Outage:
 
     def next_pause_s(self) -> float:
         """Returns the pause before the next attempt, twice the previous one, up to `pause_max_s`."""
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self.pause_max_s)
-        return pause_s
+        return self._backoff.next()
