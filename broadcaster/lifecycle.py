@@ -1,9 +1,22 @@
 """BroadcastLifecycle: how a broadcast begins, makes progress and finishes.
 
-Owns the running broadcasts and all their saves. Guarantees this order: the keys in memory; the pchannels of the vchannels; the intent (a
-record if several pchannels are involved, else the frame itself); the copies; the acks; and one operation of the KV that marks the broadcast
-done and removes all its other records. Only then are the keys free. A caller is answered when the state that it waits for is durable. It
-never waits, and it decides neither what is written next (the task does) nor which broadcast may begin (the admission does).
+How it works. Each broadcast is a `Task` (pure: what happened in, what to do next out). Here its answers are carried out, always in this
+order:
+
+1. the keys, in memory (`LockTable`): a broadcast that gets them may begin, others wait their turn (the admission decides);
+2. the pchannels of its vchannels are looked up;
+3. the intent is durable: a record if several pchannels are involved, else the one frame with all copies is its own intent;
+4. the copies, one frame for each pchannel, by the `AppendOperator`; one that failed is appended again after a backoff, and the log answers
+   with the copy that it has;
+5. the acks, as vchannels report them, saved in one batch with others;
+6. one operation of the KV marks it done and removes all its other records. Only then are the keys free.
+
+Owns the running broadcasts and all their saves. A caller is answered when the state that it waits for is durable. It never waits itself,
+and it decides neither what is written next (the task does) nor which broadcast may begin.
+
+What can go wrong: the KV refuses a save: it is repeated, and nothing later is told before it is durable. A pchannel is away or full: its
+lane of the task waits, the others go on. A vchannel refuses for good: the task is STUCK, keeps its keys, and is listed. A crash at any
+point: the next start lists records and copies, and continues from what is durable.
 """
 
 from __future__ import annotations

@@ -1,15 +1,24 @@
-"""Producer: the Produce stream of one pchannel.
+"""Producer: the Produce stream of one pchannel, as a client over the network writes it.
 
-Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
-server took no more, becomes one request. A stream that has ended is opened again; `Outbox` says what becomes of the requests that were sent
-on it. If no server takes any request for `UNREACHABLE_S`, because none is there or all refuse, those that wait fail.
+How it works. Callers `add` what they send (a `Sending`: a message or a request, and its future) to the `Outbox`; one task, begun with the
+first of them, runs as long as the log is open:
 
-ProduceStream: a Produce stream of one pchannel, on which a server has begun to take requests, and what is sent on it.
+    no stream --open_stream--> the server has answered --_use--> requests out, outcomes in --end--> no stream, after a pause
 
-UnknownOutcomes: requests that were sent on a lost connection and not answered, until their callers get the error.
+What was added in one turn of the loop, or while the server took no more, becomes one request. Two tasks use a stream: `_use` sends, `_read`
+takes outcomes, resolves futures and releases room in flight. `Outbox` knows what was sent and not answered, and in which order.
 
-That is when a new stream has ended the lost one on the server: after that the server executes nothing of the lost stream, so a caller that
-does not find its message in the log may send it again. Without a server the callers get the error after `UNKNOWN_S`.
+What can go wrong, and what becomes of the requests:
+
+* **refused** for the server's state (it stops, has another term, the pchannel moved): nothing was written; all of them are sent again, in
+  their order, on the next stream. The stream takes nothing new meanwhile, so that none overtakes another.
+* **unanswered**, since the connection was lost: one that may be repeated (it has a key, or asks only) is sent again before anything newer;
+  the others have an unknown outcome (`UnknownOutcomes`). Their callers get that error when a new stream of the same session has ended the
+  lost one on the server: after that the server executes nothing of it, so a caller that does not find its message in the log may send it
+  again. Without a server they get it after `UNKNOWN_S`.
+* **no server** takes any request for `UNREACHABLE_S`, because none is there or all refuse: those that wait fail, as not sent.
+* **a caller is cancelled**: what was not sent is taken back; what waits for its barrier at the server is withdrawn there.
+* any other error, of the server or of what it says of its log, fails what waits; a defect is `Supervision`'s matter.
 """
 
 from __future__ import annotations

@@ -1,16 +1,21 @@
-"""ProduceStream: a stream on which a client appends to a pchannel.
+"""Produce: the streams on which clients append to a pchannel.
 
-It has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
-the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
-client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
+How it works. A client opens a stream for one pchannel in one session; an older stream of the same session is ended first (`replaced`), so
+that nothing of it is executed afterwards. A `ProduceStream` has one reader and one writer:
 
-ProduceAnswers: the outcomes of a Produce stream's requests that were not sent yet. Pure.
+* the reader takes requests in their order, checks their vchannels (`Places`), and tells the node's appends; it never waits for an outcome.
+  It stops reading while there is no room in flight, or while the client leaves `UNANSWERED_MAX` answers unread: HTTP/2 makes the client
+  wait, and other streams do not notice;
+* each outcome becomes known in a future, and goes to `ProduceAnswers`; the writer sends what became known in a turn of the loop as one
+  message, requests in Milvus' form one by one. A result leaves only while the lease of the pchannel is alive.
 
-The outcomes of one turn of the loop are sent as one message, except for requests in Milvus' form, which get a message each.
+States: reading; refusing, after a request was refused for the state of the pchannel (moved, fenced, closing): every later one is refused
+for the same reason, so that none overtakes it; draining, after `close` or while the node stops: nothing more is read, everything that was
+accepted is answered, then the stream ends.
 
-Places: which vchannels a stream that writes one pchannel may name.
-
-ProduceService: Produce, which opens the streams on which clients append.
+What can go wrong: a request that makes no sense ends the stream with its error once all before it is answered; a wrong message is answered
+alone. If the stream or the client is lost, what was accepted stays accepted: it is written, and nobody is told; the client learns the
+outcome by a key, or by reading.
 """
 
 from __future__ import annotations

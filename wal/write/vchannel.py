@@ -1,8 +1,24 @@
 """The VChannel actor: decides about the operations on one vchannel before they join a frame.
 
-It has its own identity, state and failure, but no task: it takes its turn in the group of its pchannel, where all calls
-have one order. Plain appends pass through as one list per turn. Exclusive messages fail the open transactions on the vchannel.
-Open transactions are in the pchannel's table, since they may span several of its vchannels.
+How it works. A caller checks its message, takes room in flight, makes a future, and `tell`s the actor an operation. The actor has its own
+identity, state and failure, but no task: it takes its turn in the group of its pchannel, where all calls have one order. In its turn it
+gets all operations that were told since the last one, in the order of the calls:
+
+* plain appends pass through as one list: `FramePipeline.submit_plain` is all that happens;
+* a key is claimed first (`KeyedWrites`): a known one gets the first result, one in flight shares it;
+* an operation with a barrier waits in the pchannel until the promised tick has passed it, and comes back by `released`;
+* `expected_last` is compared with the newest event, those in flight included;
+* an exclusive message fails the open transactions on the vchannel. These are in the pchannel's table, since one may span several of its
+  vchannels; bodies take no turn, only the commit is ordered with the other calls;
+* without a tick to give, everything is held until the oracle has saved a new limit.
+
+What is submitted has its place in the log: the pipeline makes frames of it, and resolves or fails its future.
+
+States: open; closed (`closed` says why: dropped, failed, or its record could not be saved), in which every operation is refused and gives
+its room back. What was submitted before is written all the same.
+
+What can go wrong: a WALError of one operation refuses that one alone. A defect poisons this vchannel, and the others continue. A failure of
+the log is the pchannel's matter (`wal/write/pchannel.py`), which fails everything that waits here too.
 """
 
 from __future__ import annotations
