@@ -4,10 +4,7 @@ from __future__ import annotations
 
 
 class Backoff:
-    """Each pause is twice as long as the one before it, from `first_s` up to `max_s` seconds, until `reset`.
-
-    They are not spread at random: every bound is 2 s or less but for checkpoints and tasks of a broadcast, which one process alone retries.
-    """
+    """Each pause is twice as long as the one before it, from `first_s` up to `max_s` seconds, until `reset`. None is random."""
 
     __slots__ = ("first_s", "max_s", "next_s")
 

@@ -199,8 +199,8 @@ class BackendConformance:
                     found += [frame.position for frame in page.frames]
                     start = page.next_position
                 below = [p for p in positions if p < end]
-                wanted = [p for p in below if names is None or any(name in names for name, _ in by_position[p].vchannels)]
-                assert found == wanted
+                shown = [p for p in below if names is None or any(name in names for name, _ in by_position[p].vchannels)]
+                assert found == shown
 
     async def test_stored_bytes_of_a_frame_can_be_read(self, tmp_path: Path) -> None:
         """The head, and any whole blocks of the body that the read wanted, are the bytes that were appended."""

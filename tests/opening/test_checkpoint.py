@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from wal.errors import CorruptionError, NoSpaceError, TruncatedError
 from wal.kv import SqliteKV
 from wal.local.log import LocalLog
 from wal.local.storage import META_FILE
+from wal.write import recovery
 from wal.write.recovery import CheckpointRule
 
 SEGMENT = 1 << 20
@@ -203,6 +206,59 @@ async def test_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytes
     async with open_wal(data) as log:
         for number in range(1_000):
             assert (await log.raw_append(Message("a", b"y"), idempotency_key=str(number))).duplicate
+
+
+async def append_a_mib(log: WALAccesser) -> None:
+    """Appends frames of more than a MiB together, which cannot be compressed and have no keys."""
+    for _ in range(12):
+        await log.raw_append(Message("a", random.randbytes(100_000)))
+
+
+async def test_rule_makes_them_for_bytes_of_plain_appends(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer looks for them; between two appends it rests."""
+    monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(log_bytes=1 << 20))
+    async with open_wal(data) as log:
+        checkpointer = local(log).node.pchannels["p0"].checkpointer
+        assert checkpointer is not None
+        for _ in range(3):
+            async with asyncio.timeout(60):
+                while checkpointer.moved:
+                    await asyncio.sleep(0.01)
+                before = checkpointer.ledger.last.position
+                await append_a_mib(log)
+                while checkpointer.ledger.last.position == before:
+                    await asyncio.sleep(0.01)
+
+
+async def test_failed_one_is_tried_again_without_an_append(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "RETRY_S", 0.5)
+    monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(log_bytes=1 << 20))
+    async with open_wal(data) as log:
+        pchannel = local(log).node.pchannels["p0"]
+        checkpointer, save_state = pchannel.checkpointer, pchannel.log.save_state
+        assert checkpointer is not None
+        failures, is_full = 0, True
+
+        async def save_with_room(position: int, pieces: Sequence[bytes]) -> None:
+            nonlocal failures
+            if is_full:
+                failures += 1
+                raise NoSpaceError("the disk is full")
+            await save_state(position, pieces)
+
+        monkeypatch.setattr(pchannel.log, "save_state", save_with_room)
+        before = checkpointer.ledger.last.position
+        await append_a_mib(log)
+        async with asyncio.timeout(60):
+            while not failures:
+                await asyncio.sleep(0.01)
+            appended = failures
+            while failures < appended + 2:
+                assert checkpointer.moved, "the next attempt waits for time, and needs no frame"
+                await asyncio.sleep(0.01)
+            is_full = False
+            while checkpointer.ledger.last.position == before:
+                await asyncio.sleep(0.01)
 
 
 async def test_dropped_vchannel_does_not_come_back(data: str) -> None:

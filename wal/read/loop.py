@@ -219,11 +219,10 @@ class ReadLoop:
         """Takes the next page from the recent frames; returns False if they do not have it."""
         pchannel, progress = self.pchannel, self.progress
         start = progress.at
-        if start < pchannel.log.earliest[0]:
+        if start < pchannel.recent.start or start < pchannel.log.earliest[0]:
             return False
         page = pchannel.recent.page(start, progress.page_end, names=progress.selection.names, bytes_max=PAGE_BYTES)
-        if page is None:
-            return False
+        assert page is not None, "it begins in the window"
         self._unbroken = True
         progress.take(page, pchannel.recent.shared)
         return True
