@@ -39,10 +39,10 @@ from wal.api.factory import with_absolute_paths
 from wal.api.opening import LogOpening
 from wal.client.log import RemoteLog
 from wal.errors import InnerError, WALError
-from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.access import Access
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
 

@@ -19,10 +19,10 @@ from wal import Settings
 from wal.channels.pchannels import CHECKPOINT_PREFIX
 from wal.coordinator import coordinator
 from wal.kv import SqliteKV
-from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.access import Access
 from wal.storage.metadata import BROADCAST_ROOT
 from wal.write.pipeline import FramePipeline
 

@@ -14,10 +14,11 @@ from typing import Any, Self
 
 from tests.servers.process import free_ports
 from wal.api.factory import with_absolute_paths
-from wal.local.access import Access
 from wal.local.log import LocalLog
-from wal.local.server import DRAIN_S, LATE_S, LogServer
+from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.access import Access
+from wal.node.server import DRAIN_S, LATE_S
 from wal.rpc.connection import Connection
 from wal.settings import Settings
 
@@ -49,7 +50,7 @@ async def close_after_clients(node: LogServer, *, drain_s: float = DRAIN_S) -> N
     """Closes a node whose clients are gone. It hears of that within milliseconds; one with calls under way would refuse late ones first."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LATE_S):
-            while node._draining.calls:
+            while node.draining.calls:
                 await asyncio.sleep(0.001)
     await node.close(drain_s=drain_s)
 

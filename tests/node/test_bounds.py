@@ -18,8 +18,8 @@ from tests.node.servers import Serving, child, connected, serving
 from tests.node.test_produce import assigned, opened
 from wal import open_wal
 from wal.errors import InvalidArgumentError, WouldBlockError
-from wal.local.access import Access
 from wal.message import Message
+from wal.node.access import Access
 from wal.node.bounds import Budget
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto

@@ -8,7 +8,7 @@ import grpc.aio
 from tests.node.foreign import Foreign
 from tests.node.servers import Serving, serving
 from tests.rpc.contract import Contract
-from wal.local.access import Access
+from wal.node.access import Access
 
 
 async def test_all_pchannels_are_on_the_one_node(served: Serving, foreign: Foreign) -> None:

@@ -13,10 +13,10 @@ from tests.node.servers import connected
 from tests.node.test_consume_frames import Feed
 from wal import ImmutableMessage, Message
 from wal.errors import SessionLostError
-from wal.local.access import Access
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node.access import Access
 from wal.node.consume import FrameFeed, MessageFeed
 from wal.node.hosted import Hosted
 from wal.read.options import All, EventFilter, ReadOptions

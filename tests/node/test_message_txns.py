@@ -18,8 +18,8 @@ from tests.node.test_produce import stored
 from tests.rpc.contract import Contract
 from wal import open_wal
 from wal.errors import StreamingCode
-from wal.local.access import Access
 from wal.message import Message, MessageType
+from wal.node.access import Access
 from wal.settings import ServerBounds
 
 EXPIRED = StreamingCode.TRANSACTION_EXPIRED

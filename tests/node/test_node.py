@@ -20,8 +20,8 @@ from wal.errors import (
     UnavailableError,
     UnmatchedChannelTermError,
 )
-from wal.local.access import Access
 from wal.network import Method, TlsFiles
+from wal.node.access import Access
 from wal.node.hosted import Hosted
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo

@@ -20,8 +20,8 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.local.access import Access
 from wal.message import AppendResult, Message, MessageType
+from wal.node.access import Access
 from wal.node.produce_txns import ProduceTxns
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto

@@ -12,8 +12,8 @@ import pytest
 from tests.node.servers import Child, child, serving
 from wal import Message, WALAccesser, open_wal
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError, WALError
-from wal.local.access import Access
 from wal.network import TlsFiles
+from wal.node.access import Access
 from wal.rpc.auth import Token
 from wal.secret import Secret
 from wal.settings import SettingsOverrides

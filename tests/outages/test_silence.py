@@ -52,7 +52,7 @@ async def test_stalled_connection_is_given_up(log: WALAccesser, proxy: Proxy, se
 async def test_what_arrives_late_is_not_executed(log: WALAccesser, proxy: Proxy, served: Serving) -> None:
     """Once a caller was told that the outcome is unknown, the log says whether the message is in it: it does not come later."""
     await log.raw_append(Message("orders", b"first"))
-    calls = served.node._draining.calls
+    calls = served.node.draining.calls
     proxy.stall()
     late = log.append_nowait(Message("orders", b"late"))
     with pytest.raises(UnknownOutcomeError):
@@ -66,7 +66,7 @@ async def test_what_arrives_late_is_not_executed(log: WALAccesser, proxy: Proxy,
         await log.raw_append(Message("others", b"%d" % number))
     proxy.ends.set()
     async with asyncio.timeout(60):
-        while served.node._draining.calls > calls:
+        while served.node.draining.calls > calls:
             await asyncio.sleep(0.01)
     await log.raw_append(Message("orders", b"last"))
     assert await stored(served) == [b"first", b"repeated", b"last"]

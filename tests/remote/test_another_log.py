@@ -14,7 +14,7 @@ from tests.rpc.server import until
 from wal import BroadcastMessage, Message, OwnerDescription, Txn, WALAccesser, bridge, open_wal
 from wal.coordinator.log_service import LogService
 from wal.errors import FormatError, InvalidArgumentError
-from wal.local.access import Access
+from wal.node.access import Access
 from wal.rpc.api import cluster_pb2
 from wal.rpc.headers import LOG_ID
 from wal.rpc.methods import LIST_VCHANNELS

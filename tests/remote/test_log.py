@@ -14,7 +14,7 @@ from tests.probes import turns
 from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
-from wal.local.access import Access
+from wal.node.access import Access
 from wal.rpc.auth import Token
 from wal.secret import Secret
 

@@ -24,8 +24,9 @@ from wal.errors import (
     UnavailableError,
     UnmatchedChannelTermError,
 )
-from wal.local.server import States, all_handlers
+from wal.local.server import all_handlers
 from wal.node.hosted import Hosted
+from wal.node.server import States
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection

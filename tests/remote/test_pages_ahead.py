@@ -13,8 +13,8 @@ from wal import Message, WALAccesser, bridge, open_wal
 from wal.client import remote_log
 from wal.client.remote_log import RemoteReadableLog
 from wal.errors import TruncatedError
-from wal.local.access import Access
 from wal.local.server import LogServer
+from wal.node.access import Access
 from wal.node.frame_calls import FrameCalls
 
 MESSAGES = 160

@@ -18,10 +18,10 @@ from wal import Message, ReadPosition, Settings, StartAfter, StartFrom, WALAcces
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ClosedError, LogWentBackError
-from wal.local.access import Access
 from wal.local.restored import mark_restored
 from wal.location import parse_location
 from wal.message import AppendResult, MessageID
+from wal.node.access import Access
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import ReadLoop
 from wal.read.pchannel import ReadablePChannel

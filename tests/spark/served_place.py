@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.node.servers import ServerProcess, serving
 from tests.spark.place import Place
-from wal.local.access import Access
 from wal.loop_thread import LoopThread
+from wal.node.access import Access
 from wal.rpc.auth import Token
 from wal.secret import Secret
 

@@ -17,7 +17,7 @@ from wal.secret import Secret
 from wal.settings import MEANINGS, SERVER_BOUNDS, SERVER_PREFIX, ServerBounds, Settings, server_table, setting_from_text
 
 if TYPE_CHECKING:
-    from wal.local.access import Access
+    from wal.node.access import Access
     from wal.rpc.auth import Token
 
 
@@ -90,8 +90,8 @@ def access_from(arguments: argparse.Namespace) -> Access:
 
     Raises InvalidArgumentError for unknown names and wrong values, ImportError without the extra.
     """
-    from wal.local.access import Access
     from wal.network import TlsFiles
+    from wal.node.access import Access
 
     options: dict[str, Any] = {}
     bounds: dict[str, tuple[str, Any]] = {}

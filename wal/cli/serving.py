@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from wal.errors import WALError
-from wal.local.access import Access
 from wal.local.log import LocalLog
-from wal.local.process import raise_limit
 from wal.local.server import LogServer
 from wal.location import Location
+from wal.node.access import Access
+from wal.node.process import raise_limit
 from wal.rpc.serving import check_free
 from wal.settings import Settings
 

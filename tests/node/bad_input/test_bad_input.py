@@ -26,9 +26,9 @@ from tests.node.bad_input.neighbour import NAME, Neighbour
 from tests.node.foreign import varint
 from tests.node.servers import child, serving
 from wal import open_wal
-from wal.local.access import Access
 from wal.message import MessageType
 from wal.network import TlsFiles
+from wal.node.access import Access
 from wal.rpc import methods as m
 from wal.rpc.auth import Token
 from wal.rpc.codes import error_in
