@@ -27,6 +27,7 @@ not say whether the call took effect.
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
     ├── UnavailableError                       a server could not be reached or did not answer; nothing was changed
+    │   └── NotLeaderError                     a coordinator that does not lead: it says who does
     ├── SessionLostError                       a lease ran out or was revoked: it holds nothing any more
     └── UnrecoverableError
 """
@@ -62,6 +63,7 @@ __all__ = [
     "LogWentBackError",
     "NoPayloadError",
     "NoSpaceError",
+    "NotLeaderError",
     "NotLocalError",
     "ResourceAcquiredError",
     "SessionLostError",
@@ -111,6 +113,7 @@ class StreamingCode(enum.IntEnum):
     CONFLICT = 26
     UNAUTHENTICATED = 27
     LOG_WENT_BACK = 28
+    NOT_LEADER = 29
     UNKNOWN = 999
 
 
@@ -416,6 +419,16 @@ class UnavailableError(WALError):
 
     code = StreamingCode.UNAVAILABLE
     retryable = True
+
+
+class NotLeaderError(UnavailableError):
+    """This coordinator does not lead: ask the one at `leader`, an address, which is empty while none is known. Nothing was changed."""
+
+    code = StreamingCode.NOT_LEADER
+
+    def __init__(self, text: str, *, leader: str = "") -> None:
+        super().__init__(text)
+        self.leader: str = leader
 
 
 class SessionLostError(WALError):

@@ -36,15 +36,23 @@ from wal.rpc.methods import (
     ALLOCATE_IDS,
     ALLOCATE_TIME_TICKS,
     APPEND_BROADCAST,
+    APPEND_COPIES,
     ASSIGN,
     AWAIT_RESOURCE_KEY,
+    COLLECT_STATUS,
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
     DELETE_CURSORS,
     DESTORY_CHANNELS,
+    DRAIN_NODE,
     DROP_VCHANNEL,
+    END_VCHANNELS,
+    FORGET_BROADCASTS,
     FORGET_PRODUCER,
+    LIST_COPIES,
+    PAUSE_BALANCER,
     PRODUCE,
+    READ_COPY,
     REMOVE,
     TRUNCATE,
 )
@@ -60,7 +68,9 @@ class Right(enum.Enum):
     WRITE = "write"
     """Appends, transactions, broadcasts and their acks, and the creation of vchannels."""
     ADMIN = "admin"
-    """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers."""
+    """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
+    SERVER = "server"
+    """What the servers of a cluster ask of each other: it is for the one token that they share."""
 
 
 ALL_RIGHTS: Final = frozenset(Right)
@@ -69,10 +79,18 @@ _WRITES: Final = (
     PRODUCE, APPEND_BROADCAST, ACK_BROADCAST, AWAIT_RESOURCE_KEY, CREATE_VCHANNEL, CREATE_CHANNELS, ALLOCATE_IDS, ALLOCATE_TIME_TICKS,
 )  # fmt: skip
 _ADMINISTERS: Final = (
-    TRUNCATE, DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, FORGET_PRODUCER, ASSIGN, REMOVE,
+    TRUNCATE, DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, FORGET_PRODUCER, DRAIN_NODE, PAUSE_BALANCER,
 )  # fmt: skip
-_RIGHTS: Final = {method.path: Right.WRITE for method in _WRITES} | {method.path: Right.ADMIN for method in _ADMINISTERS}
-_NAMED: Final = re.compile(r"(?P<name>\S+)\s+(?P<rights>(?:read|write|admin)(?:,(?:read|write|admin))*)\s+(?P<token>\S+)")
+_SERVES: Final = (
+    ASSIGN, REMOVE, COLLECT_STATUS, END_VCHANNELS, APPEND_COPIES, LIST_COPIES, READ_COPY, FORGET_BROADCASTS,
+)  # fmt: skip
+_RIGHTS: Final = {
+    method.path: right
+    for right, methods in ((Right.WRITE, _WRITES), (Right.ADMIN, _ADMINISTERS), (Right.SERVER, _SERVES))
+    for method in methods
+}
+_RIGHT: Final = "(?:" + "|".join(right.value for right in Right) + ")"
+_NAMED: Final = re.compile(rf"(?P<name>\S+)\s+(?P<rights>{_RIGHT}(?:,{_RIGHT})*)\s+(?P<token>\S+)")
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from wal.errors import (
     LockedError,
     LogWentBackError,
     NoSpaceError,
+    NotLeaderError,
     NotLocalError,
     ResourceAcquiredError,
     SessionLostError,
@@ -93,6 +94,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     FormatError: _Status.FAILED_PRECONDITION,
     NotLocalError: _Status.FAILED_PRECONDITION,
     UnavailableError: _Status.UNAVAILABLE,
+    NotLeaderError: _Status.UNAVAILABLE,
     SessionLostError: _Status.FAILED_PRECONDITION,
     UnknownError: _Status.UNKNOWN,
     BulkAppendError: _Status.UNKNOWN,
@@ -217,6 +219,8 @@ def _fields(error: WALError) -> proto.ErrorFields:
         case CorruptionError():
             offset = None if error.offset == _NO_OFFSET else error.offset
             return proto.ErrorFields(path=error.path, offset=offset, expected=error.expected)
+        case NotLeaderError():
+            return proto.ErrorFields(leader=error.leader)
         case LockedError():
             return proto.ErrorFields(pid=error.pid)
     return proto.ErrorFields()
@@ -240,6 +244,8 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
         return CorruptionError(text, path=fields.path, offset=offset, expected=fields.expected)
     if kind is StorageError:
         return StorageError(text, outcome_unknown=fields.outcome_unknown)
+    if kind is NotLeaderError:
+        return NotLeaderError(text, leader=fields.leader)
     if kind is LockedError:
         return LockedError(text, pid=fields.pid if fields.HasField("pid") else None)
     return kind(text)

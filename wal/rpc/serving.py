@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from wal.channels.vchannels import check_vchannel
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
 from wal.network import PING_S, Method, ServerCertificate, ping_options
-from wal.rpc.api import cluster_pb2, streaming_pb2
+from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
 
@@ -106,8 +106,28 @@ def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Ha
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for method, handler in handlers.items():
         _, service, name = method.path.split("/")
-        services.setdefault(service, {})[name] = _handler(method, handler, *_ARITIES[service.rpartition(".")[2], name])
+        services.setdefault(service, {})[name] = _handler(method, handler, *_arity(method))
     server.add_generic_rpc_handlers(tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()))
+
+
+def handed_on(methods: Iterable[Method[Any, Any]], to: Callable[[Method[Any, Any]], Any]) -> dict[Method[Any, Any], Handler]:
+    """Returns handlers of these methods that call the one which `to` returns at each call; what it raises ends the call."""
+    return {method: _handed_on(method, to, *_arity(method)) for method in methods}
+
+
+def _handed_on(method: Method[Any, Any], to: Callable[[Method[Any, Any]], Any], many_requests: bool, many_responses: bool) -> Handler:
+    async def answer(request: Any, context: Any) -> Any:
+        return await to(method)(request, context)
+
+    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(to(method)(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    async def converse(context: Any) -> None:
+        await to(method)(context)
+
+    return converse if many_requests else answers if many_responses else answer
 
 
 async def listen(server: grpc.aio.Server, address: str, *, tls: ServerCertificate | None = None) -> int:
@@ -292,11 +312,18 @@ async def _end(method: Method[Any, Any], context: Any, error: Exception) -> None
 
 _ARITIES: Final[Mapping[tuple[str, str], tuple[bool, bool]]] = {
     (service.name, method.name): (method.client_streaming, method.server_streaming)
-    for file in (streaming_pb2, cluster_pb2)
+    for file in (streaming_pb2, cluster_pb2, nodes_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
 """Whether a method takes many requests, and whether it answers with many responses."""
+
+
+def _arity(method: Method[Any, Any]) -> tuple[bool, bool]:
+    _, service, name = method.path.split("/")
+    return _ARITIES[service.rpartition(".")[2], name]
+
+
 _log: Final = logging.getLogger("wal.rpc")
 
 

@@ -41,6 +41,7 @@ class StreamingCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STREAMING_CODE_CONFLICT: _ClassVar[StreamingCode]
     STREAMING_CODE_UNAUTHENTICATED: _ClassVar[StreamingCode]
     STREAMING_CODE_LOG_WENT_BACK: _ClassVar[StreamingCode]
+    STREAMING_CODE_NOT_LEADER: _ClassVar[StreamingCode]
     STREAMING_CODE_UNKNOWN: _ClassVar[StreamingCode]
 STREAMING_CODE_OK: StreamingCode
 STREAMING_CODE_CHANNEL_EXIST: StreamingCode
@@ -71,6 +72,7 @@ STREAMING_CODE_SESSION_LOST: StreamingCode
 STREAMING_CODE_CONFLICT: StreamingCode
 STREAMING_CODE_UNAUTHENTICATED: StreamingCode
 STREAMING_CODE_LOG_WENT_BACK: StreamingCode
+STREAMING_CODE_NOT_LEADER: StreamingCode
 STREAMING_CODE_UNKNOWN: StreamingCode
 
 class StreamingError(_message.Message):
@@ -84,7 +86,7 @@ class StreamingError(_message.Message):
     def __init__(self, code: _Optional[_Union[StreamingCode, str]] = ..., cause: _Optional[str] = ..., fields: _Optional[_Union[ErrorFields, _Mapping[str, object]]] = ...) -> None: ...
 
 class ErrorFields(_message.Message):
-    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common", "last", "vchannel")
+    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common", "last", "leader", "vchannel")
     OUTCOME_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class ErrorFields(_message.Message):
     BULK_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMON_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     VCHANNEL_FIELD_NUMBER: _ClassVar[int]
     outcome_unknown: bool
     key: str
@@ -110,8 +113,9 @@ class ErrorFields(_message.Message):
     bulk: BulkResults
     last_common: _containers.RepeatedScalarFieldContainer[bytes]
     last: bytes
+    leader: str
     vchannel: str
-    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[_Iterable[bytes]] = ..., last: _Optional[bytes] = ..., vchannel: _Optional[str] = ...) -> None: ...
+    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[_Iterable[bytes]] = ..., last: _Optional[bytes] = ..., leader: _Optional[str] = ..., vchannel: _Optional[str] = ...) -> None: ...
 
 class BulkResults(_message.Message):
     __slots__ = ("appended",)

@@ -5,6 +5,7 @@ from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import component_pb2 as _component_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
+from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -316,35 +317,51 @@ class CloseConsumerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StreamingNodeManagerAssignRequest(_message.Message):
-    __slots__ = ("pchannel",)
+    __slots__ = ("pchannel", "call", "floor")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
+    call: _nodes_pb2.ManagerCall
+    floor: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., floor: _Optional[int] = ...) -> None: ...
 
 class StreamingNodeManagerAssignResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StreamingNodeManagerRemoveRequest(_message.Message):
-    __slots__ = ("pchannel",)
+    __slots__ = ("pchannel", "call")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
+    call: _nodes_pb2.ManagerCall
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamingNodeManagerRemoveResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("floor",)
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    floor: int
+    def __init__(self, floor: _Optional[int] = ...) -> None: ...
 
 class StreamingNodeManagerCollectStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("call",)
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    call: _nodes_pb2.ManagerCall
+    def __init__(self, call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamingNodeBalanceAttributes(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StreamingNodeManagerCollectStatusResponse(_message.Message):
-    __slots__ = ("balance_attributes",)
+    __slots__ = ("balance_attributes", "pchannels", "wall_s", "stopping")
     BALANCE_ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
     balance_attributes: StreamingNodeBalanceAttributes
-    def __init__(self, balance_attributes: _Optional[_Union[StreamingNodeBalanceAttributes, _Mapping[str, object]]] = ...) -> None: ...
+    pchannels: _containers.RepeatedCompositeFieldContainer[_nodes_pb2.HostedPChannel]
+    wall_s: float
+    stopping: bool
+    def __init__(self, balance_attributes: _Optional[_Union[StreamingNodeBalanceAttributes, _Mapping[str, object]]] = ..., pchannels: _Optional[_Iterable[_Union[_nodes_pb2.HostedPChannel, _Mapping[str, object]]]] = ..., wall_s: _Optional[float] = ..., stopping: bool = ...) -> None: ...
