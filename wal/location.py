@@ -43,17 +43,45 @@ class PulsarLocation(msgspec.Struct, frozen=True):
         return f"{self.service_url}/{self.tenant}/{self.namespace}"
 
 
+class EtcdLocation(msgspec.Struct, frozen=True):
+    """An etcd cluster and a root path in it. The text and the repr show no password."""
+
+    endpoints: tuple[str, ...]
+    """The members of the cluster, each as `host:port`."""
+    root_path: str
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str | None = None
+    password: Secret | None = None
+    password_file: Path | None = None
+    timeout_s: float | None = None
+    """The deadline of a call; None: the KV's default."""
+
+    def __str__(self) -> str:
+        user = "" if self.user is None else f"{self.user}@"
+        return f"etcd{'+ssl' if self.tls else ''}://{user}{','.join(self.endpoints)}/{self.root_path}"
+
+    def __repr__(self) -> str:
+        return f"EtcdLocation({str(self)!r})"
+
+
 class ServerLocation(msgspec.Struct, frozen=True):
-    """The servers of one log, each as `host:port`; with TLS, the PEM files of this side (`wal.network.TlsFiles`)."""
+    """The servers of one log, each as `host:port`, or the `root` in etcd under which the coordinators of its cluster are found.
+
+    With TLS, it has the PEM files of this side (`wal.network.TlsFiles`).
+    """
 
     addresses: tuple[str, ...]
     tls: bool = False
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    root: EtcdLocation | None = None
 
     def __str__(self) -> str:
-        return f"wal{'+ssl' if self.tls else ''}://{','.join(self.addresses)}"
+        return str(self.root) if self.root is not None else f"wal{'+ssl' if self.tls else ''}://{','.join(self.addresses)}"
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -70,8 +98,9 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
-    """Parses `data/` or `journal:data/` (a directory), `memory:`, `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`), or
-    `wal://host:port[,host:port…]` (a log on the network; `wal+ssl://…?ca=…&certificate=…&key=…`).
+    """Parses `data/` or `journal:data/` (a directory), `memory:`, `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`),
+    `wal://host:port[,host:port…]` (a log on the network; `wal+ssl://…?ca=…&certificate=…&key=…`), or `etcd://host:port/root` (the log of
+    the cluster at this root).
 
     A directory's path becomes absolute, with a leading `~` expanded. Any other text raises an InvalidArgumentError that lists the forms.
     """
@@ -85,6 +114,10 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         return Location("pulsar", pulsar=_parse_pulsar(location))
     if location.startswith(("wal://", "wal+ssl://")):
         return Location("wal", servers=_parse_servers(location))
+    if location.startswith(("etcd://", "etcd+ssl://")):
+        root = parse_kv(location)
+        assert isinstance(root, EtcdLocation), "its scheme says so"
+        return Location("wal", servers=ServerLocation((), root.tls, root.ca, root.certificate, root.key, root))
     directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
@@ -92,7 +125,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
             f"location {shown(location)!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:', "
-            "'pulsar://host:port/tenant/namespace' or 'wal://host:port'"
+            "'pulsar://host:port/tenant/namespace', 'wal://host:port' or 'etcd://host:port/root'"
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
@@ -179,31 +212,7 @@ def _parse_servers(location: str) -> ServerLocation:
             )
         files[name] = absolute_path(value, f"{scheme}://…?{name}=")
     addresses = tuple(_address(host, SERVER_PORT, what, _SERVER_FORM) for host in hosts.removesuffix("/").split(","))
-    return ServerLocation(addresses, scheme == "wal+ssl", **files)
-
-
-class EtcdLocation(msgspec.Struct, frozen=True):
-    """An etcd cluster and a root path in it. The text and the repr show no password."""
-
-    endpoints: tuple[str, ...]
-    """The members of the cluster, each as `host:port`."""
-    root_path: str
-    tls: bool = False
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    user: str | None = None
-    password: Secret | None = None
-    password_file: Path | None = None
-    timeout_s: float | None = None
-    """The deadline of a call; None: the KV's default."""
-
-    def __str__(self) -> str:
-        user = "" if self.user is None else f"{self.user}@"
-        return f"etcd{'+ssl' if self.tls else ''}://{user}{','.join(self.endpoints)}/{self.root_path}"
-
-    def __repr__(self) -> str:
-        return f"EtcdLocation({str(self)!r})"
+    return ServerLocation(addresses, scheme == "wal+ssl", files.get("ca"), files.get("certificate"), files.get("key"))
 
 
 def parse_kv(kv: str | Secret) -> EtcdLocation | Path:

@@ -24,7 +24,7 @@ def committed(table: Assignments, change: Change | None) -> Assignments:
 
 def new_table(*names: str) -> Assignments:
     table = Assignments({}, leader=LEADER)
-    return committed(table, table.add(names))
+    return committed(table, table.add(dict.fromkeys(names, 0)))
 
 
 def test_new_pchannel_is_nowhere_in_term_1() -> None:
@@ -84,7 +84,7 @@ def test_unknown_pchannel_is_refused() -> None:
 async def test_change_of_a_leader_that_was_overtaken_is_not_saved() -> None:
     async with MemoryKV() as kv:
         table = Assignments({}, leader=1)
-        added = table.add(["p0", "p1"])
+        added = table.add({"p0": 0, "p1": 0})
         assert added is not None
         assert await kv.change_if(added.compare(), saves=added.saves()) is None
         table.commit(added)
@@ -149,7 +149,7 @@ class Leaders(RuleBasedStateMachine):
 
     @rule(names=st.sets(st.sampled_from(["p0", "p1", "p2"])), is_saved=st.booleans())
     def add(self, names: set[str], is_saved: bool) -> None:
-        self.save(self.table.add(sorted(names)), is_saved)
+        self.save(self.table.add(dict.fromkeys(sorted(names), 0)), is_saved)
 
     @precondition(lambda self: self.table.records)
     @rule(data=st.data(), node=st.sampled_from([A, B]), is_saved=st.booleans())

@@ -70,9 +70,8 @@ class VChannelDirectory(Actor):
         keys, values = await self._kv.load_with_prefix(PREFIX)
         try:
             for key, value in zip(keys, values, strict=True):
-                record = _decoder.decode(value)
-                name = check_vchannel(key.removeprefix(PREFIX))
-                self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation, record.owner)
+                info = record_from(key, value)
+                self.records[info.name] = info
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
             self._counter = self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
             newest = max((info.incarnation for info in self.records.values()), default=0)
@@ -195,6 +194,16 @@ def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:
 def _owners(names: list[str], changes: Mapping[str, tuple[VChannelInfo, bool]]) -> int:
     """Returns how many of these changes save an owner."""
     return sum(not remove and info.owner is not None for info, remove in map(changes.__getitem__, names))
+
+
+def record_from(key: str, value: str) -> VChannelInfo:
+    """Returns the vchannel whose record is `value` on `key`. Raises CorruptionError if it cannot be read."""
+    try:
+        record = _decoder.decode(value)
+        name = check_vchannel(key.removeprefix(PREFIX))
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=key) from error
+    return VChannelInfo(name, record.pchannel, record.incarnation, record.owner)
 
 
 def unsaved_records(cause: BaseException) -> StorageError:

@@ -61,6 +61,17 @@ async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
     return {meta.name: meta for meta in metas}
 
 
+async def load_pchannel(kv: KVBase, name: str) -> PChannelMeta:
+    """Returns the record of one pchannel as it is now. Raises CorruptionError if there is none that can be read."""
+    try:
+        meta = _decoder.decode(await kv.load(PREFIX + name))
+        if meta.name != name:
+            raise ValueError(f"it is the record of pchannel {meta.name!r}")
+    except (KeyNotExistError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
+    return meta
+
+
 def _number(name: str) -> int:
     """Returns the number in a pchannel's name; raises ValueError for any other name, which may not be a safe name of a folder."""
     number = int(name.removeprefix("p"))
@@ -77,14 +88,14 @@ def new_incarnation() -> int:
 async def create_pchannel(kv: KVBase, meta: PChannelMeta) -> None:
     """Saves the record of a pchannel whose log has just been created; its recovery begins at the log's beginning."""
     saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(CheckpointRecord(meta.term, 0)).decode()}
-    if not await kv.compare_and_swap(PREFIX + meta.name, None, _encode(meta), saves=saves):
+    if not await kv.compare_and_swap(PREFIX + meta.name, None, encode(meta), saves=saves):
         raise ChannelFencedError(f"pchannel {meta.name} was created by another writer meanwhile: open the log again")
 
 
 async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
     """Takes over the pchannel in the next term; raises ChannelFencedError if another writer did so at the same time."""
     raised = msgspec.structs.replace(meta, term=meta.term + 1)
-    if not await kv.compare_and_swap(PREFIX + meta.name, _encode(meta), _encode(raised)):
+    if not await kv.compare_and_swap(PREFIX + meta.name, encode(meta), encode(raised)):
         raise ChannelFencedError(
             f"pchannel {meta.name} was taken over by another writer while term {raised.term} was being claimed: open the log again"
         )
@@ -93,8 +104,8 @@ async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
 
 async def renew_incarnations(kv: KVBase, metas: Mapping[str, PChannelMeta], incarnations: Mapping[str, int]) -> None:
     """Gives all these pchannels new incarnations, at once; raises ChannelFencedError if another writer took one over meanwhile."""
-    renewed = {PREFIX + name: _encode(msgspec.structs.replace(meta, incarnation=incarnations[name])) for name, meta in metas.items()}
-    if await kv.change_if({PREFIX + name: _encode(meta) for name, meta in metas.items()}, saves=renewed) is not None:
+    renewed = {PREFIX + name: encode(msgspec.structs.replace(meta, incarnation=incarnations[name])) for name, meta in metas.items()}
+    if await kv.change_if({PREFIX + name: encode(meta) for name, meta in metas.items()}, saves=renewed) is not None:
         raise ChannelFencedError("another writer has taken the log over meanwhile: nothing was changed; close it and try again")
 
 
@@ -114,7 +125,7 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
 
     Both happen in one operation: a writer that has raised the term reads a checkpoint that no earlier writer can still move.
     """
-    own = _encode(meta)
+    own = encode(meta)
     saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(record).decode()}
     if not await kv.compare_and_swap(PREFIX + meta.name, own, own, saves=saves):
         raise ChannelFencedError(
@@ -132,7 +143,8 @@ def check_count(count: int | None, present: int) -> int:
     return count or present or 1
 
 
-def _encode(meta: PChannelMeta) -> str:
+def encode(meta: PChannelMeta) -> str:
+    """Returns the text of a pchannel's record."""
     return _encoder.encode(meta).decode()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal._version import __version__
-from wal.cli import restored, standalone
+from wal.cli import cluster, restored, standalone
 from wal.errors import InvalidArgumentError, WALError
 from wal.installation import install_hint
 
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     standalone.add_command(commands)
+    cluster.add_commands(commands)
     restored.add_command(commands)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from functools import partial
 from typing import Final
 
 from wal.api.factory import with_absolute_paths
@@ -56,13 +57,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code. Raises ImportError without the extra."""
     from wal.cli.serving import serve
+    from wal.local.served import ServedLog
 
     location, settings = parse_location(arguments.location), with_absolute_paths(settings_from(arguments))
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(serve(location, settings, lambda: access_from(arguments)))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        opened = partial(ServedLog.open, location, settings)
+        return runner.run(serve(opened, lambda: access_from(arguments), f"the log at {location}"))
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     """Returns uvloop's loop if it is installed (the extra `fast`)."""
     try:
         import uvloop

@@ -23,6 +23,7 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import KnownProducers, RemoteAppends
 from wal.client.broadcasts import RemoteBroadcasts
 from wal.client.calls import SeenTick, Supervision
+from wal.client.coordinators import Coordinators
 from wal.client.directory import RemoteDirectory, ShownVChannels
 from wal.client.nodes import Nodes
 from wal.client.producer import Producer
@@ -106,6 +107,7 @@ class RemoteLog:
         self._wait_s = wait_s
         self._log_id = 0
         """What the server calls its log; 0 if it has not said so."""
+        self._coordinators: Coordinators | None = None
         self._connection: Connection
         self._nodes: Nodes
         self._directory: RemoteDirectory
@@ -126,10 +128,18 @@ class RemoteLog:
     async def open(self) -> None:
         """Connects to a server and learns what the log has. Raises UnavailableError if none answers; a failure undoes what was done."""
         try:
-            self._connection = await self._connected(*self._servers.addresses)
+            addresses = self._servers.addresses
+            if self._servers.root is not None:
+                self._coordinators = await Coordinators.open(self._servers.root, wait_s=self._wait_s)
+                addresses = self._coordinators.addresses
+            self._connection = await self._connected(*addresses)
         except BaseException:
+            if self._coordinators is not None:
+                await self._coordinators.close()
             self.released = True
             raise
+        if self._coordinators is not None:
+            self._coordinators.follow(self._connection.add)
         self._nodes = Nodes(self._connection, self._connected, self.supervision)
         try:
             await self._open()
@@ -158,6 +168,8 @@ class RemoteLog:
         await self.system.stop()
         await self._nodes.close()
         await self._connection.close()
+        if self._coordinators is not None:
+            await self._coordinators.close()
         self.released = True
 
     def _end(self, failure: WALError) -> None:

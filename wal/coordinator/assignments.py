@@ -19,7 +19,7 @@ that cannot be read is a CorruptionError: it is never taken for a pchannel that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -115,9 +115,9 @@ class Assignments:
         """By name. Replaced as a whole by each commit, so that who has it may keep it."""
         self.version: Version = Version(leader, 0)
 
-    def add(self, names: Iterable[str]) -> Change | None:
-        """Adds the pchannels of these names that are not known yet."""
-        return _change(self.records, {name: Assignment(name) for name in names if name not in self.records})
+    def add(self, terms: Mapping[str, int]) -> Change | None:
+        """Adds the pchannels of these names that are not known yet, each with the newest term that its log has had."""
+        return _change(self.records, {name: Assignment(name, max(1, term)) for name, term in terms.items() if name not in self.records})
 
     def assign(self, targets: Mapping[str, Node], mode: AccessMode = AccessMode.READ_WRITE) -> Change | None:
         """Gives each named pchannel to a node, in its next term. One that its target has already is left as it is.

@@ -16,6 +16,7 @@ leaves a term that nobody uses, or the place of an empty log without a record, w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from actors import ActorSystem
@@ -28,7 +29,7 @@ from wal.channels.pchannels import PChannelMeta, check_count, create_pchannel, l
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.vchannels import VChannels
-from wal.errors import CorruptionError
+from wal.errors import CorruptionError, UnavailableError
 from wal.files import HeldDirectory
 from wal.kv import KVBase
 from wal.settings import Settings
@@ -36,6 +37,8 @@ from wal.storage.metadata import BROADCAST_ROOT
 
 DIRECTORY_INBOX_MAX = 1 << 20
 """Changes of vchannels that wait to be saved; the bound on bytes in flight is reached first."""
+BROADCASTS_S = 8.0
+"""How long a call waits for a broadcaster that is starting: less than the deadline of a client's call."""
 
 
 class Coordinator:
@@ -50,6 +53,7 @@ class Coordinator:
         """The records of all pchannels of the log, in their order, each in its newest term."""
         self.is_new: bool = False
         """Whether this opening creates the log."""
+        self._broadcasting = asyncio.Event()
         self._system = system
         directory = VChannelDirectory(kv)
         saver = system.spawn(directory, name="directory", inbox_max=DIRECTORY_INBOX_MAX)
@@ -99,12 +103,41 @@ class Coordinator:
     async def start_broadcasts(self, operator: AppendOperator) -> None:
         """Starts the broadcaster, which completes what earlier openings of the log left unfinished; `broadcasts.close` ends it."""
         settings = self.settings
-        self.broadcasts = await Broadcast.start(
+        broadcasts = await Broadcast.start(
             self._system,
             kv=self.kv.under(BROADCAST_ROOT),
             operator=operator,
             limits=BroadcasterLimits(tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max),
         )
+        self.broadcasts = broadcasts
+        self._broadcasting.set()
+
+    async def running_broadcasts(self) -> Broadcast:
+        """Returns the broadcaster, once it has started. Raises UnavailableError if that takes longer than `BROADCASTS_S`."""
+        if not self._broadcasting.is_set():
+            try:
+                await asyncio.wait_for(self._broadcasting.wait(), BROADCASTS_S)
+            except TimeoutError:
+                raise UnavailableError(
+                    "the broadcaster has not started yet, since it asks every pchannel first, and some are on no node: nothing was done; "
+                    "try again"
+                ) from None
+        return self.broadcasts
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether the broadcaster has started."""
+        return self._broadcasting.is_set()
+
+    async def end_broadcasts(self) -> None:
+        """Ends the broadcaster, if it has started."""
+        if self.broadcasting:
+            await self.broadcasts.close()
+
+    def end_waiting(self, error: Callable[[], Exception]) -> None:
+        """Refuses the broadcasts that wait for their resource keys."""
+        if self._broadcasting.is_set():
+            self.broadcasts.end_waiting(error)
 
     def list_vchannels(self) -> list[VChannelInfo]:
         """Returns all vchannels."""

@@ -1,11 +1,18 @@
-"""AssignmentDiscover: which pchannels are on which node. Here one node has all of them, as long as it runs."""
+"""AssignmentDiscover: which pchannels are on which node.
+
+A log in one process has one node, with all of them, as long as it runs (`Discovery`). The leader of a cluster (`ClusterDiscovery`) pushes
+all assignments in full, after each change: what is not ASSIGNED is not among them. Changes that come while a client reads are one push.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc.aio
 
+from wal.coordinator.assigner import Assigner
+from wal.coordinator.assignments import Version
 from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.node.hosted import Hosted
@@ -56,3 +63,87 @@ class Discovery:
 
     def _is_assigned(self, reported: PChannelInfo) -> bool:
         return any(info.name == reported.name and info.term == reported.term for info in self._hosted.infos())
+
+
+class ClusterDiscovery:
+    """Serves the assignments of a leader, whose `lost` takes what clients report. `address` is the leader's."""
+
+    def __init__(self, assigner: Assigner, draining: Draining) -> None:
+        self._assigner = assigner
+        self._draining = draining
+        self._streams: set[asyncio.Event] = set()
+        self._pushed: tuple[Version, bytes] | None = None
+        """The newest push, encoded once for all clients."""
+        self._ended = False
+        assigner.on_version = self.wake
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handler of AssignmentDiscover."""
+        return {ASSIGNMENT_DISCOVER: self._discover}
+
+    def wake(self) -> None:
+        """Has the streams push what has changed."""
+        for woken in self._streams:
+            woken.set()
+
+    def end(self) -> None:
+        """Ends all streams: this process leads no more."""
+        self._ended = True
+        self.wake()
+
+    async def _discover(self, context: Any) -> None:
+        woken = asyncio.Event()
+        self._streams.add(woken)
+        stop_waiting = self._draining.on_begin(woken.set)
+        reader = asyncio.get_running_loop().create_task(self._read(context, woken), name="assignment discovery")
+        told: Version | None = None
+        try:
+            while not reader.done():
+                woken.clear()
+                if self._ended or self._draining.begun:
+                    raise self._draining.error()
+                if told != self._assigner.assignments.version:
+                    told, push = self._push()
+                    await context.write(push)
+                    continue
+                await woken.wait()
+            reader.result()
+            await context.write(proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse()))
+        finally:
+            stop_waiting()
+            self._streams.discard(woken)
+            await context.end(reader)
+
+    async def _read(self, context: Any, woken: asyncio.Event) -> None:
+        """Takes the client's reports until it closes the stream."""
+        try:
+            while (request := await context.read()) is not grpc.aio.EOF:
+                match request.WhichOneof("command"):
+                    case "report_error":
+                        reported = request.report_error
+                        await self._assigner.lost(reported.pchannel.name, reported.pchannel.term, f"a client says: {reported.err.cause}")
+                    case "close":
+                        return
+                    case _:
+                        raise InvalidArgumentError(
+                            "an AssignmentDiscoverRequest has no command that this version knows: set report_error or close"
+                        )
+        finally:
+            woken.set()
+
+    def _push(self) -> tuple[Version, bytes]:
+        """Returns the newest assignments, and their version."""
+        assignments = self._assigner.assignments
+        if self._pushed is None or self._pushed[0] != assignments.version:
+            full = proto.FullStreamingNodeAssignmentWithVersion(
+                version=proto.VersionPair(**{"global": assignments.version.leader, "local": assignments.version.count}),
+                assignments=[
+                    proto.StreamingNodeAssignment(
+                        node=proto.StreamingNodeInfo(server_id=node.server_id, address=node.address),
+                        channels=[PChannelInfo(name=record.name, term=record.term) for record in records],
+                    )
+                    for node, records in assignments.shown().items()
+                ],
+            )
+            self._pushed = assignments.version, proto.AssignmentDiscoverResponse(full_assignment=full).SerializeToString()
+        return self._pushed

@@ -13,7 +13,7 @@ node stops, calls that wait for keys or for acknowledgements are refused, and cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
@@ -26,7 +26,6 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockErr
 from wal.message import Lineage, Origin
 from wal.network import Method
 from wal.node.hosted import identity_of
-from wal.node.node import StreamingNode
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import LogIdentity, VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
@@ -63,6 +62,7 @@ from wal.rpc.serving import NAMES_MAX, SLICE, Draining, Handler, checked_names, 
 from wal.storage.metadata import IDS_KEY
 from wal.timestamp import IdAllocator, TimestampOracle
 from wal.write.checks import spans_pchannels
+from wal.write.pchannel import PChannel
 
 BEHIND_MAX: Final = 65_536
 """The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
@@ -238,12 +238,12 @@ class BroadcastCalls:
     """Serves the broadcaster of a log, until `draining` begins. A client's ticks are below those that `oracle` gives from then on."""
 
     def __init__(self, coordinator: Coordinator, oracle: TimestampOracle, draining: Draining, *, frame_bytes_max: int) -> None:
-        self._broadcasts = coordinator.broadcasts
+        self._running = coordinator.running_broadcasts
         self._settings = coordinator.settings
         self._oracle = oracle
         self._draining = draining
         self._frame_bytes_max = frame_bytes_max
-        draining.on_begin(lambda: coordinator.broadcasts.end_waiting(draining.error))
+        draining.on_begin(lambda: coordinator.end_waiting(draining.error))
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of these calls."""
@@ -263,14 +263,14 @@ class BroadcastCalls:
         message = broadcast_from_proto(request)
         message.check_size(message_bytes_max=settings.message_bytes_max, frame_bytes_max=self._frame_bytes_max)
         self._oracle.observe(request.seen_time_tick)
-        return result_to_proto(await self._broadcasts.append(message, wait=request.wait))
+        return result_to_proto(await (await self._running()).append(message, wait=request.wait))
 
     async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> Empty:
-        await self._broadcasts.ack(request.broadcast_id, request.vchannel)
+        await (await self._running()).ack(request.broadcast_id, request.vchannel)
         return Empty()
 
     async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> Empty:
-        key, broadcasts = key_from_proto(request.key), self._broadcasts
+        key, broadcasts = key_from_proto(request.key), await self._running()
         with self._draining.ending():
             if request.all:
                 await broadcasts.block_until_resource_key_ack_all(key)
@@ -279,14 +279,14 @@ class BroadcastCalls:
         return Empty()
 
     async def _list(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastTasks:
-        return proto.BroadcastTasks(tasks=map(task_to_proto, await self._broadcasts.tasks()))
+        return proto.BroadcastTasks(tasks=map(task_to_proto, await (await self._running()).tasks()))
 
     async def _abort(self, request: proto.AbortBroadcastRequest, _context: object) -> Empty:
-        await self._broadcasts.abort(request.broadcast_id, request.reason)
+        await (await self._running()).abort(request.broadcast_id, request.reason)
         return Empty()
 
     async def _statistics(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastStatistics:
-        return broadcaster_to_proto(self._broadcasts.statistics())
+        return broadcaster_to_proto((await self._running()).statistics())
 
 
 def _check_count(what: str, count: int, bound: str, most: int) -> None:
@@ -300,19 +300,28 @@ _ONE: Final = 1
 
 
 class LogService:
-    """Serves a log whose pchannels are all on `node`. Its streams end when `draining` begins."""
+    """Serves a log. `pchannels` are those that are in this process, and `oracle` gives ticks. Its streams end when `draining` begins."""
 
     def __init__(
-        self, coordinator: Coordinator, node: StreamingNode, draining: Draining, *, name: str, form: int, frame_bytes_max: int
+        self,
+        coordinator: Coordinator,
+        pchannels: Mapping[str, PChannel],
+        oracle: TimestampOracle,
+        draining: Draining,
+        *,
+        name: str,
+        form: int,
+        frame_bytes_max: int,
     ) -> None:
         """`name` is the backend's, `form` that of its message ids, and `frame_bytes_max` the largest frame that it takes."""
         self._coordinator = coordinator
-        self._node = node
+        self._pchannels = pchannels
+        self._oracle = oracle
         self._name = name
         self._form = form
         self._frame_bytes_max = frame_bytes_max
         self._vchannels = VChannelCalls(coordinator, draining)
-        self._broadcasts = BroadcastCalls(coordinator, node.oracle, draining, frame_bytes_max=frame_bytes_max)
+        self._broadcasts = BroadcastCalls(coordinator, oracle, draining, frame_bytes_max=frame_bytes_max)
         # It is never closed: a fetch that is under way when the log closes ends with the log's metadata.
         self._ids = IdAllocator(coordinator.kv, key=IDS_KEY)
 
@@ -338,13 +347,13 @@ class LogService:
 
     def _identity(self, meta: PChannelMeta) -> LogIdentity:
         """Returns what identifies the log of a pchannel, which may be away at the moment: then it is what the records say."""
-        if (pchannel := self._node.pchannels.get(meta.name)) is not None:
+        if (pchannel := self._pchannels.get(meta.name)) is not None:
             return identity_of(pchannel)
         origin = Origin(meta.name, meta.incarnation, 0, self._form)
         return identity_to_proto(origin, term=meta.term, lineage=Lineage(meta.incarnation, ()))
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:
-        oracle = self._node.oracle
+        oracle = self._oracle
         oracle.observe(request.seen_time_tick)
         ticks = await oracle.get_timestamp(request.count or _ONE, bounded=True)
         return proto.AllocatedRange(first=ticks.start, count=len(ticks))

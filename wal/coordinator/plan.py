@@ -4,7 +4,8 @@ Rules, in this order:
 
 1. A pchannel without a live owner gets one, unless so many nodes vanished at once that the judgement is doubted (`MassLoss`).
 2. What is placed is kept: a pchannel moves for balance only, or away from a node that drains or is not healthy, and not twice within
-   `REST_S` seconds unless its node died. Nothing moves while the balancer is paused; a pchannel without a node is placed also then.
+   `REST_S` seconds unless its node died or drains. Nothing moves while the balancer is paused; a pchannel without a node is placed also
+   then.
 3. After all the moves, the numbers of pchannels of two nodes that take some differ by at most one. With unchanged input the next plan is
    empty.
 4. A node takes pchannels only when it was healthy for `PROVEN_S`, the lifetime of a session; when no node was, the live ones are taken.
@@ -62,7 +63,7 @@ def plan(pchannels: Mapping[str, Placed], nodes: Mapping[int, NodeView], *, paus
             homeless.append(name)
         elif owner in load:
             load[owner].append(name)
-        elif _gives_up(nodes[owner]) and not paused and pchannels[name].rested_s >= REST_S:
+        elif not paused and (nodes[owner].drains or pchannels[name].rested_s >= REST_S):
             leaving.append(name)
     counts = [(len(names), server_id) for server_id, names in load.items()]
     heapq.heapify(counts)
@@ -80,10 +81,6 @@ def _taking(nodes: Mapping[int, NodeView]) -> list[int]:
     """Returns the nodes that take pchannels, in the order of their server ids."""
     healthy = sorted(server_id for server_id, node in nodes.items() if not node.drains and node.healthy_s > 0.0)
     return [server_id for server_id in healthy if nodes[server_id].healthy_s >= PROVEN_S] or healthy
-
-
-def _gives_up(node: NodeView) -> bool:
-    return node.drains or node.healthy_s <= 0.0
 
 
 def _evened(load: Mapping[int, Sequence[str]], counts: dict[int, int], pchannels: Mapping[str, Placed]) -> dict[str, int]:

@@ -100,6 +100,9 @@ class VChannels:
             await asyncio.wait((saving,))
         return self.directory.saved.get(name)
 
+    async def catch_up(self) -> None:
+        """Does nothing: what is saved is known here first."""
+
     def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, or (None) all; see `ReadableEngine.describe_channels`."""
         return describe_channels(self.directory.saved, names)

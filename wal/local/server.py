@@ -40,7 +40,13 @@ def all_handlers(
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
         **LogService(
-            log.coordinator, log.node, draining, name=log.name, form=log.backend.form, frame_bytes_max=log.frame_bytes_max
+            log.coordinator,
+            log.node.pchannels,
+            log.node.oracle,
+            draining,
+            name=log.name,
+            form=log.backend.form,
+            frame_bytes_max=log.frame_bytes_max,
         ).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining).handlers(),

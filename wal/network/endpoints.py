@@ -60,14 +60,10 @@ class Endpoints:
         """
         _keep_poller()
         self._probe = probe
-        options = [*_OPTIONS, *ping_options(ping_s)]
+        self._options = [*_OPTIONS, *ping_options(ping_s)]
+        self._credentials = credentials
         self.addresses: tuple[str, ...] = tuple(addresses)
-        self._channels = [
-            grpc.aio.insecure_channel(address, options=options)
-            if credentials is None
-            else grpc.aio.secure_channel(address, credentials, options=options)
-            for address in addresses
-        ]
+        self._channels = list(map(self._channel, addresses))
         self._current = 0
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[list[str]] | None = None
@@ -104,6 +100,25 @@ class Endpoints:
         """Uses another connected member from now on, if there is one, because the one with this number failed."""
         if self._current == number:
             self._current = (number + 1) % len(self._channels)
+
+    def follow(self, number: int, address: str) -> None:
+        """Uses the member at this address from now on, as the one with this number says; empty: any other one. A new address is added."""
+        if not address:
+            self.turn_away(number)
+        elif self._current == number and not self._closed:
+            self.add(address)
+            self._current = self.addresses.index(address)
+
+    def add(self, address: str) -> None:
+        """Adds a member, unless it is one."""
+        if address not in self.addresses and not self._closed:
+            self.addresses = (*self.addresses, address)
+            self._channels.append(self._channel(address))
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=self._options)
+        return grpc.aio.secure_channel(address, self._credentials, options=self._options)
 
     def leave(self, number: int) -> None:
         """Sends no new calls to this member until it has reconnected, because it is stopping."""

@@ -119,9 +119,9 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
     The trailer `log-id` ends the client that gets it.
     """
 
-    def __init__(self, log_id: int, pchannels: Mapping[str, PChannel]) -> None:
-        """`log_id` identifies the log, and `pchannels` are those of it that are here."""
-        self._log_id = log_id
+    def __init__(self, log_id: int | None, pchannels: Mapping[str, PChannel]) -> None:
+        """`log_id` identifies the log (None: it is not known yet), and `pchannels` are those of it that are here."""
+        self.log_id: int | None = log_id
         self._pchannels = pchannels
 
     async def intercept_service(
@@ -130,10 +130,10 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
         try:
-            opened, own = log_in(handler_call_details.invocation_metadata or ()), self._log_id
+            opened, own = log_in(handler_call_details.invocation_metadata or ()), self.log_id
         except InvalidArgumentError as error:
             return _refusing_other_log(error)
-        if opened in (None, own):
+        if own is None or opened in (None, own):
             return await continuation(handler_call_details)
         if (restored := _restored(self._pchannels, opened)) is not None:
             return _refusing_other_log(restored, log_header(own))
@@ -147,6 +147,8 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
 def _restored(pchannels: Mapping[str, PChannel], opened: int) -> LogWentBackError | None:
     """Returns the error for a client that opened the log before it was restored from a copy; None if it never was this log."""
     lineages = {name: pchannel.log.lineage for name, pchannel in pchannels.items()}
+    if not lineages:
+        return None
     first = next(iter(lineages.values()))
     parents = [restore.parent for restore in first.restores]
     if opened not in parents:

@@ -44,6 +44,8 @@ class _Place:
         self.turn: asyncio.Lock = asyncio.Lock()
         self.log: PChannelLog | None = None
         self.group: Group | None = None
+        self.recovering: RecoveryState | None = None
+        """The state that is being recovered, while the pchannel is being opened."""
 
 
 class Hosting:
@@ -166,7 +168,7 @@ class Hosting:
         log = place.log = await self._backend.open(
             meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
         )
-        state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record)
+        state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record, place)
         if log.state.promised_tick >= self._oracle.last:
             self._oracle.observe(log.state.promised_tick)
         group = self._system.group(meta.name, inbox_max=INBOX_MAX)
@@ -200,6 +202,11 @@ class Hosting:
             rule=self._rule,
         )
         return pchannel, replayed
+
+    def progress(self, name: str) -> int:
+        """Returns a number that grows while the opening of a pchannel has something to show: the bytes that it has replayed."""
+        place = self._places.get(name)
+        return 0 if place is None or place.recovering is None else place.recovering.replayed_bytes
 
     def arm(self) -> None:
         """Starts the timer that drives the pchannels: ticks, leases and checkpoints."""
@@ -244,7 +251,7 @@ class Hosting:
             return 0
 
     async def _recover(
-        self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
+        self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None, place: _Place
     ) -> tuple[RecoveryState, Checkpoint, tuple[int, int]]:
         """Returns the pchannel's state at the end of its log, the checkpoint that recovery started from, and what `recover` counted."""
         if record is None:
@@ -260,8 +267,11 @@ class Hosting:
             window_bytes=IDEMPOTENCY_WINDOW_BYTES if self._settings.idempotency_window_count is None else None,
             producers_max=self._settings.producers_max,
         )
-        state = RecoveryState(keys, CopyTable())
-        return state, last, await recover(log, state, last, live=self._is_live)
+        state = place.recovering = RecoveryState(keys, CopyTable())
+        try:
+            return state, last, await recover(log, state, last, live=self._is_live)
+        finally:
+            place.recovering = None
 
     async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
         await save_checkpoint(self._kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))

@@ -26,6 +26,7 @@ from wal.retention.policy import RetentionBounds
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.timestamp import TimestampOracle
+from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
@@ -50,9 +51,9 @@ class StreamingNode:
         self._place = place
         self._spawned = 0
 
-    async def open_oracle(self, kv: KVBase) -> None:
-        """Opens the oracle: from now on there are ticks."""
-        self.oracle = TimestampOracle(kv, clock=self.system.clock)
+    async def open_oracle(self, kv: KVBase, *, key: str = LIMIT_KEY, save_window_s: float = SAVE_WINDOW_S) -> None:
+        """Opens the oracle that saves its limit on this key, so many seconds ahead: from now on there are ticks."""
+        self.oracle = TimestampOracle(kv, key=key, clock=self.system.clock, save_window_s=save_window_s)
         await self.oracle.start()
 
     def host(
@@ -108,7 +109,9 @@ class StreamingNode:
         await store.begin(self.pchannels)
         if any(lineage.restores for lineage in lineages.values()):
             await asyncio.to_thread(store.adopt, lineages)
-        self.cursors = self.routes.cursors = CursorService(store, view=self._cursor_view, wall=self.system.clock.wall)
+        self.cursors = self.routes.cursors = CursorService(
+            store, view=self._cursor_view, wall=self.system.clock.wall, catch_up=self.routes.known.catch_up
+        )
 
     async def start_retention(self) -> None:
         """Begins to drop what the settings say; `retention.close` ends that."""

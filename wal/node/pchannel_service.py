@@ -72,6 +72,9 @@ class CursorCalls:
         await checked_names(request.cursor.key.vchannels)
         request_cursor = cursor_from_proto(request.cursor)
         _checked(request_cursor.key)
+        known = self._node.routes.known
+        if any(incarnation is not None and incarnation >= known.next_incarnation for incarnation in request_cursor.incarnations):
+            await known.catch_up()  # a client may know more than this node
         self._check_position(request_cursor, pchannel)
         if not 0 <= request.waited_s < float("inf"):
             raise InvalidArgumentError(f"waited_s={request.waited_s} is not a time: give the seconds that have passed")

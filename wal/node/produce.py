@@ -133,8 +133,9 @@ class Places:
         """
         known = self._vchannels.known
         place = known.pchannel_of(vchannel)
-        if place != self._pchannel and (info := await known.look_up(vchannel)) is not None:
-            place = info.pchannel
+        if place != self._pchannel or vchannel not in known.records:
+            info = await known.look_up(vchannel)
+            place = known.pchannel_of(vchannel) if info is None else info.pchannel
         if place != self._pchannel:
             raise ChannelNotExistError(
                 f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel}: nothing was written; "
@@ -143,7 +144,7 @@ class Places:
 
     async def check_existing(self, vchannel: str) -> None:
         """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
-        if self._vchannels.incarnation(vchannel) is not None:
+        if self._vchannels.incarnation(vchannel) is not None or await self._vchannels.known.look_up(vchannel) is not None:
             await self.check(vchannel)
 
 

@@ -98,7 +98,7 @@ class RetentionKeeper:
             now_s = self._look()
             if await self._has_stale(now_s):
                 async with self._service.held(LOCK_TIMEOUT_S) as cursors:
-                    view = self._service.view()
+                    view = await self._service.view_for(cursors)
                     await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             return False
 
@@ -114,7 +114,7 @@ class RetentionKeeper:
 
         async def unless_pinned() -> None:
             async with self._lock, self._service.held() as cursors:
-                view = self._service.view()
+                view = await self._service.view_for(cursors)
                 pins = [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]
                 if pins:
                     raise InvalidArgumentError(_refusal(message_id, pins))
@@ -127,7 +127,7 @@ class RetentionKeeper:
         """Returns the state of the log of each of these pchannels (None: all)."""
         self._look()
         cursors = await self._service.run(self._service.store.load_all)
-        view = self._service.view()
+        view = await self._service.view_for(cursors)
         drift_s = None if self._believed else self._watch.drift_s
         return [
             await report_of(
@@ -201,7 +201,7 @@ class RetentionKeeper:
         truncated: list[PChannel] = []
         more = False
         async with self._service.held(lock_timeout_s) as cursors:
-            view = self._service.view()
+            view = await self._service.view_for(cursors)
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in list(self._pchannels.items()):
                 drop_plan = plan(
@@ -251,7 +251,7 @@ class RetentionKeeper:
         if not self.bounds.of_cursors:
             return False
         cursors = await self._service.run(self._service.store.load_all)
-        view = self._service.view()
+        view = await self._service.view_for(cursors)
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
     def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:

@@ -79,6 +79,9 @@ class KnownVChannels(Protocol):
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Asks the coordinator's half for a vchannel before its name is refused; returns None if there is none."""
 
+    async def catch_up(self) -> None:
+        """Returns when everything is known that was saved before the call."""
+
     def check_new(self, names: Iterable[str]) -> None:
         """Raises what `create_nowait` would raise for the first of these vchannels that may not be created. It creates none."""
 
@@ -184,6 +187,18 @@ class Routes:
             vchannel.closed = vchannel.closed or closed
             del self.actors[name]
         pchannel.endings += 1
+
+    def follow(self, before: VChannelInfo | None, now: VChannelInfo | None) -> None:
+        """Takes a change of the coordinator's records, of which this node has a copy: readers learn of what came, what was before ends."""
+        if before is not None and before.pchannel in self._pchannels:
+            vchannel = self.actors.get(before.name)
+            if vchannel is not None and vchannel.run_name == (before.name, before.incarnation):
+                self.end((before,), lambda _: None)
+            self.forget((before,))
+        if now is not None and (pchannel := self._pchannels.get(now.pchannel)) is not None:
+            for other in self._pchannels.values():
+                for reader in list(other.readers):
+                    reader.created(now.name, pchannel)
 
     # -- calls of the coordinator's half
 

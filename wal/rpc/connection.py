@@ -3,7 +3,8 @@
 Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
 one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
 carried out (UnknownOutcomeError). A write that may be repeated is retried as a read is, and raises what a write raises. A server that is
-stopping refuses calls, with ClosedError, and all of them are sent again. Any other error of the server is raised as it is, and a stream is
+stopping refuses calls, with ClosedError, and a coordinator that does not lead, with NotLeaderError: all of them are sent again, there or
+elsewhere. Any other error of the server is raised as it is, and a stream is
 never opened again here: its owner knows what is lost.
 
 A change that was given up without an answer is not executed any more once a later call of `read`, `repeat` or `write` was answered: changes
@@ -24,13 +25,23 @@ import asyncio
 import math
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.backoff import Backoff
-from wal.errors import ClosedError, FormatError, InvalidArgumentError, SessionLostError, UnavailableError, UnknownOutcomeError, WALError
+from wal.errors import (
+    ClosedError,
+    FormatError,
+    InvalidArgumentError,
+    NotLeaderError,
+    SessionLostError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WALError,
+)
 from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
@@ -141,6 +152,11 @@ class Connection:
         self._headers = (*self._headers, log_header(log_id))
         self._other_log = other_log
 
+    def add(self, address: str) -> None:
+        """Adds a server that serves the same."""
+        self._endpoints.add(address)
+        self._tries = _TRIES_OF_A_READ if len(self._endpoints.addresses) > 1 else 1
+
     @property
     def where(self) -> str:
         """Returns the addresses as text."""
@@ -173,7 +189,7 @@ class Connection:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
         call = channel.stream_stream(method.path, **method.serializers())(metadata=(*self._headers, *headers))
-        return Stream(call, self._name(number, what), self._look)
+        return Stream(call, self._name(number, what), partial(self._look, number))
 
     async def responses(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
@@ -190,7 +206,7 @@ class Connection:
         except grpc.aio.AioRpcError as error:
             if isinstance(error_in(error), ClosedError):
                 self._endpoints.leave(number)
-            self._look(error, explained := explain(error, self._name(number, what), writing=False))
+            self._look(number, error, explained := explain(error, self._name(number, what), writing=False))
             raise explained from error
         except asyncio.CancelledError:
             if not self._ended_it():
@@ -254,7 +270,7 @@ class Connection:
                 answer: Response = received(response, self._name(number, what), writing=writing)
                 return answer
             except grpc.aio.AioRpcError as error:
-                self._look(error, explained := explain(error, self._name(number, what), writing=writing))
+                self._look(number, error, explained := explain(error, self._name(number, what), writing=writing))
                 server_error = error_in(error)
                 unanswered = server_error is None and not isinstance(explained, InvalidArgumentError)
                 lost = unanswered and not once
@@ -268,7 +284,7 @@ class Connection:
                     self._endpoints.turn_away(number)
                 elif stopping:
                     self._endpoints.leave(number)
-                if not (lost or stopping or overtaken):
+                if not (lost or stopping or overtaken or isinstance(server_error, NotLeaderError)):
                     raise explained from error
                 if self._closing or loop.time() + backoff.next_s >= deadline:
                     raise unknown or explained from error
@@ -284,8 +300,10 @@ class Connection:
             return (*self._headers, session_header(self._session, self._given_up))
         return self._headers
 
-    def _look(self, error: grpc.aio.AioRpcError, explained: WALError) -> None:
-        """Notes the end of a call: a server that has another log names it in a trailer."""
+    def _look(self, number: int, error: grpc.aio.AioRpcError, explained: WALError) -> None:
+        """Notes the end of a call: a server that has another log names it in a trailer, and a standby names the leader."""
+        if isinstance(explained, NotLeaderError):
+            self._endpoints.follow(number, explained.leader)
         if any(key == LOG_ID for key, _ in error.trailing_metadata() or ()):
             self._other_log(explained)
 

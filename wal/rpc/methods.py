@@ -5,7 +5,7 @@ The services of Milvus' protocol keep its names, those of ours are named after o
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -95,3 +95,13 @@ FORGET_BROADCASTS: Final = Method(_NODE + "ForgetBroadcasts", nodes.ForgetBroadc
 GET_CLUSTER_STATUS: Final = Method(_CLUSTER + "GetClusterStatus", nodes.GetClusterStatusRequest, nodes.ClusterStatus)
 DRAIN_NODE: Final = Method(_CLUSTER + "DrainNode", nodes.DrainNodeRequest, Empty)
 PAUSE_BALANCER: Final = Method(_CLUSTER + "PauseBalancer", nodes.PauseBalancerRequest, Empty)
+
+
+def _of(*services: str) -> tuple[Method[Any, Any], ...]:
+    return tuple([method for method in globals().values() if isinstance(method, Method) and method.path.startswith(services)])
+
+
+LOG_METHODS: Final = _of(_LOG)
+PCHANNEL_METHODS: Final = _of(_PCHANNEL, _HANDLER)
+"""What a client asks of the node that has a pchannel."""
+CLUSTER_METHODS: Final = _of(_CLUSTER)

@@ -386,7 +386,7 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         return True
 
     @staticmethod
-    def error() -> ClosedError:
+    def error() -> WALError:
         """Returns the error of a call that ends because the node does."""
         return ClosedError("the server is being stopped: connect again, to it or to another one")
 

@@ -18,6 +18,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 
 if TYPE_CHECKING:
+    from wal.kv.etcd import EtcdKV
     from wal.storage.pulsar.address import PulsarAddress
 
 
@@ -68,8 +69,11 @@ async def check_requirements(location: Location, settings: Settings) -> None:
 async def open_metadata(kv: str | Secret) -> KVBase:
     """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and what the KV raises."""
     chosen = parse_kv(kv)
-    if isinstance(chosen, Path):
-        return await SqliteKV.open(chosen)
+    return await SqliteKV.open(chosen) if isinstance(chosen, Path) else await open_etcd(chosen)
+
+
+async def open_etcd(chosen: EtcdLocation) -> EtcdKV:
+    """Opens the KV at a root path in etcd; raises what the KV raises."""
     await import_late("wal.kv.etcd")
     from wal.kv.etcd import EtcdKV
     from wal.kv.etcd.kv import TIMEOUT_S

@@ -102,6 +102,9 @@ class SavedLimit:
         return int(digits), owner
 
 
+LIMIT_KEY: Final = "timestamp/limit"
+"""The key of the only oracle of a log."""
+SAVE_WINDOW_S: Final = 3.0
 AHEAD_STEP_MS: Final = 10
 """The time that one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
 _RENEWAL: Final = 3
@@ -132,9 +135,9 @@ class TimestampOracle:
         self,
         kv: KVBase,
         *,
-        key: str = "timestamp/limit",
+        key: str = LIMIT_KEY,
         clock: WallClock | None = None,
-        save_window_s: float = 3.0,
+        save_window_s: float = SAVE_WINDOW_S,
         update_interval_s: float = 0.05,
         observe_ahead_max_s: float = 60.0,
     ) -> None:

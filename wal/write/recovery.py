@@ -64,6 +64,8 @@ class RecoveryState:
         self.keys = keys
         self.copies = copies
         self.lasts: LastEvents = LastEvents()
+        self.replayed_bytes: int = 0
+        """The bytes of the frames that a recovery has replayed so far."""
 
     @property
     def changes(self) -> int:
@@ -154,6 +156,7 @@ async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Ca
             for frame in page.frames:
                 count += state.replay(frame.position, frame.view, live=live)
                 size += frame.view.header.frame_bytes
+                state.replayed_bytes += frame.view.header.frame_bytes
                 await asyncio.sleep(0)
             if not more:
                 return count, size

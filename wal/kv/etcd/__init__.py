@@ -2,7 +2,7 @@
 
 A `Connection` makes calls with a deadline, and knows which may be sent twice and what a refusal means. `EtcdKV` is the KV over it, with a
 `Watcher` for each watch that survives broken streams. An `EtcdSession` keeps a lease alive, and an `EtcdElection` makes one of them the
-leader, with a fencing token.
+leader, with a fencing token; a `LedKV` changes the KV only while that one leads.
 """
 
 from wal.installation import install_hint
@@ -18,6 +18,7 @@ except ImportError as _missing:
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV
+from wal.kv.etcd.led import LedKV
 from wal.kv.etcd.session import EtcdSession
 
-__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "Leader", "Leadership"]
+__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "Leader", "Leadership", "LedKV"]

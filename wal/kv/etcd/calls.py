@@ -7,7 +7,7 @@ and its elections make their calls through the same EtcdCalls, so that a close w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from wal.errors import InvalidArgumentError, WouldBlockError
@@ -46,7 +46,7 @@ class EtcdCalls:
         return await self.count(self.send(compares, operations, what))
 
     async def send(
-        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str, *, otherwise: Sequence[rpc.RequestOp] = ()
+        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str, *, otherwise: Iterable[rpc.RequestOp] = ()
     ) -> rpc.TxnResponse:
         """Runs the transaction of `transact` within a call that is already counted; `otherwise` is read if a comparison fails."""
         request = rpc.TxnRequest(compare=compares, success=operations, failure=otherwise)

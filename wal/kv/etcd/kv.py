@@ -8,19 +8,20 @@ raises UnknownOutcomeError, because a slow member may still carry the write out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Final, Self
 
 import grpc
 
-from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.kv.base import OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.calls import EtcdCalls
 from wal.kv.etcd.connection import EtcdConnection
 from wal.kv.etcd.refusals import CompactedError
-from wal.kv.etcd.requests import RANGE, TXN, decoded, page_limit, range_of
+from wal.kv.etcd.requests import RANGE, REVOKE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.etcd.watcher import Watcher
 from wal.kv.watch import Watch
@@ -104,6 +105,12 @@ class EtcdKV(KVBase):
             raise ClosedError("the KV was closed while a session was being opened: open it again")
         return session
 
+    async def revoke(self, lease: int) -> None:
+        """Takes the lease of another session away, with its keys: its owner does not answer. A lease that is gone already is fine."""
+        self._check_open()
+        with contextlib.suppress(InvalidArgumentError):
+            await self.calls.count(self.calls.connection.read(REVOKE, rpc.LeaseRevokeRequest(ID=lease), "revoking a lease"))
+
     async def close(self) -> None:
         """Waits for the calls that were sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
         self._closed = True
@@ -176,6 +183,10 @@ class EtcdKV(KVBase):
             limit = page_limit(len(answer.kvs), answer.ByteSize())
 
     async def _commit(self, batch: KVBatch) -> str | None:
+        return await self.commit_as(None, batch)
+
+    async def commit_as(self, leader: tuple[str, int] | None, batch: KVBatch) -> str | None:
+        """Does what `_commit` does; with `leader` only if that key of the election still has this token: else ChannelFencedError."""
         operations = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode())) for key, value in batch.saves.items()
         ]
@@ -183,12 +194,14 @@ class EtcdKV(KVBase):
         if batch.removed_prefix is not None:
             first, end = range_of(batch.removed_prefix)
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
-        if not batch.compare:
+        if not batch.compare and leader is None:
             await self.calls.transact([], operations, "saving")
             return None
-        return await self.calls.count(self._swap(batch.compare, operations))
+        return await self.calls.count(self._swap(leader, batch.compare, operations))
 
-    async def _swap(self, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]) -> str | None:
+    async def _swap(
+        self, leader: tuple[str, int] | None, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]
+    ) -> str | None:
         """Compares and changes as one call in progress, including the comparison of long values here: `close` waits for it."""
         while True:
             compares: list[rpc.Compare] = []
@@ -197,11 +210,21 @@ class EtcdKV(KVBase):
                 if comparison is None:
                     return key
                 compares.append(comparison)
-            answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=[_get(key) for key, _ in compare])
+            keys = [key for key, _ in compare]
+            if leader is not None:
+                key, token = leader
+                compares.append(rpc.Compare(target=rpc.Compare.CREATE, key=self.calls.full_key(key), create_revision=token))
+                keys.append(self.calls.full_key(key).decode())
+            answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=map(_get, keys))
             if answer.succeeded:
                 return None
-            for (key, expected), one in zip(compare, answer.responses, strict=True):
-                kvs = one.response_range.kvs
+            responses = [one.response_range for one in answer.responses]
+            if leader is not None and [kv.create_revision for kv in responses.pop().kvs] != [leader[1]]:
+                raise ChannelFencedError(
+                    f"the leadership of {leader[0]!r} with token {leader[1]} is over: nothing was changed; campaign again"
+                )
+            for (key, expected), one in zip(compare, responses, strict=True):
+                kvs = one.kvs
                 if (kvs[0].value if kvs else None) != (None if expected is None else expected.encode()):
                     return key
             # A long value was rewritten with the same text since it was compared here.

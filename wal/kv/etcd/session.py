@@ -46,6 +46,8 @@ class EtcdSession:
         """The TTL in seconds, as etcd granted it."""
         self.renewals: int = 0
         """The number of renewals that etcd has answered."""
+        self.may_renew: Callable[[], bool] = lambda: True
+        """Asked before each renewal: whether the owner still does its work. While it returns False, the lease runs out."""
         self._calls = calls
         self._clock = clock
         self._on_end = on_end
@@ -78,6 +80,11 @@ class EtcdSession:
         if not self._ended.done() and self._clock() >= self._until:
             self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
         return not self._ended.done()
+
+    @property
+    def until(self) -> float:
+        """Returns until when the lease is certainly held, by the session's clock. It may be read in any thread."""
+        return self._until
 
     @property
     def error(self) -> WALError | None:
@@ -170,7 +177,7 @@ class EtcdSession:
             if not self.alive:
                 return
             began = loop.time()
-            renewed = await self._renew()
+            renewed = self.may_renew() and await self._renew()
             # After a failure it retries at once, but not faster than members can be asked in turn.
             pause = self.ttl_s / _RENEWALS_PER_TTL if renewed else max(0.0, self.ttl_s / 60 - (loop.time() - began))
 

@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from wal.errors import ClosedError
 from wal.message import Origin
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.cursors.status import LogView, resumable, shown
+from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable, shown
 from wal.read.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
 
 _T = TypeVar("_T")
@@ -54,10 +54,18 @@ class CursorService:
     `view` returns, on the loop, the logs with which cursors are compared; `wall` returns the wall time in seconds.
     """
 
-    def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: CursorStore,
+        *,
+        view: Callable[[], LogView],
+        wall: Callable[[], float],
+        catch_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.store = store
         self.view = view
         self.wall = wall
+        self._catch_up = catch_up
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-cursors")
         self._holder = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-cursors-held")
         self._running: set[concurrent.futures.Future[Any]] = set()
@@ -70,7 +78,18 @@ class CursorService:
         """Returns the cursor to resume from on this pchannel; see `Cursors.load`."""
         if self.judge is not None:
             await self.judge()
-        return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
+        cursor = await self.run(lambda: self.store.load(key))
+        return resumable(cursor, await self.view_for((cursor,)), pchannel=pchannel)
+
+    async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
+        """Returns what to compare these cursors with. What is known of vchannels is brought up to date before one counts as dropped."""
+        view = self.view()
+        if self._catch_up is not None and any(
+            isinstance(cursor, Cursor) and cursor_status(cursor, view) is CursorStatus.DROPPED for cursor in cursors
+        ):
+            await self._catch_up()
+            view = self.view()
+        return view
 
     async def infos(self, *, pchannel: str | None = None) -> list[CursorInfo]:
         """Returns all cursors, or those on one pchannel, by name and vchannels, without those of dropped vchannels.
@@ -80,7 +99,7 @@ class CursorService:
         if self.judge is not None:
             await self.judge()
         cursors = await self.run(self.store.load_all)
-        view = self.view()
+        view = await self.view_for(cursors)
         sound: list[Cursor] = []
         for cursor in cursors:
             if isinstance(cursor, DamagedCursor):

@@ -1,0 +1,98 @@
+"""The records of a cluster in etcd: which log it serves with which settings, its nodes, and what its operator has ordered.
+
+    cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out
+    cluster/leader/…        the candidates of the coordinators' election; the value of each is its address
+    cluster/nodes/…         the live nodes, each under the number of its lease, with which etcd removes it
+    cluster/drained/…       the nodes that get no pchannels, by the same number
+    cluster/paused          exists while the balancer moves nothing
+
+A record that is there is also what keeps other writers away: a log that belongs to a cluster is opened by no embedded writer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import CorruptionError, KeyNotExistError
+from wal.kv import KVBase
+from wal.message import Natural
+
+LOG_KEY: Final = "cluster/log"
+LEADER: Final = "cluster/leader"
+NODES: Final = "cluster/nodes/"
+DRAINED: Final = "cluster/drained/"
+PAUSED: Final = "cluster/paused"
+TICKS: Final = "timestamp/nodes/"
+"""The limits of the nodes' ticks, each under the server id of its node."""
+FORMAT: Final = 1
+"""What this version writes, and the newest that it reads. A change opens once no live node is older."""
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """The log of a cluster: its location on Pulsar, the settings that belong to the log, and its largest frame.
+
+    `format` is that of everything written.
+    """
+
+    log: str
+    settings: dict[str, Any]
+    frame_bytes_max: Natural
+    format: Natural = FORMAT
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """A live node: where it is reached, its version for people, the newest format that it writes, and whether it gives its pchannels up."""
+
+    server_id: Natural
+    address: str
+    version: str
+    format: Natural
+    stopping: bool = False
+
+
+async def load_cluster(kv: KVBase) -> ClusterRecord | None:
+    """Returns what the cluster at this root serves, or None if there is no cluster. Raises CorruptionError if it cannot be read."""
+    try:
+        return _cluster.decode(await kv.load(LOG_KEY))
+    except KeyNotExistError:
+        return None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CorruptionError(f"the record of the cluster cannot be read: {error}", expected=LOG_KEY) from error
+
+
+async def create_cluster(kv: KVBase, record: ClusterRecord) -> bool:
+    """Saves what the cluster serves, unless there is a record already; returns whether it was saved."""
+    return await kv.compare_and_swap(LOG_KEY, None, encode(record))
+
+
+def encode(record: ClusterRecord | NodeRecord) -> str:
+    """Returns the text of a record."""
+    return _encoder.encode(record).decode()
+
+
+def node_key(server_id: int) -> str:
+    """Returns the key of a node's record."""
+    return f"{NODES}{server_id:016x}"
+
+
+def node_from(key: str, text: str) -> NodeRecord:
+    """Returns the node whose record is on `key`. Raises CorruptionError if it cannot be read."""
+    try:
+        record = _node.decode(text)
+        if node_key(record.server_id) != key:
+            raise ValueError(f"it is the record of node {record.server_id:x}")
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the record of a node cannot be read: {error}", expected=key) from error
+    return record
+
+
+def ticks_key(server_id: int) -> str:
+    """Returns the key under which the oracle of this node saves its limit."""
+    return f"{TICKS}{server_id:016x}"
+
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+_cluster: Final = msgspec.json.Decoder(ClusterRecord)
+_node: Final = msgspec.json.Decoder(NodeRecord)

@@ -1,0 +1,257 @@
+"""`wal coordinator ROOT`, `wal node ROOT` and `wal cluster …`: the processes of a cluster, and what its operator asks of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.api.factory import with_absolute_paths
+from wal.cli.options import access_from, add_options, settings_from
+from wal.cli.standalone import loop_factory
+from wal.errors import InvalidArgumentError, WALError
+from wal.location import parse_location
+from wal.secret import Secret
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    from wal.node.access import Access
+    from wal.rpc.connection import Connection
+
+_ROOT: Final = "the root of the cluster in etcd: etcd://HOST[:PORT]/PATH"
+_STATES: Final = ("", "UNINITIALIZED", "ASSIGNING", "ASSIGNED", "UNAVAILABLE")
+_EPILOG: Final = """\
+A flag overrides a variable of the environment, and a variable overrides the
+file. WAL_SERVER_TOKEN is the token that the servers of a cluster share, and
+that clients may show; --token-file has tokens with fewer rights for clients.
+WAL_PULSAR_TOKEN is the token for Pulsar."""
+_COORDINATOR: Final = """\
+Takes part in coordinating a cluster, until SIGTERM or SIGINT. Of all
+coordinators one leads: it decides which node has which part of the log, and
+owns the directory of vchannels and the broadcasts. The others wait, and name
+the leader to those who ask.
+
+The first coordinator of a root saves which log the cluster serves."""
+_NODE: Final = """\
+Serves the pchannels that the leading coordinator gives to this node, until
+SIGTERM or SIGINT. Then the leader gives them to other nodes, calls under way
+are finished, and the process exits with 0. A node that loses its lease in
+etcd exits with 3."""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the commands to the command line."""
+    for name, text, description, run in (
+        ("coordinator", "coordinates a cluster", _COORDINATOR, _coordinator),
+        ("node", "serves pchannels of a cluster", _NODE, _node),
+    ):
+        parser = commands.add_parser(
+            name,
+            help=text,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            description=description,
+            epilog=_EPILOG,
+            usage="%(prog)s [OPTION]... ROOT",
+        )
+        parser.add_argument("root", metavar="ROOT", help=_ROOT)
+        if name == "coordinator":
+            parser.add_argument("--log", metavar="LOCATION", help="the log on Pulsar: pulsar://HOST:PORT/TENANT/NAMESPACE")
+            parser.add_argument("--expected-nodes", metavar="N", type=int, help="how many nodes the first assignment waits for")
+        add_options(parser)
+        parser.set_defaults(run=run, parser=parser)
+    cluster = commands.add_parser("cluster", help="shows a cluster, and gives it orders", allow_abbrev=False)
+    orders = cluster.add_subparsers(title="orders", required=True, metavar="ORDER")
+    for name, text in (
+        ("status", "which node has which pchannel"),
+        ("drain", "has a node give its pchannels up, and get none"),
+        ("undrain", "lets a node have pchannels again"),
+        ("pause", "moves nothing, but for what is on no node"),
+        ("resume", "balances again"),
+    ):
+        order = orders.add_parser(name, help=text, allow_abbrev=False)
+        order.add_argument("root", metavar="ROOT", help=f"{_ROOT}, or wal://COORDINATOR[,COORDINATOR…]")
+        if name in ("drain", "undrain"):
+            order.add_argument("node", metavar="NODE", help="the node's address, or its number as `status` shows it")
+        if name == "status":
+            order.add_argument("--json", action="store_true", help="the same as JSON")
+            order.add_argument("--wait", action="store_true", help="returns when every pchannel is ASSIGNED and no history is left")
+            order.add_argument("--timeout", metavar="SECONDS", type=float, default=60.0, help="how long --wait waits (default 60)")
+        order.set_defaults(run=_order, parser=order, order=name)
+
+
+def _coordinator(arguments: argparse.Namespace) -> int:
+    from wal.cli.serving import Served, serve
+    from wal.cluster.coordinator import ClusterCoordinator
+    from wal.cluster.opening import check_root
+
+    root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
+
+    async def opened(access: Access) -> Served:
+        process = ClusterCoordinator(root, settings, access, log=arguments.log, expected_nodes=arguments.expected_nodes)
+        await process.open()
+        return process
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(serve(opened, lambda: access_from(arguments), f"a coordinator of the cluster at {root}"))
+
+
+def _node(arguments: argparse.Namespace) -> int:
+    from wal.cli.serving import Served, serve
+    from wal.cluster.node import ClusterNode
+    from wal.cluster.opening import check_root
+
+    root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
+
+    async def opened(access: Access) -> Served:
+        process = ClusterNode(root, settings, access)
+        await process.open()
+        return process
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        code = runner.run(serve(opened, lambda: access_from(arguments), f"a node of the cluster at {root}"))
+        if code:  # it lost its lease: what it still does in threads must not hold the process
+            logging.shutdown()
+            os._exit(code)
+        return code
+
+
+def _order(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_ordered(arguments))
+
+
+async def _ordered(arguments: argparse.Namespace) -> int:
+    from wal.rpc.api import nodes_pb2 as proto
+    from wal.rpc.methods import DRAIN_NODE, PAUSE_BALANCER
+
+    leader = await _leader_of(arguments.root)
+    try:
+        match arguments.order:
+            case "status":
+                return await _status(leader, arguments)
+            case "drain" | "undrain":
+                server_id = await _server_id(leader, arguments.node)
+                request = proto.DrainNodeRequest(server_id=server_id, drain=arguments.order == "drain")
+                await leader.repeat(DRAIN_NODE, request, f"ordering to {arguments.order} a node")
+            case order:
+                await leader.repeat(PAUSE_BALANCER, proto.PauseBalancerRequest(pause=order == "pause"), f"ordering to {order}")
+        return 0
+    finally:
+        await leader.close()
+
+
+async def _leader_of(root: str) -> Connection:
+    """Returns a connection to the coordinators, whose calls find the one that leads."""
+    from wal.client.coordinators import Coordinators
+    from wal.network import TlsFiles
+    from wal.rpc.connection import Connection
+
+    servers = parse_location(root).servers
+    if servers is None:
+        raise InvalidArgumentError(f"{root!r} is no cluster: name its root, etcd://HOST/PATH, or its coordinators, wal://HOST[,HOST…]")
+    addresses = servers.addresses
+    if servers.root is not None:
+        coordinators = await Coordinators.open(servers.root)
+        addresses = coordinators.addresses
+        await coordinators.close()
+    token = Settings.load().token
+    tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
+    return await Connection.open(addresses, tls=tls, token=None if token is None else Secret.of(token))
+
+
+async def _state(leader: Connection) -> Any:
+    from wal.rpc.api import nodes_pb2 as proto
+    from wal.rpc.methods import GET_CLUSTER_STATUS
+
+    return await leader.read(GET_CLUSTER_STATUS, proto.GetClusterStatusRequest(), "asking for the state of the cluster")
+
+
+async def _status(leader: Connection, arguments: argparse.Namespace) -> int:
+    deadline = time.monotonic() + (arguments.timeout if arguments.wait else 0.0)
+    while True:
+        try:
+            status = await _state(leader)
+        except WALError:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(0.2)
+            continue
+        settled = bool(status.pchannels) and all(_STATES[each.state] == "ASSIGNED" and not each.histories for each in status.pchannels)
+        if settled or time.monotonic() >= deadline:
+            sys.stdout.write(_as_json(status) if arguments.json else _as_table(status))
+            return 0 if settled or not arguments.wait else 1
+        await asyncio.sleep(0.1)
+
+
+async def _server_id(leader: Connection, node: str) -> int:
+    status = await _state(leader)
+    for each in status.nodes:
+        if node in (each.address, f"{each.server_id:x}"):
+            return int(each.server_id)
+    known = ", ".join(f"{each.address} ({each.server_id:x})" for each in status.nodes) or "none"
+    raise InvalidArgumentError(f"there is no live node {node!r}: the live ones are {known}")
+
+
+def _as_json(status: Any) -> str:
+    return (
+        json.dumps(
+            {
+                "leader": status.leader,
+                "paused": status.paused,
+                "broadcasts": status.broadcasts or "running",
+                "nodes": [
+                    {
+                        "node": f"{each.server_id:x}",
+                        "address": each.address,
+                        "healthy": each.healthy,
+                        "drains": each.drains,
+                        "pchannels": each.pchannels,
+                        "trouble": each.trouble,
+                    }
+                    for each in status.nodes
+                ],
+                "pchannels": [
+                    {
+                        "pchannel": each.pchannel.name,
+                        "term": each.pchannel.term,
+                        "state": _STATES[each.state],
+                        "node": f"{each.server_id:x}" if each.server_id else "",
+                        "address": each.address,
+                        "histories": each.histories,
+                        "trouble": each.trouble,
+                    }
+                    for each in status.pchannels
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+def _as_table(status: Any) -> str:
+    lines = [f"leader {status.leader}{', paused' if status.paused else ''}, broadcasts {status.broadcasts or 'running'}", ""]
+    nodes = [("NODE", "ADDRESS", "PCHANNELS", "STATE")]
+    nodes += [
+        (
+            f"{each.server_id:x}",
+            each.address,
+            str(each.pchannels),
+            ("draining" if each.drains else "healthy") if each.healthy else f"not healthy: {each.trouble}",
+        )
+        for each in status.nodes
+    ]
+    pchannels = [("PCHANNEL", "TERM", "STATE", "ADDRESS", "")]
+    pchannels += [
+        (each.pchannel.name, str(each.pchannel.term), _STATES[each.state], each.address, each.trouble) for each in status.pchannels
+    ]
+    for rows in (nodes, pchannels):
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""Coordinators: where the coordinators of a cluster are, as the root of the cluster in etcd says.
+
+They are the candidates of an election, each under its address. A client needs etcd only for that: who knows the coordinators' addresses
+names them (`wal://…`), and is told by any of them who leads. The candidates are followed, so that a client outlives all those that it began
+with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from wal.backoff import Backoff
+from wal.channels.cluster import LEADER
+from wal.errors import ClosedError, UnavailableError, WALError
+from wal.location import EtcdLocation
+from wal.storage.metadata import open_etcd
+
+if TYPE_CHECKING:
+    from wal.kv.etcd import EtcdKV
+
+WAIT_S: Final = 10.0
+"""How long the opening waits for a coordinator at least."""
+_log: Final = logging.getLogger("wal.remote")
+
+
+class Coordinators:
+    """The coordinators of one cluster. `open` finds them; `close` it."""
+
+    def __init__(self, kv: EtcdKV, addresses: tuple[str, ...]) -> None:
+        self.addresses: tuple[str, ...] = addresses
+        """Those that were there at the opening."""
+        self._kv = kv
+        self._following: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, root: EtcdLocation, *, wait_s: float = 0.0) -> Coordinators:
+        """Finds the coordinators of the cluster at this root. Raises UnavailableError if there is none in time."""
+        kv = await open_etcd(root)
+        deadline = asyncio.get_running_loop().time() + max(wait_s, WAIT_S)
+        backoff = Backoff(0.02, 0.5)
+        try:
+            while not (addresses := await _candidates(kv)):
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise UnavailableError(
+                        f"there is no coordinator at {root}: is a cluster there (wal coordinator {root}), or is the root another one?"
+                    )
+                await asyncio.sleep(backoff.next())
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(kv.close()))
+            raise
+        return cls(kv, addresses)
+
+    def follow(self, came: Callable[[str], None]) -> None:
+        """Calls `came` with the address of each coordinator that comes, perhaps again."""
+        self._following = asyncio.get_running_loop().create_task(self._follow(came), name="coordinators")
+
+    async def close(self) -> None:
+        """Follows them no longer. Idempotent."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await self._kv.close()
+
+    async def _follow(self, came: Callable[[str], None]) -> None:
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            try:
+                async with await self._kv.watch_with_prefix(LEADER) as watch:
+                    for address in await _candidates(self._kv):
+                        came(address)
+                    backoff.reset()
+                    async for event in watch:
+                        if event.value is not None:
+                            came(event.value)
+            except ClosedError:
+                return
+            except WALError as error:
+                _log.info("the coordinators are not followed now: %s", error)
+            await asyncio.sleep(backoff.next())
+
+
+async def _candidates(kv: EtcdKV) -> tuple[str, ...]:
+    _, values = await kv.load_with_prefix(LEADER)
+    return tuple(dict.fromkeys(values))

@@ -1,0 +1,242 @@
+"""Leading: what a coordinator does from the moment on at which it leads.
+
+Owns the order: what is saved is read anew, missing pchannels are created, the nodes are found, and then the assigner, the directory of
+vchannels and the services begin. The broadcaster starts last and by itself, since it first asks every pchannel for the copies in its log,
+and a pchannel that nobody has must not keep the others waiting.
+
+Every change is saved through a KV that etcd accepts only while this process leads. So nothing here asks whether it still does: a write says
+so, `run` ends, and the process is a standby or leads anew with what is saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from actors import ActorSystem, SystemClock
+from wal.channels.cluster import ClusterRecord
+from wal.channels.pchannels import PChannelMeta
+from wal.cluster.opening import open_log
+from wal.coordinator.assigner import Assigner
+from wal.coordinator.assignments import PREFIX, Assignments, AssignmentState, decode
+from wal.coordinator.coordinator import Coordinator
+from wal.coordinator.copies import CopiesOnNodes
+from wal.coordinator.discovery import ClusterDiscovery
+from wal.coordinator.log_service import LogService
+from wal.coordinator.membership import Membership
+from wal.coordinator.node_calls import NodeCalls
+from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
+from wal.errors import NotLeaderError, WALError
+from wal.kv.etcd import EtcdKV, Leadership, LedKV
+from wal.local.storage import Undo
+from wal.message import FORM_PULSAR
+from wal.network import Method
+from wal.rpc.api import nodes_pb2
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.methods import DRAIN_NODE, GET_CLUSTER_STATUS, PAUSE_BALANCER
+from wal.rpc.serving import Draining, Handler
+from wal.settings import Settings
+from wal.timestamp import TimestampOracle
+
+WAIT_FOR_NODES_S: Final = 5.0
+"""How long the first leader of a cluster waits for its nodes, if nobody says how many there will be."""
+WAIT_EXPECTED_S: Final = 60.0
+"""How long it waits for as many as are expected."""
+_log: Final = logging.getLogger("wal.cluster")
+
+
+class Leading:
+    """The work of one leader. `open` it, then `run`, and `close` it."""
+
+    def __init__(
+        self,
+        kv: EtcdKV,
+        leadership: Leadership,
+        record: ClusterRecord,
+        settings: Settings,
+        draining: Draining,
+        *,
+        connect: Callable[[str], Awaitable[Connection]],
+        expected_nodes: int | None,
+    ) -> None:
+        self.handlers: Mapping[Method[Any, Any], Handler] = {}
+        """The handlers of all that a leader serves, once it is open."""
+        self._kv = kv
+        self._leadership = leadership
+        self._record = record
+        self._settings = settings
+        self._server_draining = draining
+        self._draining = _LeaderEnd()
+        self._connect = connect
+        self._expected = expected_nodes
+        self._undo = Undo()
+        self._system = ActorSystem("wal coordinator", clock=SystemClock())
+        self._coordinator: Coordinator
+        self._assigner: Assigner
+        self._membership: Membership
+        self._starting: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Begins to lead. A failure undoes what was done and raises."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def run(self) -> None:
+        """Leads until that ends. Raises the reason."""
+        await self._assigner.run()
+
+    async def close(self) -> None:
+        """Ends all of it; what has begun is left to the next leader. Idempotent."""
+        failure = await asyncio.shield(asyncio.ensure_future(self._undo.run()))
+        if failure is not None:
+            _log.info("the end of this leader was not in order: %s", failure)
+
+    async def _open(self) -> None:
+        undo, kv = self._undo, LedKV(self._kv, self._leadership)
+        undo.add(kv.close)
+        await self._system.start()
+        undo.add(self._system.stop)
+        coordinator = self._coordinator = Coordinator(kv, self._settings, self._system)
+        await coordinator.load(self._create)
+        calls = NodeCalls(self._leadership.token, self._connect)
+        undo.add(calls.close)
+        keys, texts = await kv.load_with_prefix(PREFIX)
+        records = [decode(key, text) for key, text in zip(keys, texts, strict=True)]
+        assignments = Assignments({record.name: record for record in records}, leader=self._leadership.token)
+        oracle = TimestampOracle(kv, clock=self._system.clock)
+        await oracle.start()
+        undo.add(oracle.close)
+        membership = self._membership = Membership(kv, calls, monotonic=time.monotonic, wall=time.time)
+        assigner = self._assigner = Assigner(
+            kv,
+            coordinator.pchannels,
+            assignments,
+            membership,
+            calls,
+            evict=self._kv.revoke,
+            monotonic=time.monotonic,
+            expected_nodes=self._expected,
+            wait_s=WAIT_FOR_NODES_S if self._expected is None else WAIT_EXPECTED_S,
+        )
+        await assigner.add()
+        await membership.start()
+        undo.add(membership.close)
+        nodes = AssignedNodes(assigner, calls)
+        host = VChannelsOnNodes(nodes)
+        undo.add(host.close)
+        coordinator.vchannels.host = host
+        operator = CopiesOnNodes(nodes, coordinator.vchannels, oracle)
+        undo.add(operator.close)
+        discovery = ClusterDiscovery(assigner, self._draining)
+        undo.add(_as_call(discovery.end))
+        self._starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
+        undo.add(self._end_broadcasts)
+        service = LogService(
+            coordinator, {}, oracle, self._draining, name="pulsar", form=FORM_PULSAR, frame_bytes_max=self._record.frame_bytes_max
+        )
+        undo.add(_as_call(self._server_draining.on_begin(self._draining.begin)))
+        undo.add(_as_call(self._draining.begin))
+        self.handlers = {
+            **discovery.handlers(),
+            **service.handlers(),
+            GET_CLUSTER_STATUS: self._status,
+            DRAIN_NODE: self._drain,
+            PAUSE_BALANCER: self._pause,
+        }
+
+    async def _create(self, meta: PChannelMeta) -> None:
+        """Makes the topics of a new pchannel."""
+        undo = Undo()
+        try:
+            storage = await open_log(self._record.log, self._settings, undo, create=True)
+            await storage.backend.create(meta.name, incarnation=meta.incarnation)
+        finally:
+            await undo.run()
+
+    async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
+        try:
+            await self._coordinator.start_broadcasts(operator)
+        except WALError as error:
+            _log.error("there are no broadcasts under this leader: %s", error)
+
+    async def _end_broadcasts(self) -> None:
+        assert self._starting is not None, "it was started"
+        if not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self._coordinator.end_broadcasts()
+
+    # -- what an operator asks
+
+    async def _status(self, _request: nodes_pb2.GetClusterStatusRequest, _context: object) -> nodes_pb2.ClusterStatus:
+        now_s, membership, assigner = time.monotonic(), self._membership, self._assigner
+        counts: dict[int, int] = {}
+        placed: list[nodes_pb2.PlacedPChannel] = []
+        for name, record in assigner.assignments.records.items():
+            owner = record.owner
+            if owner is not None:
+                counts[owner.node.server_id] = counts.get(owner.node.server_id, 0) + 1
+            placed.append(
+                nodes_pb2.PlacedPChannel(
+                    pchannel=PChannelInfo(name=name, term=record.term),
+                    state=int(record.state),
+                    server_id=0 if owner is None else owner.node.server_id,
+                    address="" if owner is None else owner.node.address,
+                    histories=len(record.histories),
+                    trouble="" if record.state is AssignmentState.ASSIGNED else assigner.troubles.get(name, ""),
+                    since_s=now_s - assigner.since_s[name] if name in assigner.since_s else 0.0,
+                )
+            )
+        nodes = [
+            nodes_pb2.NodeStatus(
+                server_id=server_id,
+                address=one.record.address,
+                healthy=one.healthy_since_s is not None,
+                drains=server_id in membership.drained or one.record.stopping,
+                trouble=one.trouble,
+                pchannels=counts.get(server_id, 0),
+                healthy_s=0.0 if one.healthy_since_s is None else now_s - one.healthy_since_s,
+            )
+            for server_id, one in sorted(membership.nodes.items())
+        ]
+        waiting = "" if self._coordinator.broadcasting else "the broadcaster asks every pchannel first, and some are on no node"
+        return nodes_pb2.ClusterStatus(
+            leader=self._leadership.value,
+            token=self._leadership.token,
+            paused=membership.paused,
+            nodes=nodes,
+            pchannels=placed,
+            broadcasts=waiting,
+        )
+
+    async def _drain(self, request: nodes_pb2.DrainNodeRequest, _context: object) -> Empty:
+        await self._membership.drain(request.server_id, drain=request.drain)
+        return Empty()
+
+    async def _pause(self, request: nodes_pb2.PauseBalancerRequest, _context: object) -> Empty:
+        await self._membership.pause(pause=request.pause)
+        return Empty()
+
+
+class _LeaderEnd(Draining):
+    """The end of one leader's streams, while the server goes on."""
+
+    @staticmethod
+    def error() -> WALError:
+        return NotLeaderError("this coordinator leads no more: ask again who does")
+
+
+def _as_call(call: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def called() -> None:
+        call()
+
+    return called

@@ -1,0 +1,319 @@
+"""Assigner: carries the plan out: which node has which pchannel, saved before anybody is told.
+
+How it works. After each change of the nodes, and every `ROUND_S`, a round asks the plan for the moves, gives each of these pchannels to its
+new node in the table (`Assignments`), and saves that with the raised terms in one transaction: a claim, which every writer of the pchannel
+compares. For each pchannel that is being assigned a task then removes it from the nodes that may still hold it, has the new one open it,
+and saves that it is assigned. Clients are told of assigned ones only.
+
+Floors: a node gives no tick that an earlier owner may have given. A node that removes a pchannel says above which tick it gave none; of one
+that is gone the saved limit of its ticks is taken over, which nobody can raise any more after that.
+
+What can go wrong: an attempt that fails is made again in a higher term, since a log on Pulsar opens no term twice, and at the same node,
+unless that is gone: what fails everywhere, such as Pulsar, moves nothing. A node that shows no progress for `PROGRESS_S` is given up for
+this term. One that answers nothing for longer than its lease would live, and from which something is to be removed, is evicted: its lease
+is revoked, at most one in `EVICT_S`. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
+leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from wal.backoff import Backoff
+from wal.channels.cluster import ticks_key
+from wal.channels.pchannels import PREFIX, PChannelMeta, encode
+from wal.coordinator.assignments import Assignments, AssignmentState, Change, Holder, Node
+from wal.coordinator.membership import SILENT_MAX_S, Membership
+from wal.coordinator.node_calls import NodeCalls
+from wal.coordinator.plan import MassLoss, Placed, plan
+from wal.errors import SessionLostError, UnavailableError, WALError
+from wal.kv import KVBase
+from wal.timestamp import LOGICAL_BITS
+from wal.timestamp.oracle import SavedLimit
+
+ROUND_S: Final = 60.0
+"""How often the plan is asked when nothing has changed."""
+TTL_S: Final = 10.0
+"""The lifetime of a node's session."""
+PROGRESS_S: Final = 30.0
+"""How long an opening or a closing may show no progress. The time that it takes in all has no bound."""
+EVICT_S: Final = TTL_S
+RECORDS_MAX: Final = 40
+"""The most pchannels that change in one transaction: two records each, and as many comparisons."""
+_LOOK_S: Final = 1.0
+_log: Final = logging.getLogger("wal.cluster")
+
+
+class LeadingEndedError(Exception):
+    """What this leader knows may not be what is saved: the leading begins anew, here or elsewhere."""
+
+
+class Assigner:
+    """The assignments of one leader. `load` comes first; then `run` until it raises."""
+
+    def __init__(
+        self,
+        kv: KVBase,
+        metas: dict[str, PChannelMeta],
+        assignments: Assignments,
+        membership: Membership,
+        calls: NodeCalls,
+        *,
+        evict: Callable[[int], Awaitable[None]],
+        monotonic: Callable[[], float],
+        expected_nodes: int | None,
+        wait_s: float,
+    ) -> None:
+        """`metas` are the claims, which rise with the terms. `evict` revokes the lease of a node.
+
+        A cluster whose pchannels were never assigned waits `wait_s` for its nodes, or until there are `expected_nodes` of them.
+        """
+        self.assignments: Assignments = assignments
+        self.troubles: dict[str, str] = {}
+        """Why pchannels are not assigned, by name."""
+        self.since_s: dict[str, float] = {}
+        """Since when each pchannel is in its state, if that is not since before this leader."""
+        self.on_version: Callable[[], object] = lambda: None
+        """Called after each change of the assignments."""
+        self._kv = kv
+        self._metas = metas
+        self._membership = membership
+        self._calls = calls
+        self._evict = evict
+        self._monotonic = monotonic
+        self._expected = expected_nodes or math.inf
+        self._wait_until_s = monotonic() + wait_s
+        self._began_s = monotonic()
+        self._mass = MassLoss(ttl_s=TTL_S)
+        self._doubts = False
+        self._saving = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._moves: dict[str, asyncio.Task[None]] = {}
+        self._retries: dict[str, Backoff] = {}
+        self._retry_at_s: dict[str, float] = {}
+        self._limits: dict[int, int] = {}
+        """The ticks above which lost nodes gave none."""
+        self._evicted_s = -math.inf
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        membership.on_changed = self.wake
+
+    def wake(self) -> None:
+        """Has a round look at what has changed."""
+        self._woken.set()
+
+    async def add(self) -> None:
+        """Saves assignments for the pchannels that have none yet."""
+        async with self._saving:
+            await self._save(self.assignments.add({name: meta.term for name, meta in self._metas.items()}))
+
+    async def run(self) -> None:
+        """Assigns until this process leads no more. Raises the reason."""
+        try:
+            while True:
+                self._woken.clear()
+                pause_s = await self._round()
+                waiting = asyncio.ensure_future(self._woken.wait())
+                await asyncio.wait((waiting, self._failure), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if self._failure.done():
+                    self._failure.result()
+        finally:
+            for move in self._moves.values():
+                move.cancel()
+            if self._moves:
+                await asyncio.wait(self._moves.values())
+
+    async def lost(self, name: str, term: int, why: str) -> None:
+        """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term."""
+        async with self._saving:
+            if name in self.assignments.records and await self._save(self.assignments.lost(name, term)):
+                _log.warning("pchannel %s is not available in term %d: %s", name, term, why)
+                self.troubles[name] = why
+        self.wake()
+
+    # -- rounds
+
+    async def _round(self) -> float:
+        """Begins the moves that are due; returns for how long nothing else is, in seconds."""
+        now_s, live = self._monotonic(), self._membership.nodes
+        for one in list(live.values()):
+            if one.status is not None:
+                for hosted in one.status.pchannels:
+                    record = self.assignments.records.get(hosted.pchannel.name)
+                    if record is None or hosted.available or hosted.progress or record.term != hosted.pchannel.term:
+                        continue
+                    await self.lost(record.name, record.term, "the node says that it has failed there")
+        doubt_s = self._mass.look(live, now_s)
+        if doubt_s:
+            if not self._doubts:
+                _log.warning("more than half of the nodes vanished at once, which may be etcd's doing: nothing moves for %.0f s", doubt_s)
+            self._doubts = True
+            return doubt_s
+        self._doubts = False
+        if self._is_first() and len(self._membership.views()) < self._expected and now_s < self._wait_until_s:
+            return self._wait_until_s - now_s
+        views = self._membership.views()
+        targets = plan(self._placed(now_s, views), views, paused=self._membership.paused)
+        for name, record in self.assignments.records.items():
+            owner = record.owner
+            if name in targets or name in self._moves or owner is None or record.state is AssignmentState.ASSIGNED:
+                continue
+            if owner.node.server_id in views and self._retry_at_s.get(name, 0.0) <= now_s:
+                targets[name] = owner.node.server_id
+        due = {name: server_id for name, server_id in targets.items() if name not in self._moves}
+        await self._assign(due)
+        pauses = [at - now_s for name, at in self._retry_at_s.items() if at > now_s and name not in self._moves]
+        return max(0.01, min([ROUND_S, *pauses]))
+
+    def _is_first(self) -> bool:
+        return all(record.state is AssignmentState.UNINITIALIZED for record in self.assignments.records.values())
+
+    def _placed(self, now_s: float, views: Mapping[int, object]) -> dict[str, Placed]:
+        placed: dict[str, Placed] = {}
+        for name, record in self.assignments.records.items():
+            owner = record.owner
+            rested_s = now_s - self.since_s[name] if name in self.since_s else math.inf
+            if name in self._moves:
+                rested_s = 0.0  # it is not moved again while it moves
+            placed[name] = Placed(None if owner is None or owner.node.server_id not in views else owner.node.server_id, rested_s)
+        return placed
+
+    async def _assign(self, targets: Mapping[str, int]) -> None:
+        """Gives these pchannels to these nodes, durably, and begins to move them."""
+        names = list(targets)
+        for first in range(0, len(names), RECORDS_MAX):
+            some = names[first : first + RECORDS_MAX]
+            async with self._saving:
+                nodes = {name: self._membership.nodes[targets[name]].node for name in some if targets[name] in self._membership.nodes}
+                change = self.assignments.assign(nodes)
+                if not await self._save(change):
+                    continue
+                assert change is not None, "it was saved"
+                for name in change.after:
+                    self._moves[name] = asyncio.get_running_loop().create_task(self._move(name), name=f"moving {name}")
+
+    # -- one pchannel
+
+    async def _move(self, name: str) -> None:
+        """Moves a pchannel to its owner: away from earlier holders first."""
+        record = self.assignments.records[name]
+        assert record.owner is not None, "it was assigned"
+        node, term = record.owner.node, record.term
+        try:
+            for holder in record.histories:
+                await self._raise_floor(name, await self._removed(name, holder))
+            floor = self.assignments.records[name].floor
+            await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor))
+            async with self._saving:
+                await self._save(self.assignments.assigned(name, term))
+            for kept in (self._retries, self._retry_at_s, self.troubles):
+                kept.pop(name, None)
+            _log.info("pchannel %s is at node %x in term %d", name, node.server_id, term)
+        except WALError as error:
+            self.troubles[name] = str(error)
+            pause_s = self._retries.setdefault(name, Backoff(0.1, 5.0)).next()
+            self._retry_at_s[name] = self._monotonic() + pause_s
+            _log.warning("pchannel %s could not be assigned to node %x in term %d: %s", name, node.server_id, term, error)
+        except Exception as failure:
+            self._fail(failure)
+        finally:
+            del self._moves[name]
+            self.wake()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _removed(self, name: str, holder: Holder) -> int:
+        """Returns when a node holds a pchannel no more, with a tick above which it gave none."""
+        node, backoff = holder.node, Backoff(0.1, 2.0)
+        while node.server_id in self._membership.nodes:
+            try:
+                return await self._progressing(node, name, self._calls.remove(node, name, holder.term))
+            except SessionLostError:  # another start of the node: this one is gone
+                break
+            except WALError as error:
+                if node.server_id not in self._membership.nodes:
+                    break
+                _log.warning("pchannel %s could not be removed from node %x yet: %s", name, node.server_id, error)
+                await self._evict_silent(node)
+            await asyncio.sleep(backoff.next())
+        return await self._limit_of(node.server_id)
+
+    async def _progressing(self, node: Node, name: str, call: Coroutine[Any, Any, int | None]) -> int:
+        """Returns the outcome of a call as long as the node shows progress with the pchannel. Raises UnavailableError otherwise."""
+        calling = asyncio.ensure_future(call)
+        seen, since_s = -1, self._monotonic()
+        try:
+            while True:
+                await asyncio.wait((calling,), timeout=_LOOK_S)
+                if calling.done():
+                    return calling.result() or 0
+                one = self._membership.nodes.get(node.server_id)
+                if one is None:
+                    raise UnavailableError(f"node {node.server_id:x} is gone")
+                progress = -1
+                if one.status is not None:
+                    progress = max((hosted.progress for hosted in one.status.pchannels if hosted.pchannel.name == name), default=-1)
+                now_s = self._monotonic()
+                if progress != seen:
+                    seen, since_s = progress, now_s
+                await self._evict_silent(node)
+                if now_s - since_s > PROGRESS_S:
+                    raise UnavailableError(f"node {node.server_id:x} has shown no progress with pchannel {name} for {PROGRESS_S:.0f} s")
+        finally:
+            calling.cancel()
+
+    async def _evict_silent(self, node: Node) -> None:
+        """Has the lease of a node revoked that answers nothing; one at most in `EVICT_S`."""
+        now_s = self._monotonic()
+        if node.server_id not in self._membership.nodes or self._membership.silent_s(node.server_id) < SILENT_MAX_S:
+            return
+        if now_s - max(self._evicted_s, self._began_s) >= EVICT_S:
+            self._evicted_s = now_s
+            _log.warning("node %x answers nothing, and is evicted", node.server_id)
+            await self._evict(node.server_id)
+
+    # -- floors
+
+    async def _limit_of(self, server_id: int) -> int:
+        """Returns a tick above which a node that is gone gave none: its limit, which is this leader's from now on."""
+        if server_id not in self._limits:
+            limit_ms = await SavedLimit(self._kv, ticks_key(server_id)).take_over(lambda saved_ms: saved_ms)
+            self._limits[server_id] = limit_ms << LOGICAL_BITS
+        return self._limits[server_id]
+
+    async def _raise_floor(self, name: str, floor: int) -> None:
+        async with self._saving:
+            await self._save(self.assignments.raise_floor({name: floor}))
+
+    # -- saving
+
+    async def _save(self, change: Change | None) -> bool:
+        """Saves a change with the claims that it raises, and makes it visible; returns whether there was one. Call it in turn."""
+        if change is None:
+            return False
+        raised = {
+            name: PChannelMeta(name, self._metas[name].incarnation, record.term)
+            for name, record in change.after.items()
+            if record.owners and record.term > self._metas[name].term
+        }
+        compare = change.compare() | {PREFIX + name: encode(self._metas[name]) for name in raised}
+        saves = change.saves() | {PREFIX + name: encode(meta) for name, meta in raised.items()}
+        try:
+            if (other := await self._kv.change_if(compare, saves=saves)) is not None:
+                raise LeadingEndedError(f"{other} was changed by another process")
+        except WALError as error:
+            raise LeadingEndedError(str(error)) from error
+        self._metas.update(raised)
+        before = self.assignments.records
+        self.assignments.commit(change)
+        for name, record in change.after.items():
+            if name not in before or before[name].state is not record.state:
+                self.since_s[name] = self._monotonic()
+        self.on_version()
+        return True

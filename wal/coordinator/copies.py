@@ -1,0 +1,201 @@
+"""CopiesOnNodes: the log of a cluster as its broadcaster sees it (`broadcaster.AppendOperator`).
+
+It knows where vchannels are, and calls the nodes of their pchannels. A copy is in a log at most once, which the pchannel's table decides,
+so every call may be repeated, at the next owner of the pchannel as well. `copies` asks every pchannel of the log, and waits for those that
+nobody has: until all have answered, a broadcast that an earlier leader began could be begun again.
+
+What is forgotten is told to the nodes from time to time, until a checkpoint there no longer lists it: a node that was asked before it took
+such a checkpoint, or that has the pchannel only since then, is told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from broadcaster.message import Content, CopiesInLog
+from broadcaster.operator import CopiesAnswer
+from wal.coordinator.assignments import Node
+from wal.coordinator.nodes import AssignedNodes
+from wal.coordinator.vchannels import VChannels
+from wal.errors import ChannelNotExistError, UnknownError, WALError, WouldBlockError
+from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageType
+from wal.rpc.api import nodes_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.appends import outcomes_from_proto
+from wal.rpc.methods import APPEND_COPIES, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
+from wal.timestamp import TimestampOracle
+from wal.write.copy_writes import MixedCopies
+
+FORGET_S: Final = 5.0
+"""How often nodes are told what is forgotten."""
+_PATIENCE_S: Final = 1e9
+"""A broadcast waits for a pchannel that nobody has: it was promised."""
+_log: Final = logging.getLogger("wal.cluster")
+
+
+class CopiesOnNodes:
+    """An `AppendOperator` over the nodes. `close` it after its broadcaster."""
+
+    def __init__(self, nodes: AssignedNodes, vchannels: VChannels, oracle: TimestampOracle) -> None:
+        self._nodes = nodes
+        self._vchannels = vchannels
+        self._oracle = oracle
+        self._dropped: dict[int, list[str]] = {}
+        self._forgetting: dict[str, set[int]] = {}
+        """What the nodes still have to forget, by pchannel."""
+        self._on_forgotten: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
+        self._checkpoint = False
+        self._telling = asyncio.get_running_loop().create_task(self._tell(), name="broadcasts to forget")
+
+    async def close(self) -> None:
+        """Tells nodes nothing any more. Idempotent."""
+        self._telling.cancel()
+        await asyncio.wait([self._telling])
+
+    def allocate_id(self) -> int:
+        """Returns a fresh tick of the coordinator's own. Raises WouldBlockError if none is available without waiting."""
+        tick = self._oracle.take(1)
+        if tick is None:
+            raise WouldBlockError("no time tick is saved ahead at the moment, the metadata answers slowly: try again soon")
+        return tick
+
+    async def wait_for_ids(self) -> None:
+        """Returns when ticks are saved ahead."""
+        await self._oracle.extend()
+
+    def check(self, vchannels: Sequence[str]) -> None:
+        """Raises what an append to one of these vchannels would raise. Creates none of them."""
+        self._vchannels.check_new(vchannels)
+
+    def places_nowait(self, vchannels: Sequence[str]) -> None:
+        """Returns None: `places` has to be awaited."""
+        return
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        known = self._vchannels
+        known.check_new(vchannels)
+        for name in vchannels:
+            if name not in known.records:
+                known.create_nowait(name)
+        while saving := [known.saving[name] for name in vchannels if name in known.saving]:
+            await asyncio.gather(*map(asyncio.shield, saving))
+        places: dict[str, list[str]] = {}
+        for name in vchannels:
+            if (info := known.records.get(name)) is None:
+                raise ChannelNotExistError(f"vchannel {name!r} was dropped meanwhile: nothing was written")
+            places.setdefault(info.pchannel, []).append(name)
+        return places
+
+    def append_copies_nowait(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
+    ) -> bool:
+        """Returns False: a call has to be awaited."""
+        return False
+
+    async def append_copies(self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader) -> CopyOutcomes:
+        """Appends one copy for each vchannel; see `AppendOperator`."""
+        return await self._append(pchannel, vchannels, content, header, aborts=False)
+
+    async def append_aborts(self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str) -> CopyOutcomes:
+        """Appends an ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
+        content = Content(reason.encode(), int(MessageType.ABORT_BROADCAST))
+        return await self._append(pchannel, vchannels, content, header, aborts=True)
+
+    async def copies(self) -> Sequence[CopiesInLog]:
+        """Returns the copies in all logs of broadcasts that are not forgotten."""
+        listed: list[CopiesInLog] = []
+        answers = await asyncio.gather(*(self._list(name) for name in self._vchannels.pchannels))
+        for name, answer in zip(self._vchannels.pchannels, answers, strict=True):
+            for broadcast in answer.broadcasts:
+                header = BroadcastHeader.from_bytes(broadcast.header)
+                listed.append(CopiesInLog(name, header, tuple(broadcast.vchannels), tuple(broadcast.aborted)))
+                if broadcast.dropped:
+                    self._dropped.setdefault(header.broadcast_id, []).extend(broadcast.dropped)
+        return listed
+
+    async def content(self, pchannel: str, broadcast_id: int) -> Content:
+        """Reads the content of a copy from this log."""
+
+        async def read(node: Node, info: PChannelInfo) -> proto.CopyContent:
+            request = proto.ReadCopyRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_id=broadcast_id)
+            return await self._nodes.calls.call(node, READ_COPY, request, f"reading broadcast {broadcast_id}")
+
+        answer = await self._nodes.ask(pchannel, read, wait_s=_PATIENCE_S)
+        return Content(answer.payload, answer.message_type, answer.properties)
+
+    def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
+        """Has the nodes drop a finished broadcast from their recovery state."""
+        for name in pchannels:
+            self._forgetting.setdefault(name, set()).add(broadcast_id)
+
+    async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        """Returns, by broadcast, the vchannels that had their copy and were dropped since, as `copies` found them."""
+        return {broadcast_id: names for broadcast_id in broadcast_ids if (names := self._dropped.get(broadcast_id))}
+
+    def on_dropped(self, callback: Callable[[str], None]) -> None:
+        """Calls `callback(vchannel)` each time a vchannel was durably dropped."""
+        self._vchannels.on_dropped = callback
+
+    def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
+        """Calls `callback(pchannel, broadcast_ids)` once no recovery of the pchannel finds them any more."""
+        self._on_forgotten = callback
+
+    def request_checkpoint(self) -> None:
+        """Has the nodes take checkpoints where that would make room."""
+        self._checkpoint = True
+
+    async def _list(self, pchannel: str) -> proto.ListedCopies:
+        async def ask(node: Node, info: PChannelInfo) -> proto.ListedCopies:
+            request = proto.ListCopiesRequest(call=self._nodes.calls.of(node), pchannel=info)
+            return await self._nodes.calls.call(node, LIST_COPIES, request, f"listing the copies on pchannel {pchannel}")
+
+        return await self._nodes.ask(pchannel, ask, wait_s=_PATIENCE_S)
+
+    async def _append(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, *, aborts: bool
+    ) -> CopyOutcomes:
+        async def append(node: Node, info: PChannelInfo) -> CopyOutcomes:
+            request = proto.AppendCopiesRequest(
+                call=self._nodes.calls.of(node),
+                pchannel=info,
+                vchannels=vchannels,
+                header=header.to_bytes(),
+                payload=content.payload,
+                message_type=content.message_type,
+                properties=content.properties,
+                aborts=aborts,
+            )
+            what = f"appending broadcast {header.broadcast_id} on pchannel {pchannel}"
+            answer = await self._nodes.calls.call(node, APPEND_COPIES, request, what)
+            outcomes: dict[int, AppendResult | WALError] = dict(outcomes_from_proto(answer))  # type: ignore[arg-type]
+            if sorted(outcomes) != list(range(len(vchannels))):
+                raise UnknownError(f"node {node.server_id:x} answered for {len(outcomes)} of {len(vchannels)} copies")
+            return MixedCopies(outcomes[at] for at in range(len(vchannels)))
+
+        return await self._nodes.ask(pchannel, append, wait_s=_PATIENCE_S)
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(FORGET_S)
+            checkpoint, self._checkpoint = self._checkpoint, False
+            for name, ids in list(self._forgetting.items()):
+                if not ids or self._nodes.place(name) is None:
+                    continue
+                try:
+                    gone = await self._nodes.ask(name, partial(self._forget, list(ids), checkpoint), wait_s=0.0)
+                except WALError as error:
+                    _log.debug("the node of pchannel %s was not told what to forget: %s", name, error)
+                    continue
+                ids.difference_update(gone)
+                if gone:
+                    self._on_forgotten(name, gone)
+
+    async def _forget(self, ids: list[int], checkpoint: bool, node: Node, info: PChannelInfo) -> Collection[int]:
+        request = proto.ForgetBroadcastsRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_ids=ids, checkpoint=checkpoint)
+        answer = await self._nodes.calls.call(node, FORGET_BROADCASTS, request, f"forgetting broadcasts on pchannel {info.name}")
+        return list(answer.broadcast_ids)

@@ -1,0 +1,234 @@
+"""Membership: which nodes live, how they are, and what the operator has ordered about them.
+
+How it works. A node lives while its record is in etcd, which removes it with the node's lease: a watch brings what changes, and a list that
+is read anew, after a watch that broke and once a minute, replaces what was known. Every `STATUS_PAUSE_S` each node is asked for its status;
+a node is healthy while it answers, its clock is right, and it writes a format that the cluster has.
+
+Who calls: the assigner reads `nodes` and `views`, and is told of every change by `on_changed`. `drain` and `pause` save what the operator
+orders, so that the next leader keeps to it.
+
+What it never does: a node that does not answer is not taken for dead. Its lease decides that, or the assigner, which may have it revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from wal.backoff import Backoff
+from wal.channels.cluster import DRAINED, FORMAT, NODES, PAUSED, NodeRecord, node_from
+from wal.coordinator.assignments import Node
+from wal.coordinator.node_calls import NodeCalls
+from wal.coordinator.plan import NodeView
+from wal.errors import ClosedError, InvalidArgumentError, WALError
+from wal.kv import KVBase
+from wal.rpc.api import streaming_pb2 as proto
+
+STATUS_PAUSE_S: Final = 1.0
+RELIST_S: Final = 60.0
+SILENT_MAX_S: Final = 10.0
+"""A node that has not answered for this long, the lifetime of a session, is not healthy."""
+SKEW_MAX_S: Final = 0.5
+"""A node whose clock differs by more than this is not healthy: ticks would run ahead of what others see."""
+_ALL: Final = "cluster/"
+_log: Final = logging.getLogger("wal.cluster")
+
+
+class LiveNode(msgspec.Struct):
+    """A live node: its record, when it came and answered last, since when it is healthy (None: it is not), and why it is not."""
+
+    record: NodeRecord
+    answered_s: float
+    healthy_since_s: float | None = None
+    trouble: str = "it has not answered yet"
+    status: proto.StreamingNodeManagerCollectStatusResponse | None = None
+
+    @property
+    def node(self) -> Node:
+        return Node(self.record.server_id, self.record.address)
+
+
+class Membership:
+    """The nodes of the cluster in `kv`. `start` it before use, and `close` it."""
+
+    def __init__(self, kv: KVBase, calls: NodeCalls, *, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.nodes: dict[int, LiveNode] = {}
+        """The live nodes by server id."""
+        self.drained: set[int] = set()
+        self.paused: bool = False
+        self.on_changed: Callable[[], object] = lambda: None
+        """Called after each change of what a plan depends on."""
+        self._kv = kv
+        self._calls = calls
+        self._monotonic = monotonic
+        self._wall = wall
+        self._tasks: list[asyncio.Task[None]] = []
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Reads who lives, and follows it from then on. Raises what the KV raises."""
+        await self._list()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._follow(), name="nodes"), loop.create_task(self._ask(), name="status of nodes")]
+
+    async def close(self) -> None:
+        """Follows nothing any more. Idempotent."""
+        tasks = [*self._tasks, *self._asking]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def views(self) -> dict[int, NodeView]:
+        """Returns the nodes as a plan sees them. One that is being stopped is not among them: it gives everything up."""
+        now_s = self._monotonic()
+        return {
+            server_id: NodeView(
+                0.0 if one.healthy_since_s is None else max(0.001, now_s - one.healthy_since_s), drains=server_id in self.drained
+            )
+            for server_id, one in self.nodes.items()
+            if not one.record.stopping
+        }
+
+    def silent_s(self, server_id: int) -> float:
+        """Returns for how long a live node has not answered."""
+        return self._monotonic() - self.nodes[server_id].answered_s
+
+    async def drain(self, server_id: int, *, drain: bool) -> None:
+        """Saves that a node gets no pchannels and gives up what it has, or that it takes some again."""
+        if server_id not in self.nodes:
+            known = ", ".join(f"{one:x}" for one in self.nodes) or "none"
+            raise InvalidArgumentError(f"there is no live node {server_id:x}: the live ones are {known}")
+        key = f"{DRAINED}{server_id:016x}"
+        await (self._kv.save(key, "") if drain else self._kv.remove(key))
+        (self.drained.add if drain else self.drained.discard)(server_id)
+        self.on_changed()
+
+    async def pause(self, *, pause: bool) -> None:
+        """Saves that the balancer moves nothing, or that it does again."""
+        await (self._kv.save(PAUSED, "") if pause else self._kv.remove(PAUSED))
+        self.paused = pause
+        self.on_changed()
+
+    # -- who lives
+
+    async def _list(self) -> None:
+        keys, values = await self._kv.load_with_prefix(_ALL)
+        records = {record.server_id: record for key, value in zip(keys, values, strict=True) if (record := _node(key, value)) is not None}
+        for server_id in self.nodes.keys() - records.keys():
+            self._left(server_id)
+        for record in records.values():
+            self._came(record)
+        self.drained = {int(key.removeprefix(DRAINED), 16) for key in keys if key.startswith(DRAINED)}
+        self.paused = PAUSED in keys
+        # Orders about nodes that are gone concern nobody: another start of a node is another one.
+        for gone in self.drained - records.keys():
+            await self._kv.remove(f"{DRAINED}{gone:016x}")
+            self.drained.discard(gone)
+        self.on_changed()
+
+    async def _follow(self) -> None:
+        backoff = Backoff(0.05, 2.0)
+        while True:
+            try:
+                async with await self._kv.watch_with_prefix(_ALL) as watch:
+                    await self._list()
+                    backoff.reset()
+                    while True:
+                        try:
+                            async with asyncio.timeout(RELIST_S):
+                                event = await anext(watch)
+                        except TimeoutError:
+                            await self._list()
+                            continue
+                        if not event.key.startswith(NODES):
+                            continue
+                        if event.value is None:
+                            self._left(int(event.key.removeprefix(NODES), 16))
+                        elif (record := _node(event.key, event.value)) is not None:
+                            self._came(record)
+                        self.on_changed()
+            except ClosedError:
+                return
+            except WALError as error:
+                _log.warning("what is known of the nodes gets older: %s", error)
+            await asyncio.sleep(backoff.next())
+
+    def _came(self, record: NodeRecord) -> None:
+        known = self.nodes.get(record.server_id)
+        if known is None:
+            _log.info("node %x at %s has come", record.server_id, record.address)
+            self.nodes[record.server_id] = LiveNode(record, self._monotonic())
+            self._ask_now(record.server_id)
+        else:
+            known.record = record
+
+    def _left(self, server_id: int) -> None:
+        if (gone := self.nodes.pop(server_id, None)) is not None:
+            _log.info("node %x at %s is gone", server_id, gone.record.address)
+            forgetting = asyncio.get_running_loop().create_task(self._calls.forget(server_id), name=f"forgetting {server_id:x}")
+            self._asking.add(forgetting)
+            forgetting.add_done_callback(self._asking.discard)
+
+    # -- how they are
+
+    async def _ask(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_PAUSE_S)
+            for server_id in list(self.nodes):
+                self._ask_now(server_id)
+
+    def _ask_now(self, server_id: int) -> None:
+        name = f"status of node {server_id:x}"
+        if all(task.get_name() != name for task in self._asking):
+            asking = asyncio.get_running_loop().create_task(self._ask_one(server_id), name=name)
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+
+    async def _ask_one(self, server_id: int) -> None:
+        one = self.nodes[server_id]
+        began, wall = self._monotonic(), self._wall()
+        try:
+            status = await self._calls.status(one.node)
+        except WALError as error:
+            silent = self._monotonic() - one.answered_s
+            if silent >= SILENT_MAX_S:
+                self._judge(one, f"it has not answered for {silent:.0f} s: {error}")
+            return
+        took = self._monotonic() - began
+        one.answered_s, one.status = self._monotonic(), status
+        # The node read its clock between the request and the answer.
+        skew = status.wall_s - (wall + took / 2)
+        if abs(skew) > SKEW_MAX_S + took / 2:
+            self._judge(one, f"its clock is off by {skew:+.1f} s, and {SKEW_MAX_S} s are allowed: set it by NTP")
+        elif one.record.format < FORMAT:
+            self._judge(one, f"it writes format {one.record.format}, and the cluster {FORMAT}: update it")
+        else:
+            self._judge(one, "")
+        if any(not hosted.available and not hosted.progress for hosted in status.pchannels):
+            self.on_changed()
+
+    def _judge(self, one: LiveNode, trouble: str) -> None:
+        """Notes why a node is not healthy; empty if it is."""
+        changed = (one.healthy_since_s is None) != bool(trouble)
+        one.trouble = trouble
+        if changed:
+            one.healthy_since_s = None if trouble else self._monotonic()
+            if trouble:
+                _log.warning("node %x at %s gets no pchannels: %s", one.record.server_id, one.record.address, trouble)
+            self.on_changed()
+
+
+def _node(key: str, value: str) -> NodeRecord | None:
+    """Returns the node of a record, or None for another record, and for one that cannot be read: its node is as good as not there."""
+    if not key.startswith(NODES):
+        return None
+    try:
+        return node_from(key, value)
+    except WALError as error:
+        _log.warning("%s", error)
+        return None

@@ -1,0 +1,85 @@
+"""NodeCalls: the leader's calls to nodes, each to one start of a node.
+
+Owns the connections, one for each start of a node, and what every call carries: whom it means, and which leader calls. A call is made once,
+or repeated until it is answered where repeating it changes nothing more. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from wal.channels.vchannels import VChannelInfo
+from wal.coordinator.assignments import Node
+from wal.network import Method
+from wal.rpc.api import nodes_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.converters import vchannel_to_proto
+from wal.rpc.methods import ASSIGN, COLLECT_STATUS, END_VCHANNELS, REMOVE
+
+STATUS_S: Final = 2.0
+"""How long a node may take to show its status."""
+MOVE_S: Final = 3600.0
+"""The deadline of an Assign or a Remove. Whether one goes on is judged by its progress, long before this."""
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class NodeCalls:
+    """The calls of the leader with this token. `connect` returns a connection to an address, without waiting for it."""
+
+    def __init__(self, leader: int, connect: Callable[[str], Awaitable[Connection]]) -> None:
+        self._leader = leader
+        self._connect = connect
+        self._connections: dict[int, Connection] = {}
+
+    def of(self, node: Node) -> nodes_pb2.ManagerCall:
+        """Returns what a call to this node carries."""
+        return nodes_pb2.ManagerCall(server_id=node.server_id, leader=self._leader)
+
+    async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
+        """Has the node open a pchannel in this term, above this tick; returns when it can be read and written."""
+        request = proto.StreamingNodeManagerAssignRequest(pchannel=PChannelInfo(name=name, term=term), call=self.of(node), floor=floor)
+        await self.call(node, ASSIGN, request, f"assigning pchannel {name} in term {term}", timeout_s=MOVE_S)
+
+    async def remove(self, node: Node, name: str, term: int) -> int:
+        """Has the node close a pchannel that it has in this term or an earlier one; returns a tick above which it gave none."""
+        request = proto.StreamingNodeManagerRemoveRequest(pchannel=PChannelInfo(name=name, term=term), call=self.of(node))
+        answer = await self.call(node, REMOVE, request, f"removing pchannel {name} in term {term}", timeout_s=MOVE_S)
+        return answer.floor
+
+    async def status(self, node: Node) -> proto.StreamingNodeManagerCollectStatusResponse:
+        """Returns what the node has, and its clock."""
+        request = proto.StreamingNodeManagerCollectStatusRequest(call=self.of(node))
+        return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=STATUS_S)
+
+    async def end_vchannels(self, node: Node, pchannel: PChannelInfo, infos: Iterable[VChannelInfo]) -> None:
+        """Has the node finish what these vchannels were told before, and end them."""
+        request = nodes_pb2.EndVChannelsRequest(call=self.of(node), pchannel=pchannel, vchannels=map(vchannel_to_proto, infos))
+        await self.call(node, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel.name}")
+
+    async def call(
+        self, node: Node, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None
+    ) -> _Response:
+        """Returns the node's answer; a call that was not answered is repeated until the deadline."""
+        connection = self._connections.get(node.server_id)
+        if connection is None:
+            connection = await self._connect(node.address)
+            other = self._connections.setdefault(node.server_id, connection)
+            if other is not connection:
+                await connection.close()
+                connection = other
+        return await connection.repeat(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s)
+
+    async def forget(self, server_id: int) -> None:
+        """Disconnects from a node that is gone: calls to it that are under way end."""
+        if (connection := self._connections.pop(server_id, None)) is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Disconnects from all nodes. Idempotent."""
+        for server_id in list(self._connections):
+            await self.forget(server_id)

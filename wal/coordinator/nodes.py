@@ -1,0 +1,123 @@
+"""AssignedNodes: the nodes as the coordinator calls them about a pchannel, wherever that is at the moment.
+
+A call finds the node that has the pchannel, and is made again elsewhere when the pchannel has moved meanwhile: it waits while the pchannel
+is assigned to nobody, at most `WAIT_S`. So what is called must be such that repeating it changes nothing more.
+
+VChannelsOnNodes is the `VChannelHost` of a cluster. A node has no actor of a vchannel before its first use, so there is nothing to begin;
+a vchannel ends where its pchannel is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from wal.backoff import Backoff
+from wal.channels.vchannels import VChannelInfo
+from wal.coordinator.assigner import Assigner
+from wal.coordinator.assignments import AssignmentState, Node
+from wal.coordinator.node_calls import NodeCalls
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    ClosedError,
+    SessionLostError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+
+WAIT_S: Final = 30.0
+"""How long a call waits for a pchannel that is assigned to nobody."""
+MOVED: Final = (ChannelFencedError, ChannelNotExistError, ClosedError, SessionLostError, UnavailableError, UnmatchedChannelTermError)
+"""With these errors a node says that it does not have a pchannel in this term, or that it cannot be reached."""
+_log: Final = logging.getLogger("wal.cluster")
+
+_T = TypeVar("_T")
+
+
+class AssignedNodes:
+    """The nodes of the pchannels that `assigner` assigns."""
+
+    def __init__(self, assigner: Assigner, calls: NodeCalls) -> None:
+        self.calls: NodeCalls = calls
+        self._assigner = assigner
+
+    def place(self, name: str) -> tuple[Node, PChannelInfo] | None:
+        """Returns the node that has a pchannel now, and the pchannel in its term; None while nobody has it."""
+        record = self._assigner.assignments.records.get(name)
+        if record is None or record.state is not AssignmentState.ASSIGNED or record.owner is None:
+            return None
+        return record.owner.node, PChannelInfo(name=name, term=record.term)
+
+    async def ask(self, name: str, call: Callable[[Node, PChannelInfo], Awaitable[_T]], *, wait_s: float = WAIT_S) -> _T:
+        """Returns what the node of a pchannel answers, wherever that is. Raises UnavailableError if nobody has it for so long."""
+        loop, backoff = asyncio.get_running_loop(), Backoff(0.02, 0.5)
+        deadline = loop.time() + wait_s
+        said: WALError | None = None
+        while True:
+            if (place := self.place(name)) is not None:
+                try:
+                    return await call(*place)
+                except MOVED as error:
+                    said = error
+                except UnknownOutcomeError as error:  # it was not answered, and is repeated
+                    said = error
+            if loop.time() >= deadline:
+                trouble = self._assigner.troubles.get(name) or said or "it is being assigned"
+                raise UnavailableError(f"pchannel {name} is on no node: {trouble}; nothing more was done, try again")
+            await asyncio.sleep(backoff.next())
+
+
+class VChannelsOnNodes:
+    """See the top of the file."""
+
+    def __init__(self, nodes: AssignedNodes) -> None:
+        self._nodes = nodes
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
+        """Does nothing: a node finds the vchannels among the saved records at their first use."""
+        return lambda error: None
+
+    def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+        """Has the nodes end vchannels; calls `ended` when all have ended, or with the error of one whose pchannel nobody has."""
+        task = asyncio.get_running_loop().create_task(self._end(infos, ended), name="ending vchannels")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
+        """Does nothing: nodes follow the records, and forget what belongs to one that is removed."""
+
+    async def delete_cursors(self, info: VChannelInfo) -> None:
+        """Does nothing: the node that has the pchannel deletes them when the record is gone."""
+
+    async def close(self) -> None:
+        """Ends what is under way; its callers get an error. Idempotent."""
+        for task in self._ending:
+            task.cancel()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+        by_pchannel: dict[str, list[VChannelInfo]] = {}
+        for info in infos:
+            by_pchannel.setdefault(info.pchannel, []).append(info)
+        error: WALError | None = UnavailableError("the coordinator is stopping: ask the next one to end the vchannels")
+        try:
+            await asyncio.gather(*(self._end_on(name, some) for name, some in by_pchannel.items()))
+            error = None
+        except WALError as failure:
+            error = failure
+        finally:
+            ended(error)
+
+    async def _end_on(self, pchannel: str, infos: list[VChannelInfo]) -> None:
+        async def end(node: Node, info: PChannelInfo) -> None:
+            await self._nodes.calls.end_vchannels(node, info, infos)
+
+        await self._nodes.ask(pchannel, end)

@@ -1,0 +1,192 @@
+"""DirectoryView: the vchannels of a cluster as a node knows them: a copy of the coordinator's records in etcd.
+
+How it works. A watch brings what changes; after a watch that broke, and once a minute, all records are read anew and replace what was
+known. A copy lags, so nothing is refused by it alone: `look_up` asks etcd for one name, and `catch_up` reads everything that was saved
+before the call. A record is only replaced by one of a later incarnation, in whatever order the two ways bring them.
+
+Who calls: the routes and the services of a node, as `KnownVChannels`. `on_changed` tells the owner of what came and what has ended, so that
+actors of an incarnation that is over end too.
+
+What it never does: it gives no name an incarnation, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from wal.backoff import Backoff
+from wal.channels.directory import NEXT_KEY, PREFIX, record_from
+from wal.channels.vchannels import VChannelInfo, check_vchannel, place
+from wal.errors import ChannelNotExistError, ClosedError, KeyNotExistError, WALError
+from wal.kv import KVBase, WatchEvent
+
+RELIST_S: Final = 60.0
+"""How often all records are read anew, whatever the watch brought."""
+_BOTH: Final = "vchannel"
+"""The prefix of the records and of the counter of incarnations."""
+_log: Final = logging.getLogger("wal.node")
+
+
+class DirectoryView:
+    """The vchannels in `kv` whose pchannels are `pchannels`. `start` it before use, and `close` it."""
+
+    saving: Mapping[str, asyncio.Future[None]] = {}
+    """Empty: what is known here is saved."""
+
+    def __init__(self, kv: KVBase, pchannels: Iterable[str]) -> None:
+        self.records: dict[str, VChannelInfo] = {}
+        self.next_incarnation: int = 1
+        self.pchannels: list[str] = list(pchannels)
+        self.on_dropped: Callable[[str], object] = lambda name: None
+        self.on_changed: Callable[[VChannelInfo | None, VChannelInfo | None], object] = lambda before, now: None
+        """Called with what a name was before and what it is now, after each change."""
+        self._kv = kv
+        self._ended: set[tuple[str, int]] = set()
+        """The vchannels that were ended here, and whose records are still in etcd."""
+        self._watching: asyncio.Task[None] | None = None
+        self._listing: asyncio.Task[None] | None = None
+        self._next_listing: asyncio.Task[None] | None = None
+
+    @property
+    def directory(self) -> DirectoryView:
+        """This view."""
+        return self
+
+    async def start(self) -> None:
+        """Reads all records, and follows them from then on. Raises what the KV raises, CorruptionError for records that cannot be read."""
+        watching: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watching = asyncio.get_running_loop().create_task(self._follow(watching), name="directory of vchannels")
+        await asyncio.wait([watching, self._watching], return_when=asyncio.FIRST_COMPLETED)
+        if self._watching.done():
+            self._watching.result()
+
+    async def close(self) -> None:
+        """Follows the records no longer. Idempotent."""
+        tasks = [task for task in (self._watching, self._listing, self._next_listing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def durable(self) -> Iterable[VChannelInfo]:
+        """Returns the vchannels whose records are saved: all that are known."""
+        return self.records.values()
+
+    def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of this vchannel: where it is, or where the coordinator would create it."""
+        info = self.records.get(check_vchannel(name))
+        return place(name, self.pchannels) if info is None else info.pchannel
+
+    async def look_up(self, name: str) -> VChannelInfo | None:
+        """Returns the vchannel of this name as etcd has it now, or None if there is none."""
+        key = PREFIX + check_vchannel(name)
+        try:
+            info = record_from(key, await self._kv.load(key))
+        except KeyNotExistError:
+            return None
+        self._take(info)
+        return self.records.get(name)
+
+    async def catch_up(self) -> None:
+        """Returns when everything is known that was saved before the call. Callers that wait together share a reading."""
+        if self._listing is not None and not self._listing.done():
+            # The one under way may have begun before what this caller wants to know was saved.
+            if self._next_listing is None or self._next_listing.done():
+                self._next_listing = asyncio.get_running_loop().create_task(self._list_after(self._listing), name="directory: catching up")
+            await asyncio.shield(self._next_listing)
+            return
+        self._listing = asyncio.get_running_loop().create_task(self._list(), name="directory: catching up")
+        await asyncio.shield(self._listing)
+
+    def check_new(self, names: Iterable[str]) -> None:
+        """Raises ChannelNotExistError for the first of these vchannels that is not known: only the coordinator creates one."""
+        for name in names:
+            if check_vchannel(name) not in self.records:
+                self.create_nowait(name)
+
+    def create_nowait(self, name: str) -> None:
+        """Raises ChannelNotExistError: only the coordinator gives a name its incarnation."""
+        raise ChannelNotExistError(f"vchannel {name!r} does not exist: have the coordinator create it (LocateVChannels), then append again")
+
+    def forget(self, info: VChannelInfo) -> None:
+        """Forgets a vchannel that the coordinator ends, before its record is gone."""
+        self._ended.add((info.name, info.incarnation))
+        if self.records.get(info.name) == info:
+            del self.records[info.name]
+
+    async def _list_after(self, listing: asyncio.Task[None]) -> None:
+        await asyncio.wait([listing])
+        await self._list()
+
+    async def _list(self) -> None:
+        before = self.records.copy()  # what comes while this reads is newer
+        keys, values = await self._kv.load_with_prefix(_BOTH)
+        infos: dict[str, VChannelInfo] = {}
+        following = self.next_incarnation
+        for key, value in zip(keys, values, strict=True):
+            if key == NEXT_KEY:
+                following = max(following, int(value))
+            elif key.startswith(PREFIX):
+                info = record_from(key, value)
+                infos[info.name] = info
+        self.next_incarnation = following
+        self._ended &= {(info.name, info.incarnation) for info in infos.values()}
+        for name, info in before.items():
+            if name not in infos and self.records.get(name) == info:
+                self._end(info)
+        for info in infos.values():
+            self._take(info)
+
+    async def _follow(self, begun: asyncio.Future[None]) -> None:
+        backoff = Backoff(0.05, 2.0)
+        while True:
+            try:
+                async with await self._kv.watch_with_prefix(_BOTH) as watch:
+                    await self._list()
+                    backoff.reset()
+                    if not begun.done():
+                        begun.set_result(None)
+                    while True:
+                        try:
+                            async with asyncio.timeout(RELIST_S):
+                                self._changed(await anext(watch))
+                        except TimeoutError:
+                            await self._list()
+            except ClosedError:
+                return
+            except WALError as error:
+                if not begun.done():
+                    raise
+                _log.warning("what this node knows of the vchannels gets older: %s", error)
+            await asyncio.sleep(backoff.next())
+
+    def _changed(self, event: WatchEvent) -> None:
+        if event.key == NEXT_KEY:
+            with contextlib.suppress(TypeError, ValueError):
+                self.next_incarnation = max(self.next_incarnation, int(event.value or ""))
+        elif event.key.startswith(PREFIX):
+            name = event.key.removeprefix(PREFIX)
+            if event.value is not None:
+                self._take(record_from(event.key, event.value))
+            elif (info := self.records.get(name)) is not None:
+                self._end(info)
+            else:
+                self.on_dropped(name)
+
+    def _take(self, info: VChannelInfo) -> None:
+        before = self.records.get(info.name)
+        if (before is not None and before.incarnation >= info.incarnation) or (info.name, info.incarnation) in self._ended:
+            return
+        self.records[info.name] = info
+        self.next_incarnation = max(self.next_incarnation, info.incarnation + 1)
+        self.on_changed(before, info)
+
+    def _end(self, info: VChannelInfo) -> None:
+        if self.records.get(info.name) == info:
+            del self.records[info.name]
+        self.on_changed(info, None)
+        self.on_dropped(info.name)
