@@ -144,9 +144,8 @@ class Assigner:
             if one.status is not None:
                 for hosted in one.status.pchannels:
                     record = self.assignments.records.get(hosted.pchannel.name)
-                    if record is None or hosted.available or hosted.progress or record.term != hosted.pchannel.term:
-                        continue
-                    await self.lost(record.name, record.term, "the node says that it has failed there")
+                    if hosted.failed and record is not None and record.term == hosted.pchannel.term:
+                        await self.lost(record.name, record.term, "the node says that it has failed there")
         doubt_s = self._mass.look(live, now_s)
         if doubt_s:
             if not self._doubts:
@@ -154,9 +153,10 @@ class Assigner:
             self._doubts = True
             return doubt_s
         self._doubts = False
-        if self._is_first() and len(self._membership.views()) < self._expected and now_s < self._wait_until_s:
-            return self._wait_until_s - now_s
         views = self._membership.views()
+        healthy = sum(view.healthy_s > 0.0 for view in views.values())
+        if self._is_first() and healthy < self._expected and now_s < self._wait_until_s:
+            return self._wait_until_s - now_s
         targets = plan(self._placed(now_s, views), views, paused=self._membership.paused)
         for name, record in self.assignments.records.items():
             owner = record.owner

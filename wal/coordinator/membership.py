@@ -209,7 +209,7 @@ class Membership:
             self._judge(one, f"it writes format {one.record.format}, and the cluster {FORMAT}: update it")
         else:
             self._judge(one, "")
-        if any(not hosted.available and not hosted.progress for hosted in status.pchannels):
+        if any(hosted.failed for hosted in status.pchannels):
             self.on_changed()
 
     def _judge(self, one: LiveNode, trouble: str) -> None:

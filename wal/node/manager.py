@@ -108,6 +108,7 @@ class NodeManager:
             nodes_pb2.HostedPChannel(
                 pchannel=pchannel_pb2.PChannelInfo(name=name, term=pchannel.log.term),
                 available=pchannel.failure is None,
+                failed=pchannel.failure is not None,
                 vchannels=vchannels[name],
             )
             for name, pchannel in self._node.pchannels.items()

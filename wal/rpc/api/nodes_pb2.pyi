@@ -18,16 +18,18 @@ class ManagerCall(_message.Message):
     def __init__(self, server_id: _Optional[int] = ..., leader: _Optional[int] = ...) -> None: ...
 
 class HostedPChannel(_message.Message):
-    __slots__ = ("pchannel", "available", "progress", "vchannels")
+    __slots__ = ("pchannel", "available", "progress", "vchannels", "failed")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     AVAILABLE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     available: bool
     progress: int
     vchannels: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., available: bool = ..., progress: _Optional[int] = ..., vchannels: _Optional[int] = ...) -> None: ...
+    failed: bool
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., available: bool = ..., progress: _Optional[int] = ..., vchannels: _Optional[int] = ..., failed: bool = ...) -> None: ...
 
 class EndVChannelsRequest(_message.Message):
     __slots__ = ("call", "pchannel", "vchannels")
@@ -37,7 +39,7 @@ class EndVChannelsRequest(_message.Message):
     call: ManagerCall
     pchannel: _pchannel_pb2.PChannelInfo
     vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AppendCopiesRequest(_message.Message):
     __slots__ = ("call", "pchannel", "vchannels", "header", "payload", "message_type", "properties", "aborts")
@@ -57,7 +59,7 @@ class AppendCopiesRequest(_message.Message):
     message_type: int
     properties: bytes
     aborts: bool
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., vchannels: _Optional[_Iterable[str]] = ..., header: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[bytes] = ..., aborts: bool = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., header: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[bytes] = ..., aborts: bool = ...) -> None: ...
 
 class ListCopiesRequest(_message.Message):
     __slots__ = ("call", "pchannel")
@@ -65,13 +67,13 @@ class ListCopiesRequest(_message.Message):
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     call: ManagerCall
     pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class ListedCopies(_message.Message):
     __slots__ = ("broadcasts",)
     BROADCASTS_FIELD_NUMBER: _ClassVar[int]
     broadcasts: _containers.RepeatedCompositeFieldContainer[ListedBroadcast]
-    def __init__(self, broadcasts: _Optional[_Iterable[_Union[ListedBroadcast, _Mapping]]] = ...) -> None: ...
+    def __init__(self, broadcasts: _Optional[_Iterable[_Union[ListedBroadcast, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ListedBroadcast(_message.Message):
     __slots__ = ("header", "vchannels", "aborted", "dropped")
@@ -93,7 +95,7 @@ class ReadCopyRequest(_message.Message):
     call: ManagerCall
     pchannel: _pchannel_pb2.PChannelInfo
     broadcast_id: int
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., broadcast_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., broadcast_id: _Optional[int] = ...) -> None: ...
 
 class CopyContent(_message.Message):
     __slots__ = ("payload", "message_type", "properties")
@@ -115,7 +117,7 @@ class ForgetBroadcastsRequest(_message.Message):
     pchannel: _pchannel_pb2.PChannelInfo
     broadcast_ids: _containers.RepeatedScalarFieldContainer[int]
     checkpoint: bool
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., broadcast_ids: _Optional[_Iterable[int]] = ..., checkpoint: bool = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., broadcast_ids: _Optional[_Iterable[int]] = ..., checkpoint: bool = ...) -> None: ...
 
 class ForgottenBroadcasts(_message.Message):
     __slots__ = ("broadcast_ids",)
@@ -141,7 +143,7 @@ class ClusterStatus(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
     pchannels: _containers.RepeatedCompositeFieldContainer[PlacedPChannel]
     broadcasts: str
-    def __init__(self, leader: _Optional[str] = ..., token: _Optional[int] = ..., paused: bool = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., pchannels: _Optional[_Iterable[_Union[PlacedPChannel, _Mapping]]] = ..., broadcasts: _Optional[str] = ...) -> None: ...
+    def __init__(self, leader: _Optional[str] = ..., token: _Optional[int] = ..., paused: bool = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping[str, object]]]] = ..., pchannels: _Optional[_Iterable[_Union[PlacedPChannel, _Mapping[str, object]]]] = ..., broadcasts: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("server_id", "address", "healthy", "drains", "trouble", "pchannels", "healthy_s")
@@ -177,7 +179,7 @@ class PlacedPChannel(_message.Message):
     histories: int
     trouble: str
     since_s: float
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., state: _Optional[int] = ..., server_id: _Optional[int] = ..., address: _Optional[str] = ..., histories: _Optional[int] = ..., trouble: _Optional[str] = ..., since_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., state: _Optional[int] = ..., server_id: _Optional[int] = ..., address: _Optional[str] = ..., histories: _Optional[int] = ..., trouble: _Optional[str] = ..., since_s: _Optional[float] = ...) -> None: ...
 
 class DrainNodeRequest(_message.Message):
     __slots__ = ("server_id", "drain")
