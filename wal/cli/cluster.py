@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from wal.rpc.connection import Connection
 
 _ROOT: Final = "the root of the cluster in etcd: etcd://HOST[:PORT]/PATH"
+TTL_S: Final = 10.0
+"""The lifetime of a session: it outlives an election of etcd's."""
 _STATES: Final = ("", "UNINITIALIZED", "ASSIGNING", "ASSIGNED", "UNAVAILABLE")
 _EPILOG: Final = """\
 A flag overrides a variable of the environment, and a variable overrides the
@@ -60,6 +62,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
             usage="%(prog)s [OPTION]... ROOT",
         )
         parser.add_argument("root", metavar="ROOT", help=_ROOT)
+        parser.add_argument(
+            "--session-ttl",
+            metavar="SECONDS",
+            type=float,
+            default=TTL_S,
+            help="after how long without a word to etcd this process is taken for gone (default 10)",
+        )
         if name == "coordinator":
             parser.add_argument("--log", metavar="LOCATION", help="the log on Pulsar: pulsar://HOST:PORT/TENANT/NAMESPACE")
             parser.add_argument("--expected-nodes", metavar="N", type=int, help="how many nodes the first assignment waits for")
@@ -93,7 +102,9 @@ def _coordinator(arguments: argparse.Namespace) -> int:
     root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
 
     async def opened(access: Access) -> Served:
-        process = ClusterCoordinator(root, settings, access, log=arguments.log, expected_nodes=arguments.expected_nodes)
+        process = ClusterCoordinator(
+            root, settings, access, log=arguments.log, expected_nodes=arguments.expected_nodes, ttl_s=arguments.session_ttl
+        )
         await process.open()
         return process
 
@@ -109,7 +120,7 @@ def _node(arguments: argparse.Namespace) -> int:
     root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
 
     async def opened(access: Access) -> Served:
-        process = ClusterNode(root, settings, access)
+        process = ClusterNode(root, settings, access, ttl_s=arguments.session_ttl)
         await process.open()
         return process
 

@@ -24,6 +24,8 @@ from wal.rpc.methods import ASSIGNMENT_DISCOVER
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
 
+LEAVE_S: Final = 1.0
+"""How long answers of a server that has nothing any more are waited for. One that was killed, or stands still, answers nothing."""
 Version = tuple[int, int]
 
 
@@ -38,7 +40,7 @@ class Nodes:
         self._terms: dict[str, int] = {}
         """The term in which each pchannel is assigned."""
         self._places: dict[str, Connection] = {}
-        """The connection for each pchannel that is not on the coordinator's server."""
+        """The connection for each pchannel that is not on the coordinator's server. One that nobody has is looked for where it was."""
         self._connections: dict[str, Connection] = {}
         self._first_assignments: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the assignments are known."""
@@ -47,6 +49,8 @@ class Nodes:
         self._reported: dict[str, int] = {}
         """The newest term that was reported on this stream, by pchannel."""
         self._reporting: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """The connections that are being closed, since their servers have nothing any more."""
 
     async def start(self, timeout_s: float) -> None:
         """Returns when the assignments are known. Raises UnavailableError if no server sends them in time."""
@@ -88,7 +92,7 @@ class Nodes:
 
     async def close(self) -> None:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
-        tasks = [task for task in (self._following, *self._reporting) if task is not None]
+        tasks = [task for task in (self._following, *self._reporting, *self._leaving) if task is not None]
         self._following = None  # its cancellation holds its stream, and a stream holds the connection
         for task in tasks:
             task.cancel()
@@ -120,18 +124,38 @@ class Nodes:
         version = (getattr(full.version, "global"), full.version.local)
         if version < self._version:
             return
-        places: dict[str, Connection] = {}
+        places = self._places.copy()
         for assignment in full.assignments:
             node = assignment.node
+            names = [info.name for info in assignment.channels]
             if full.HasField("answered_by") and node.server_id == full.answered_by.server_id:
+                for name in names:
+                    places.pop(name, None)
                 continue
             if node.address not in self._connections:
                 self._connections[node.address] = await self._connect(node.address)
-            places |= dict.fromkeys([info.name for info in assignment.channels], self._connections[node.address])
+            places |= dict.fromkeys(names, self._connections[node.address])
         self._version, self._places = version, places
         self._terms = {info.name: info.term for assignment in full.assignments for info in assignment.channels}
+        used = set(map(id, places.values()))
+        for address, connection in list(self._connections.items()):
+            if id(connection) not in used:
+                del self._connections[address]
+                leaving = self._supervision.start(partial(_leave, connection), f"leave {address}")
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
         if not self._first_assignments.done():
             self._first_assignments.set_result(None)
+
+
+async def _leave(connection: Connection) -> None:
+    """Closes the connection to a server all of whose pchannels are elsewhere now. What it has answered is on its way for a moment still."""
+    gone = UnavailableError(f"the server at {connection.where} has none of its pchannels any more: ask where they are now")
+    connection.stop(gone)
+    try:
+        await asyncio.sleep(LEAVE_S)
+    finally:
+        await connection.leave(gone)
 
 
 async def _write(

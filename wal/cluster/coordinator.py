@@ -45,15 +45,26 @@ class ClusterCoordinator:
     """A coordinator of the cluster at `root`. `open` starts it; then `run`, and `close`."""
 
     def __init__(
-        self, root: str | Secret, own: Settings, access: Access, *, log: str | None = None, expected_nodes: int | None = None
+        self,
+        root: str | Secret,
+        own: Settings,
+        access: Access,
+        *,
+        log: str | None = None,
+        expected_nodes: int | None = None,
+        ttl_s: float = TTL_S,
     ) -> None:
-        """`log` is the location of the cluster's log on Pulsar; only the first coordinator has to name it."""
+        """`log` is the location of the cluster's log on Pulsar; only the first coordinator has to name it.
+
+        `ttl_s` is the lifetime of its session, and how long a node may be silent.
+        """
         self.server: Server
         self._root = root
         self._own = own
         self._access = access
         self._named = None if log is None else check_log(log)
         self._expected = expected_nodes
+        self._ttl_s = ttl_s
         self._undo = Undo()
         self._kv: EtcdKV
         self._record: ClusterRecord
@@ -146,7 +157,7 @@ class ClusterCoordinator:
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                async with await self._kv.session(ttl_s=TTL_S) as session:
+                async with await self._kv.session(ttl_s=self._ttl_s) as session:
                     await self._stand(session)
             except ClosedError:
                 return
@@ -167,7 +178,14 @@ class ClusterCoordinator:
     async def _lead(self, leadership: Leadership) -> None:
         """Leads once, until a write fails or this is cancelled."""
         leading = Leading(
-            self._kv, leadership, self._record, self._settings, self.server.draining, connect=self._connect, expected_nodes=self._expected
+            self._kv,
+            leadership,
+            self._record,
+            self._settings,
+            self.server.draining,
+            connect=self._connect,
+            expected_nodes=self._expected,
+            ttl_s=self._ttl_s,
         )
         try:
             await leading.open()

@@ -64,6 +64,7 @@ class Leading:
         *,
         connect: Callable[[str], Awaitable[Connection]],
         expected_nodes: int | None,
+        ttl_s: float,
     ) -> None:
         self.handlers: Mapping[Method[Any, Any], Handler] = {}
         """The handlers of all that a leader serves, once it is open."""
@@ -75,6 +76,7 @@ class Leading:
         self._draining = _LeaderEnd()
         self._connect = connect
         self._expected = expected_nodes
+        self._ttl_s = ttl_s
         self._undo = Undo()
         self._system = ActorSystem("wal coordinator", clock=SystemClock())
         self._coordinator: Coordinator
@@ -115,7 +117,7 @@ class Leading:
         oracle = TimestampOracle(kv, clock=self._system.clock)
         await oracle.start()
         undo.add(oracle.close)
-        membership = self._membership = Membership(kv, calls, monotonic=time.monotonic, wall=time.time)
+        membership = self._membership = Membership(kv, calls, monotonic=time.monotonic, wall=time.time, silent_max_s=self._ttl_s)
         assigner = self._assigner = Assigner(
             kv,
             coordinator.pchannels,
@@ -125,6 +127,7 @@ class Leading:
             evict=self._kv.revoke,
             monotonic=time.monotonic,
             expected_nodes=self._expected,
+            ttl_s=self._ttl_s,
             wait_s=WAIT_FOR_NODES_S if self._expected is None else WAIT_EXPECTED_S,
         )
         await assigner.add()

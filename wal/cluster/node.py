@@ -43,7 +43,7 @@ from wal.node.pchannel_service import PChannelService
 from wal.node.produce import ProduceService
 from wal.node.routes import closed_log
 from wal.node.server import Server, States
-from wal.node.session import NodeSession
+from wal.node.session import TTL_S, NodeSession
 from wal.read.cursors.in_kv import CursorsInKV
 from wal.rpc.serving import Draining, Handler
 from wal.secret import Secret
@@ -61,13 +61,14 @@ _log: Final = logging.getLogger("wal.cluster")
 class ClusterNode:
     """A node of the cluster at `root`. `open` starts it; then `run`, and `close`."""
 
-    def __init__(self, root: str | Secret, own: Settings, access: Access) -> None:
+    def __init__(self, root: str | Secret, own: Settings, access: Access, *, ttl_s: float = TTL_S) -> None:
         self.server: Server
         self.session: NodeSession
         self.node: StreamingNode
         self._root = root
         self._own = own
         self._access = access
+        self._ttl_s = ttl_s
         self._undo = Undo()
         self._system = ActorSystem("wal node", clock=SystemClock())
         self._manager: NodeManager
@@ -128,7 +129,7 @@ class ClusterNode:
     async def _open(self) -> None:
         undo = self._undo
         record, settings = await self._joined()
-        self.session = await NodeSession.open(self._root)
+        self.session = await NodeSession.open(self._root, ttl_s=self._ttl_s)
         undo.add(self.session.close)
         await self._system.start()
         undo.add(self._system.stop)

@@ -11,7 +11,7 @@ that is gone the saved limit of its ticks is taken over, which nobody can raise 
 What can go wrong: an attempt that fails is made again in a higher term, since a log on Pulsar opens no term twice, and at the same node,
 unless that is gone: what fails everywhere, such as Pulsar, moves nothing. A node that shows no progress for `PROGRESS_S` is given up for
 this term. One that answers nothing for longer than its lease would live, and from which something is to be removed, is evicted: its lease
-is revoked, at most one in `EVICT_S`. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
+is revoked, at most one in that time. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
 leads.
 """
 
@@ -27,7 +27,7 @@ from wal.backoff import Backoff
 from wal.channels.cluster import ticks_key
 from wal.channels.pchannels import PREFIX, PChannelMeta, encode
 from wal.coordinator.assignments import Assignments, AssignmentState, Change, Holder, Node
-from wal.coordinator.membership import SILENT_MAX_S, Membership
+from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
 from wal.errors import SessionLostError, UnavailableError, WALError
@@ -37,11 +37,8 @@ from wal.timestamp.oracle import SavedLimit
 
 ROUND_S: Final = 60.0
 """How often the plan is asked when nothing has changed."""
-TTL_S: Final = 10.0
-"""The lifetime of a node's session."""
 PROGRESS_S: Final = 30.0
 """How long an opening or a closing may show no progress. The time that it takes in all has no bound."""
-EVICT_S: Final = TTL_S
 RECORDS_MAX: Final = 40
 """The most pchannels that change in one transaction: two records each, and as many comparisons."""
 _LOOK_S: Final = 1.0
@@ -66,9 +63,10 @@ class Assigner:
         evict: Callable[[int], Awaitable[None]],
         monotonic: Callable[[], float],
         expected_nodes: int | None,
+        ttl_s: float,
         wait_s: float,
     ) -> None:
-        """`metas` are the claims, which rise with the terms. `evict` revokes the lease of a node.
+        """`metas` are the claims, which rise with the terms. `evict` revokes the lease of a node, whose lifetime is `ttl_s`.
 
         A cluster whose pchannels were never assigned waits `wait_s` for its nodes, or until there are `expected_nodes` of them.
         """
@@ -88,7 +86,8 @@ class Assigner:
         self._expected = expected_nodes or math.inf
         self._wait_until_s = monotonic() + wait_s
         self._began_s = monotonic()
-        self._mass = MassLoss(ttl_s=TTL_S)
+        self._mass = MassLoss(ttl_s=ttl_s)
+        self._ttl_s = ttl_s
         self._doubts = False
         self._saving = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -269,11 +268,11 @@ class Assigner:
             calling.cancel()
 
     async def _evict_silent(self, node: Node) -> None:
-        """Has the lease of a node revoked that answers nothing; one at most in `EVICT_S`."""
+        """Has the lease of a node revoked that answers nothing; one at most in the lifetime of a session."""
         now_s = self._monotonic()
-        if node.server_id not in self._membership.nodes or self._membership.silent_s(node.server_id) < SILENT_MAX_S:
+        if node.server_id not in self._membership.nodes or self._membership.silent_s(node.server_id) < self._ttl_s:
             return
-        if now_s - max(self._evicted_s, self._began_s) >= EVICT_S:
+        if now_s - max(self._evicted_s, self._began_s) >= self._ttl_s:
             self._evicted_s = now_s
             _log.warning("node %x answers nothing, and is evicted", node.server_id)
             await self._evict(node.server_id)

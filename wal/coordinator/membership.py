@@ -30,8 +30,6 @@ from wal.rpc.api import streaming_pb2 as proto
 
 STATUS_PAUSE_S: Final = 1.0
 RELIST_S: Final = 60.0
-SILENT_MAX_S: Final = 10.0
-"""A node that has not answered for this long, the lifetime of a session, is not healthy."""
 SKEW_MAX_S: Final = 0.5
 """A node whose clock differs by more than this is not healthy: ticks would run ahead of what others see."""
 _ALL: Final = "cluster/"
@@ -55,11 +53,15 @@ class LiveNode(msgspec.Struct):
 class Membership:
     """The nodes of the cluster in `kv`. `start` it before use, and `close` it."""
 
-    def __init__(self, kv: KVBase, calls: NodeCalls, *, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(
+        self, kv: KVBase, calls: NodeCalls, *, monotonic: Callable[[], float], wall: Callable[[], float], silent_max_s: float
+    ) -> None:
+        """A node that has not answered for `silent_max_s`, the lifetime of a session, is not healthy."""
         self.nodes: dict[int, LiveNode] = {}
         """The live nodes by server id."""
         self.drained: set[int] = set()
         self.paused: bool = False
+        self.silent_max_s: float = silent_max_s
         self.on_changed: Callable[[], object] = lambda: None
         """Called after each change of what a plan depends on."""
         self._kv = kv
@@ -196,7 +198,7 @@ class Membership:
             status = await self._calls.status(one.node)
         except WALError as error:
             silent = self._monotonic() - one.answered_s
-            if silent >= SILENT_MAX_S:
+            if silent >= self.silent_max_s:
                 self._judge(one, f"it has not answered for {silent:.0f} s: {error}")
             return
         took = self._monotonic() - began

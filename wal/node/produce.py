@@ -465,6 +465,8 @@ class ProduceStream:
                 self._node.oracle.observe(seen_time_tick)
         except InvalidArgumentError as error:
             return error
+        except ChannelNotExistError as moved:  # not a vchannel: the pchannel was here when the stream began
+            self._refusal = ClosedError(str(moved))
         except WALError as error:
             self._refusal = error
         return self._refusal

@@ -24,7 +24,7 @@ TTL_S: Final = 10.0
 """The lifetime of a node's session: it outlives an election of etcd's."""
 BEAT_S: Final = 0.25
 BEAT_MAX_S: Final = 3.0
-"""After this many seconds without a turn of the loop the lease is not renewed."""
+"""After this many seconds without a turn of the loop the lease is not renewed, or after a third of a shorter lifetime."""
 
 
 def _boot_time() -> float:
@@ -99,7 +99,7 @@ class NodeSession:
 
     def _beats(self) -> bool:
         """Returns whether the node's loop turns; called in the thread."""
-        return time.monotonic() - self._beaten < BEAT_MAX_S
+        return time.monotonic() - self._beaten < min(BEAT_MAX_S, self._session.ttl_s / 3)
 
     async def _watch(self) -> None:
         """Tells the node of the end of its lease, also while nothing asks for it."""

@@ -27,6 +27,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
@@ -116,9 +117,12 @@ class Connection:
         self._closing = False
         self._cause: WALError | None = None
         """What every call raises that has not been sent yet; set by `stop`."""
+        self._gone: UnavailableError | None = None
+        """Why the servers were given up, if they were."""
         self._reach = Reach(endpoints, scheme="wal")
         self._other_log: Callable[[WALError], None] = _ignore
         self._session = uuid.uuid4().hex
+        self._streams: WeakSet[Stream[Any, Any]] = WeakSet()
         self._given_up = 0
         """How often changes were given up; the number of the calls that follow."""
         self.timeout_s = timeout_s
@@ -189,7 +193,9 @@ class Connection:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
         call = channel.stream_stream(method.path, **method.serializers())(metadata=(*self._headers, *headers))
-        return Stream(call, self._name(number, what), partial(self._look, number))
+        stream: Stream[Request, Response] = Stream(call, self._name(number, what), partial(self._look, number))
+        self._streams.add(stream)
+        return stream
 
     async def responses(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
@@ -236,6 +242,14 @@ class Connection:
                 if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
                     return
         await self.close()
+
+    async def leave(self, gone: UnavailableError) -> None:
+        """Ends what is under way, as a lost connection does, and disconnects: nothing answers there any more, for the reason `gone`."""
+        self._gone = gone
+        self.stop(gone)
+        for stream in list(self._streams):
+            stream.cancel()
+        await self._endpoints.close()
 
     async def close(self) -> None:
         """Ends what is under way and disconnects. Idempotent."""
@@ -317,9 +331,11 @@ class Connection:
         task = asyncio.current_task()
         return self._closing and not (task is not None and task.cancelling())
 
-    @staticmethod
-    def _ended(what: str, *, writing: bool) -> ClosedError:
-        """Returns the error of a call that was under way when the log was closed."""
+    def _ended(self, what: str, *, writing: bool) -> WALError:
+        """Returns the error of a call that was under way when the log was closed, or the server was given up."""
+        if self._gone is not None:
+            said = f"{what}: {self._gone}"
+            return UnknownOutcomeError(f"{said}; it may have been carried out") if writing else UnavailableError(said)
         error = ClosedError(f"{what}: the log was closed before the server answered; open it again to go on")
         error.outcome_unknown = writing
         return error

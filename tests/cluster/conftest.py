@@ -1,0 +1,22 @@
+"""Fixtures: a cluster for each test, on the session's etcd and Pulsar."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import Cluster
+
+
+@pytest.fixture
+def cluster(
+    etcd_address: str, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, tmp_path: Path
+) -> Iterator[Cluster]:
+    """A cluster that is not started yet."""
+    log = f"pulsar://{pulsar_host}/{pulsar_namespace}"
+    made = Cluster(etcd_address, log, f"http://{pulsar_admin_host}", pulsar_token, tmp_path, name=f"cluster-{secrets.token_hex(4)}")
+    yield made
+    made.close()

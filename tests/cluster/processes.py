@@ -1,0 +1,158 @@
+"""A cluster of the test: its coordinators and nodes as processes on loopback, which tests kill, freeze and start again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.processes import eventually
+from tests.servers.process import ServerProcess, free_ports
+
+TTL_S: Final = 3.0
+"""The lifetime of sessions here: no etcd of these tests elects anybody, but where one is stopped."""
+SETTLE_S: Final = 60.0
+
+
+class Member(ServerProcess):
+    """A coordinator or a node. It keeps its port when it is started again."""
+
+    def __init__(self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        (self.port,) = free_ports(1)
+        command = [sys.executable, "-m", "wal", *arguments, "--listen", self.address, "--session-ttl", str(TTL_S)]
+        log = folder / f"{name}.log"
+        self._begins = 0
+        super().__init__(name, command, log=log, is_ready=self._listens, environment=environment)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._begins = self.log.stat().st_size if self.log.exists() else 0
+        super().start()
+
+    def text(self) -> str:
+        """What it has logged since its newest start, without the lines of Pulsar's client."""
+        lines = self.log.read_bytes()[self._begins :].decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if "wal.pulsar" not in line)
+
+    def exit_code(self) -> int | None:
+        """Returns the exit code once it has ended, else None."""
+        assert self._child is not None
+        return self._child.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._running().send_signal(number)
+
+    def _listens(self) -> bool:
+        return "listening on" in self.text()
+
+
+class Cluster:
+    """The processes over one root in etcd and one namespace of Pulsar. `start` them; `close` ends them all."""
+
+    def __init__(
+        self, etcd: str, log: str, admin_url: str, token: str, folder: Path, *, name: str, pchannels: int = 4, extra: Sequence[str] = ()
+    ) -> None:
+        self.root = f"etcd://{etcd}/{name}"
+        self.log = log
+        self.folder = folder
+        self.environment = {"WAL_PULSAR_ADMIN_URL": admin_url} | ({"WAL_PULSAR_TOKEN": token} if token else {})
+        self.pchannels = pchannels
+        self.coordinators: list[Member] = []
+        self.nodes: list[Member] = []
+        self._extra = extra
+
+    async def start(self, *, coordinators: int = 2, nodes: int = 3) -> None:
+        for number in range(coordinators):
+            self.coordinators.append(self.coordinator(number, nodes))
+            await asyncio.to_thread(self.coordinators[-1].start)
+        self.nodes = [self.node(number) for number in range(nodes)]
+        await asyncio.gather(*(asyncio.to_thread(node.start) for node in self.nodes))
+        await self.settled()
+
+    def coordinator(self, number: int, expected: int, *, log: bool = True) -> Member:
+        chosen = ("--log", self.log, "--pchannels", str(self.pchannels), *self._extra) if log else ()
+        return Member(
+            f"coordinator-{number}", ("coordinator", self.root, *chosen, "--expected-nodes", str(expected)), self.folder, self.environment
+        )
+
+    def node(self, number: int) -> Member:
+        return Member(f"node-{number}", ("node", self.root), self.folder, self.environment)
+
+    @property
+    def members(self) -> list[Member]:
+        return [*self.coordinators, *self.nodes]
+
+    def close(self) -> None:
+        for member in self.members:
+            member.kill()
+
+    async def order(self, *arguments: str, code: int | None = 0) -> str:
+        """Runs `wal cluster …` and returns what it prints."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "wal",
+            "cluster",
+            *arguments,
+            env=os.environ | self.environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert code is None or process.returncode == code, (process.returncode, out.decode(), err.decode())
+        return out.decode() if process.returncode == 0 else out.decode() + err.decode()
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.order("status", self.root, "--json"))
+        return found
+
+    async def settled(self, nodes: int | None = None) -> dict[str, Any]:
+        """Returns the status once every pchannel is ASSIGNED, to one of so many live nodes."""
+
+        async def look() -> dict[str, Any] | None:
+            with contextlib.suppress(AssertionError):
+                status = await self.status()
+                placed = {each["address"] for each in status["pchannels"] if each["state"] == "ASSIGNED" and not each["histories"]}
+                there = {each["address"] for each in status["nodes"]}
+                done = len([each for each in status["pchannels"] if each["state"] == "ASSIGNED"]) == self.pchannels
+                if done and placed <= there and (nodes is None or len(there) == nodes):
+                    return status
+            return None
+
+        try:
+            found: dict[str, Any] = await eventually(look, timeout_s=SETTLE_S)
+        except TimeoutError:
+            raise AssertionError("\n\n".join(f"{member.name}:\n{member.text()[-3000:]}" for member in self.members)) from None
+        return found
+
+    async def leader(self) -> Member:
+        """Returns the coordinator that leads."""
+
+        async def look() -> Member | None:
+            with contextlib.suppress(AssertionError):
+                address = (await self.status())["leader"]
+                return next((member for member in self.coordinators if member.address == address), None)
+            return None
+
+        found: Member = await eventually(look, timeout_s=SETTLE_S)
+        return found
+
+    async def owner(self, pchannel: str) -> Member:
+        """Returns the node that has a pchannel."""
+        status = await self.settled()
+        address = next(each["address"] for each in status["pchannels"] if each["pchannel"] == pchannel)
+        return next(node for node in self.nodes if node.address == address)
+
+
+def warnings_in(text: str) -> list[str]:
+    return re.findall(r"(?:WARNING|ERROR) .*", text)

@@ -1,0 +1,137 @@
+"""A workload over a log, and the judgement of what it wrote.
+
+Writers append numbered messages with and without keys, and in transactions, and note what was acknowledged and what has an unknown outcome.
+Readers follow their vchannels from the beginning. At the end everything that was acknowledged is there, in the order of each writer, keyed
+messages once, transactions whole, and nothing that was refused; every reader has seen the same, in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from tests.processes import eventually
+from wal import AppendResult, Message, WALAccesser
+from wal.errors import WALError
+
+VCHANNELS: Final = 6
+
+
+class Written(msgspec.Struct):
+    acknowledged: dict[str, list[tuple[bytes, int]]] = {}
+    """By vchannel: the payloads with their ticks, in the order in which they were sent."""
+    unknown: set[bytes] = set()
+    refused: list[tuple[bytes, str]] = []
+    errors: Counter[str] = Counter()
+    pauses: list[float] = []
+    """How long each append took."""
+    txns: list[tuple[bytes, ...]] = []
+
+
+class Workload:
+    """Writers and readers of `log`; `stop` ends them, `judge` looks at what they did."""
+
+    def __init__(self, log: WALAccesser) -> None:
+        self.written = Written()
+        self.read: dict[str, list[tuple[bytes, int]]] = {}
+        self._log = log
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(VCHANNELS):
+            name = f"v{number}"
+            self.written.acknowledged[name] = []
+            self.read[name] = []
+            self._tasks.append(loop.create_task(self._write(name, keyed=number % 2 == 0)))
+            self._readers.append(loop.create_task(self._follow(name)))
+        self._tasks.append(loop.create_task(self._write_txns()))
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.written.acknowledged.values()))
+
+    async def progress(self, messages: int = 50) -> float:
+        """Waits until so many more messages were acknowledged on every vchannel; returns how long that took."""
+        began, before = time.monotonic(), {name: len(each) for name, each in self.written.acknowledged.items()}
+        await eventually(lambda: all(len(self.written.acknowledged[name]) >= count + messages for name, count in before.items()))
+        return time.monotonic() - began
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+    async def judge(self) -> None:
+        """Raises AssertionError unless everything holds that is promised."""
+        written = self.written
+        assert not written.refused, written.refused[:5]
+        for name, acknowledged in written.acknowledged.items():
+            last = acknowledged[-1][0]
+            await eventually(lambda name=name, last=last: any(payload == last for payload, _ in self.read[name]))  # type: ignore[misc]
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for name, acknowledged in written.acknowledged.items():
+            read = [(payload, tick) for payload, tick in self.read[name] if not payload.startswith(b"txn")]
+            ticks = [tick for _, tick in self.read[name]]
+            assert ticks == sorted(ticks), f"{name}: ticks do not ascend"
+            payloads = [payload for payload, _ in read]
+            assert len(payloads) == len(set(payloads)), f"{name}: {[each for each, count in Counter(payloads).items() if count > 1][:5]}"
+            known = dict(read)
+            for payload, tick in acknowledged:
+                assert known.get(payload) == tick, f"{name}: {payload!r} was acknowledged at {tick}, and read at {known.get(payload)}"
+            allowed = {payload for payload, _ in acknowledged} | written.unknown
+            assert set(payloads) <= allowed, f"{name}: {list(set(payloads) - allowed)[:5]} were never acknowledged"
+            order = [payload for payload, _ in read if payload not in written.unknown]
+            assert order == [payload for payload, _ in acknowledged], f"{name}: the order of one writer was not kept"
+        seen = {payload for payload, _ in self.read["v1"]}
+        for bodies in written.txns:
+            assert seen.issuperset(bodies), f"transaction {bodies[0]!r} is not whole"
+        for payload in written.unknown:
+            assert not payload.startswith(b"keyed"), f"{payload!r} has a key, and an unknown outcome"
+
+    async def _write(self, name: str, *, keyed: bool) -> None:
+        number, written = 0, self.written
+        while not self._stopping:
+            payload = b"%s %s %d" % (b"keyed" if keyed else b"plain", name.encode(), number)
+            number += 1
+            began = time.monotonic()
+            try:
+                result = await self._log.raw_append(Message(name, payload), idempotency_key=payload.decode() if keyed else None)
+            except WALError as error:
+                written.errors[type(error).__name__] += 1
+                if error.outcome_unknown:
+                    written.unknown.add(payload)
+                else:
+                    written.refused.append((payload, repr(error)))
+            else:
+                assert isinstance(result, AppendResult)
+                written.acknowledged[name].append((payload, result.time_tick))
+            written.pauses.append(time.monotonic() - began)
+            await asyncio.sleep(0.002)
+
+    async def _write_txns(self) -> None:
+        number = 0
+        while not self._stopping:
+            bodies = tuple(b"txn %d %d" % (number, at) for at in range(3))
+            number += 1
+            try:
+                async with self._log.txn("v1") as txn:
+                    for body in bodies:
+                        await txn.append(Message("v1", body))
+                self.written.txns.append(bodies)
+            except WALError as error:
+                self.written.errors[f"txn {type(error).__name__}"] += 1
+            await asyncio.sleep(0.02)
+
+    async def _follow(self, name: str) -> None:
+        async with self._log.read(name) as scanner:
+            async for message in scanner:
+                for body in message.bodies():
+                    self.read[name].append((body.payload, message.time_tick))
