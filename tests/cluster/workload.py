@@ -26,7 +26,8 @@ class Written(msgspec.Struct):
     """By vchannel: the payloads with their ticks, in the order in which they were sent."""
     unknown: set[bytes] = set()
     refused: list[tuple[bytes, str]] = []
-    errors: Counter[str] = Counter()
+    errors: list[str] = []
+    """The errors that callers got, of whatever kind."""
     pauses: list[float] = []
     """How long each append took."""
     txns: list[tuple[bytes, ...]] = []
@@ -105,7 +106,7 @@ class Workload:
             try:
                 result = await self._log.raw_append(Message(name, payload), idempotency_key=payload.decode() if keyed else None)
             except WALError as error:
-                written.errors[type(error).__name__] += 1
+                written.errors.append(f"{payload!r}: {error!r}")
                 if error.outcome_unknown:
                     written.unknown.add(payload)
                 else:
@@ -127,7 +128,7 @@ class Workload:
                         await txn.append(Message("v1", body))
                 self.written.txns.append(bodies)
             except WALError as error:
-                self.written.errors[f"txn {type(error).__name__}"] += 1
+                self.written.errors.append(f"{bodies[0]!r}: {error!r}")
             await asyncio.sleep(0.02)
 
     async def _follow(self, name: str) -> None:

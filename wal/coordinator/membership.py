@@ -37,12 +37,15 @@ _log: Final = logging.getLogger("wal.cluster")
 
 
 class LiveNode(msgspec.Struct):
-    """A live node: its record, when it came and answered last, since when it is healthy (None: it is not), and why it is not."""
+    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), and why it is not.
+
+    One that was not asked yet is taken for healthy: a new leader must not move what a node has before it has asked it.
+    """
 
     record: NodeRecord
     answered_s: float
-    healthy_since_s: float | None = None
-    trouble: str = "it has not answered yet"
+    healthy_since_s: float | None
+    trouble: str = ""
     status: proto.StreamingNodeManagerCollectStatusResponse | None = None
 
     @property
@@ -164,7 +167,8 @@ class Membership:
         known = self.nodes.get(record.server_id)
         if known is None:
             _log.info("node %x at %s has come", record.server_id, record.address)
-            self.nodes[record.server_id] = LiveNode(record, self._monotonic())
+            now_s = self._monotonic()
+            self.nodes[record.server_id] = LiveNode(record, now_s, now_s)
             self._ask_now(record.server_id)
         else:
             known.record = record
