@@ -24,6 +24,8 @@ from wal.rpc.methods import ASSIGNMENT_DISCOVER
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
 
+LOWER_S: Final = 15.0
+"""How long a deposed leader may push assignments at most: its session is over then."""
 LEAVE_S: Final = 1.0
 """How long answers of a server that has nothing any more are waited for. One that was killed, or stands still, answers nothing."""
 Version = tuple[int, int]
@@ -37,6 +39,8 @@ class Nodes:
         self._connect = connect
         self._supervision = supervision
         self._version: Version = (-1, -1)
+        self._lower_since_s: float | None = None
+        """Since when only lower versions than the known one were pushed."""
         self._terms: dict[str, int] = {}
         """The term in which each pchannel is assigned."""
         self._places: dict[str, Connection] = {}
@@ -109,7 +113,8 @@ class Nodes:
                 try:
                     while (response := await stream.read()) is not None:
                         if response.HasField("full_assignment"):
-                            await self._take(response.full_assignment)
+                            if not await self._take(response.full_assignment):
+                                break  # and ask again: another one may lead
                             pauses.reset()
                 finally:
                     self._stream = None
@@ -119,11 +124,12 @@ class Nodes:
                     _log.warning("the assignments of pchannels are not followed now: %s", error)
             await asyncio.sleep(pauses.next())
 
-    async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> None:
-        """Adopts these assignments, unless newer ones are known."""
+    async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> bool:
+        """Adopts these assignments, unless newer ones are known; returns whether the sender is one that counts."""
         version = (getattr(full.version, "global"), full.version.local)
-        if version < self._version:
-            return
+        if version < self._version and not self._went_back(version):
+            return bool(version[0] == self._version[0])
+        self._lower_since_s = None
         places = self._places.copy()
         for assignment in full.assignments:
             node = assignment.node
@@ -146,6 +152,19 @@ class Nodes:
                 leaving.add_done_callback(self._leaving.discard)
         if not self._first_assignments.done():
             self._first_assignments.set_result(None)
+        return True
+
+    def _went_back(self, version: Version) -> bool:
+        """Returns whether a lower version is the one that counts: that of a restored etcd, whose revisions went back.
+
+        A leader that was deposed pushes a lower one too, but only until its session is over.
+        """
+        if version[0] == self._version[0]:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if self._lower_since_s is None:
+            self._lower_since_s = now_s
+        return now_s - self._lower_since_s >= LOWER_S
 
 
 async def _leave(connection: Connection) -> None:

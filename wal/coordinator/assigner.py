@@ -153,7 +153,7 @@ class Assigner:
             return doubt_s
         self._doubts = False
         views = self._membership.views()
-        if self._is_first() and len(views) < self._expected and now_s < self._wait_until_s:
+        if self._is_first() and sum(view.asked for view in views.values()) < self._expected and now_s < self._wait_until_s:
             return self._wait_until_s - now_s
         targets = plan(self._placed(now_s, views), views, paused=self._membership.paused)
         for name, record in self.assignments.records.items():

@@ -37,15 +37,14 @@ _log: Final = logging.getLogger("wal.cluster")
 
 
 class LiveNode(msgspec.Struct):
-    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), and why it is not.
-
-    One that was not asked yet is taken for healthy: a new leader must not move what a node has before it has asked it.
-    """
+    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), why it is not, and whether it was
+    asked: whether that is known."""
 
     record: NodeRecord
     answered_s: float
-    healthy_since_s: float | None
+    healthy_since_s: float | None = None
     trouble: str = ""
+    asked: bool = False
     status: proto.StreamingNodeManagerCollectStatusResponse | None = None
 
     @property
@@ -93,7 +92,9 @@ class Membership:
         now_s = self._monotonic()
         return {
             server_id: NodeView(
-                0.0 if one.healthy_since_s is None else max(0.001, now_s - one.healthy_since_s), drains=server_id in self.drained
+                0.0 if one.healthy_since_s is None else max(0.001, now_s - one.healthy_since_s),
+                drains=server_id in self.drained,
+                asked=one.asked,
             )
             for server_id, one in self.nodes.items()
             if not one.record.stopping
@@ -168,7 +169,7 @@ class Membership:
         if known is None:
             _log.info("node %x at %s has come", record.server_id, record.address)
             now_s = self._monotonic()
-            self.nodes[record.server_id] = LiveNode(record, now_s, now_s)
+            self.nodes[record.server_id] = LiveNode(record, now_s)
             self._ask_now(record.server_id)
         else:
             known.record = record
@@ -220,8 +221,8 @@ class Membership:
 
     def _judge(self, one: LiveNode, trouble: str) -> None:
         """Notes why a node is not healthy; empty if it is."""
-        changed = (one.healthy_since_s is None) != bool(trouble)
-        one.trouble = trouble
+        changed = not one.asked or (one.healthy_since_s is None) != bool(trouble)
+        one.trouble, one.asked = trouble, True
         if changed:
             one.healthy_since_s = None if trouble else self._monotonic()
             if trouble:

@@ -33,10 +33,12 @@ one that hung ends all of them."""
 
 class NodeView(msgspec.Struct, frozen=True):
     """A live node as the balancer sees it. `healthy_s` is for how many seconds it answered every call in time and with a true clock, 0.0
-    while it does not; `drains` says that all its pchannels are to leave it."""
+    while it does not; `drains` says that all its pchannels are to leave it, and `asked` that it has answered, or should have: until then it
+    keeps what it has, and takes nothing."""
 
     healthy_s: float
     drains: bool = False
+    asked: bool = True
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ def plan(pchannels: Mapping[str, Placed], nodes: Mapping[int, NodeView], *, paus
             homeless.append(name)
         elif owner in load:
             load[owner].append(name)
-        elif not paused and (nodes[owner].drains or pchannels[name].rested_s >= REST_S):
+        elif nodes[owner].asked and not paused and (nodes[owner].drains or pchannels[name].rested_s >= REST_S):
             leaving.append(name)
     counts = [(len(names), server_id) for server_id, names in load.items()]
     heapq.heapify(counts)
@@ -79,7 +81,7 @@ def plan(pchannels: Mapping[str, Placed], nodes: Mapping[int, NodeView], *, paus
 
 def _taking(nodes: Mapping[int, NodeView]) -> list[int]:
     """Returns the nodes that take pchannels, in the order of their server ids."""
-    healthy = sorted(server_id for server_id, node in nodes.items() if not node.drains and node.healthy_s > 0.0)
+    healthy = sorted(server_id for server_id, node in nodes.items() if node.asked and not node.drains and node.healthy_s > 0.0)
     return [server_id for server_id in healthy if nodes[server_id].healthy_s >= PROVEN_S] or healthy
 
 

@@ -17,11 +17,13 @@ import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the fir
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from broadcaster.broadcast import Broadcast
 from wal.channels.channels import ChannelDescription
+from wal.channels.cluster import LEADER, load_cluster
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.engine import LogStatistics, PChannelRetention
+from wal.errors import LockedError
 from wal.local.announcements import Announcements
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
@@ -121,6 +123,12 @@ class LocalLog:
         await self.system.start()
         undo.add(self.system.stop)
         storage = await open_storage(self._location, self.settings, undo, create=self._create)
+        if self._location.pulsar is not None and (cluster := await load_cluster(storage.kv)) is not None:
+            _, coordinators = await storage.kv.load_with_prefix(LEADER)
+            raise LockedError(
+                f"the log at {cluster.log} belongs to a cluster (coordinators at {', '.join(coordinators) or 'no address at the moment'}): "
+                f"open it as a client, at the root of its metadata or at a coordinator (wal://…)"
+            )
         self.backend = storage.backend
         self.frame_bytes_max = storage.limits.frame_bytes_max
         await node.open_oracle(storage.kv)

@@ -1,0 +1,169 @@
+"""What a cluster does while etcd is away, when a leader and a node die together, and with wrong operation."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import Cluster, Member
+from tests.cluster.workload import Workload
+from tests.processes import eventually
+from tests.servers.etcd import EtcdServer
+from wal import Message, open_wal
+from wal.errors import LockedError
+
+
+@pytest.fixture
+def own_etcd(etcd_binary: Path) -> Iterator[EtcdServer]:
+    """An etcd that the test may stop."""
+    with EtcdServer(etcd_binary) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster_over(
+    own_etcd: EtcdServer, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, tmp_path: Path
+) -> Iterator[Cluster]:
+    """A cluster over that etcd."""
+    log = f"pulsar://{pulsar_host}/{pulsar_namespace}"
+    made = Cluster(own_etcd.address, log, f"http://{pulsar_admin_host}", pulsar_token, tmp_path, name="cluster")
+    yield made
+    made.close()
+
+
+async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
+    cluster = cluster_over
+    await cluster.start()
+    before = await cluster.settled()
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        await asyncio.to_thread(own_etcd.restart)
+        await work.progress()
+        await work.stop()
+        await work.judge()
+        assert not work.written.errors
+    assert (await cluster.settled())["pchannels"] == before["pchannels"]
+
+
+async def test_leader_and_node_that_die_together(cluster: Cluster) -> None:
+    await cluster.start()
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        leader, node = await cluster.leader(), await cluster.owner("p0")
+        await asyncio.gather(asyncio.to_thread(leader.kill), asyncio.to_thread(node.kill))
+        await work.progress()
+        await cluster.settled(nodes=2)
+        await work.stop()
+        await work.judge()
+
+
+async def test_all_that_die_come_back(cluster: Cluster) -> None:
+    await cluster.start(coordinators=1, nodes=2)
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        await asyncio.gather(*(asyncio.to_thread(member.kill) for member in cluster.members))
+        await asyncio.gather(*(asyncio.to_thread(member.start) for member in cluster.members))
+        await work.progress()
+        await work.stop()
+        await work.judge()
+
+
+async def test_drained_node_stays_empty_under_the_next_leader(cluster: Cluster) -> None:
+    await cluster.start()
+    node = await cluster.owner("p0")
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        await cluster.order("drain", cluster.root, node.address)
+
+        async def is_empty() -> bool:
+            status = await cluster.settled()
+            return all(each["address"] != node.address for each in status["pchannels"])
+
+        await eventually(is_empty)
+        leader = await cluster.leader()
+        await asyncio.to_thread(leader.kill)
+        assert await cluster.leader() is not leader
+        await work.progress()
+        status = await cluster.settled()
+        assert [each["drains"] for each in status["nodes"] if each["address"] == node.address] == [True]
+        assert await is_empty()
+        await cluster.order("undrain", cluster.root, node.address)
+        assert not any(each["drains"] for each in (await cluster.status())["nodes"])
+        await work.stop()
+        await work.judge()
+        assert not work.written.errors
+
+
+async def test_log_of_a_cluster_is_opened_by_no_embedded_writer(cluster: Cluster) -> None:
+    await cluster.start(coordinators=1, nodes=1)
+    settings = {"kv": cluster.root, "pulsar_admin_url": cluster.environment["WAL_PULSAR_ADMIN_URL"]}
+    if "WAL_PULSAR_TOKEN" in cluster.environment:
+        settings["pulsar_token"] = cluster.environment["WAL_PULSAR_TOKEN"]
+    with pytest.raises(LockedError, match=cluster.coordinators[0].address):
+        await open_wal(cluster.log, **settings)  # type: ignore[arg-type]
+
+
+async def test_log_of_an_embedded_writer_becomes_a_cluster(cluster: Cluster) -> None:
+    settings = {"kv": cluster.root, "pulsar_admin_url": cluster.environment["WAL_PULSAR_ADMIN_URL"]}
+    if "WAL_PULSAR_TOKEN" in cluster.environment:
+        settings["pulsar_token"] = cluster.environment["WAL_PULSAR_TOKEN"]
+    async with open_wal(cluster.log, pchannels=4, **settings) as log:  # type: ignore[arg-type]
+        written = [await log.raw_append(Message("orders", b"%d" % number), idempotency_key=str(number)) for number in range(10)]
+    await cluster.start(coordinators=1, nodes=2)
+    async with open_wal(cluster.root) as log:
+        again = await log.raw_append(Message("orders", b"3"), idempotency_key="3")
+        assert again.duplicate
+        assert again.message_id == written[3].message_id
+        newest = await log.raw_append(Message("orders", b"10"))
+        assert newest.time_tick > written[-1].time_tick
+        async with log.read("orders") as scanner:
+            assert [(await anext(scanner)).message_id for _ in range(11)] == [*(each.message_id for each in written), newest.message_id]
+
+
+async def test_second_cluster_at_a_root_is_refused(cluster: Cluster) -> None:
+    await cluster.start(coordinators=1, nodes=1)
+    other = Member(
+        "other", ("coordinator", cluster.root, "--log", f"{cluster.log}-{secrets.token_hex(2)}"), cluster.folder, cluster.environment
+    )
+    with pytest.raises(RuntimeError, match=r"serves pulsar://.*name another root"):
+        await asyncio.to_thread(other.start)
+    contradicting = Member("contradicting", ("coordinator", cluster.root, "--pchannels", "7"), cluster.folder, cluster.environment)
+    with pytest.raises(RuntimeError, match="pchannels=7 contradicts the cluster"):
+        await asyncio.to_thread(contradicting.start)
+
+
+async def test_coordinator_without_a_log_is_told_to_name_one(cluster: Cluster) -> None:
+    lonely = cluster.coordinator(0, 1, log=False)
+    with pytest.raises(RuntimeError, match="--log pulsar://"):
+        await asyncio.to_thread(lonely.start)
+
+
+async def test_node_that_nobody_reaches_gets_nothing(cluster: Cluster) -> None:
+    await cluster.start(coordinators=1, nodes=2)
+    lost = Member("lost", ("node", cluster.root, "--advertise", "127.0.0.1:1"), cluster.folder, cluster.environment)
+    cluster.nodes.append(lost)
+    await asyncio.to_thread(lost.start)
+
+    async def is_told() -> bool:
+        return any("has not answered" in each["trouble"] for each in (await cluster.status())["nodes"])
+
+    await eventually(is_told)
+    assert all(each["address"] != "127.0.0.1:1" for each in (await cluster.status())["pchannels"])
+
+
+async def test_more_nodes_than_pchannels(cluster: Cluster) -> None:
+    cluster.pchannels = 2
+    await cluster.start(coordinators=1, nodes=3)
+    assert sorted(each["pchannels"] for each in (await cluster.status())["nodes"]) == [0, 1, 1]
