@@ -19,13 +19,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import traceback
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
 
+import msgspec
 import pytest
 import uvloop
 
@@ -33,12 +35,19 @@ import wal
 from actors import Clock, VirtualClock
 from tests.node.servers import close_after_clients
 from tests.probes import clients, served
-from tests.processes import Line, Other
+from tests.processes import Line, Other, eventually
 from wal import Settings, WALAccesser, bridge
 from wal.api.factory import with_absolute_paths
 from wal.api.opening import LogOpening
+from wal.channels.cluster import LOG_KEY, encode, load_cluster
 from wal.client.log import RemoteLog
+from wal.cluster.coordinator import ClusterCoordinator
+from wal.cluster.node import ClusterNode
+from wal.cluster.opening import open_root, saved_settings
+from wal.coordinator.assignments import PREFIX as ASSIGNMENTS
+from wal.coordinator.assignments import AssignmentState, decode
 from wal.errors import InnerError, WALError
+from wal.kv import KVBase
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
@@ -69,15 +78,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds = ["memory", "journal", "wal"]
         marker = metafunc.definition.get_closest_marker("on_pulsar")
         if marker is not None and (not marker.kwargs.get("soak") or os.environ.get("SOAK", "0") not in ("", "0")):
-            kinds.append("pulsar")
+            kinds += ["pulsar"] if metafunc.definition.get_closest_marker("inside") else ["pulsar", "cluster"]
         metafunc.parametrize("kind_of_location", kinds)
 
 
 @pytest.fixture
 async def location(kind_of_location: str, request: pytest.FixtureRequest, tmp_path: Path, far_server: FarServer) -> AsyncIterator[str]:
     """Yields a location where the test may open a log."""
+    # A cluster is on the network, and on Pulsar.
+    kinds = ("wal", "pulsar", "cluster") if kind_of_location == "cluster" else (kind_of_location,)
     for marker in request.node.iter_markers("not_on"):
-        if marker.args[0] == kind_of_location:
+        if marker.args[0] in kinds:
             pytest.skip(marker.args[1])
     match kind_of_location:
         case "memory":
@@ -88,6 +99,13 @@ async def location(kind_of_location: str, request: pytest.FixtureRequest, tmp_pa
             inside = request.node.get_closest_marker("inside") is not None
             place = ServedLocation(tmp_path / "data", NearServer() if inside else far_server)
             with _tested(place):
+                yield place.location
+                await place.close()
+        case "cluster":
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a test has its whole time from when its servers run
+            place = _cluster_of(request, request.getfixturevalue("far_cluster"))
+            with _tested(place):
+                signal.setitimer(signal.ITIMER_REAL, HANG_S)
                 yield place.location
                 await place.close()
         case _:
@@ -165,11 +183,30 @@ def far_server() -> Iterator[FarServer]:
     server.kill()
 
 
+@pytest.fixture(scope="session")
+def far_cluster() -> Iterator[FarServer]:
+    """The process that serves the logs of one test after the other, each with a coordinator and two nodes."""
+    server = FarServer(NearCluster)
+    server.close_now()
+    yield server
+    server.kill()
+
+
+def _cluster_of(request: pytest.FixtureRequest, server: FarServer) -> ServedLocation:
+    """A namespace and a root of their own on the session's Pulsar and etcd."""
+    from tests.pulsar.conftest import location_of, new_namespace, server_at
+
+    pulsar = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
+    root = f"etcd://{request.getfixturevalue('etcd_address')}/test-{secrets.token_hex(6)}"
+    location, settings = location_of(new_namespace(pulsar), Path())
+    return ServedLocation(location, server, {**settings, "kv": root})
+
+
 class FarServer:
     """A server in a process of its own."""
 
-    def __init__(self) -> None:
-        self._process = Other(_serve, fresh=True)
+    def __init__(self, kind: Callable[[], NearServer | NearCluster] | None = None) -> None:
+        self._process = Other(_serve, kind or NearServer, fresh=True)
 
     async def open(self, location: str, settings: Settings, *, create: bool) -> str:
         """Opens a log and serves it; returns the address."""
@@ -222,20 +259,57 @@ class NearServer:
                 await log.close()
 
 
-class ServedLocation:
-    """A journal at `path` on `server`. Only the functions of this module know the location."""
+class NearCluster:
+    """A coordinator and two nodes on one loop. The settings of a later opening are those of the cluster from then on."""
 
-    def __init__(self, path: Path, server: FarServer | NearServer) -> None:
-        self.location = f"served:{path}"
+    def __init__(self) -> None:
+        self._open = contextlib.AsyncExitStack()
+
+    async def open(self, location: str, settings: Settings, *, create: bool) -> str:
+        root, access = settings.kv, Access(listen="127.0.0.1:0")
+        assert root is not None
+        async with await open_root(root) as kv:
+            if (record := await load_cluster(kv)) is not None:
+                await kv.save(LOG_KEY, encode(msgspec.structs.replace(record, settings=saved_settings(settings))))
+        coordinator = ClusterCoordinator(root, settings, access, log=location, expected_nodes=2, ttl_s=5.0)
+        await coordinator.open()
+        self._open.push_async_callback(coordinator.close)
+        nodes: list[ClusterNode] = []
+        for _ in range(2):
+            node = ClusterNode(root, settings, access, ttl_s=5.0)
+            await node.open()
+            self._open.push_async_callback(node.close)
+            nodes.append(node)
+        async with await open_root(root) as kv:
+            await eventually(lambda: _is_assigned(kv, {node.server_id for node in nodes}))
+        return coordinator.server.address
+
+    async def close(self) -> None:
+        await self._open.aclose()
+
+
+async def _is_assigned(kv: KVBase, nodes: set[int]) -> bool:
+    """Returns whether every pchannel of a cluster is on one of these nodes."""
+    records = list(map(decode, *await kv.load_with_prefix(ASSIGNMENTS)))
+    on = {record.owner.node.server_id for record in records if record.state is AssignmentState.ASSIGNED and record.owner is not None}
+    return bool(records) and all(record.state is AssignmentState.ASSIGNED for record in records) and on <= nodes
+
+
+class ServedLocation:
+    """A log at `place` on `server`, which needs these settings. Only the functions of this module know the location."""
+
+    def __init__(self, place: Path | str, server: FarServer | NearServer, needs: Mapping[str, Any] | None = None) -> None:
+        self.location = f"served:{place}"
         self.server = server
         self.clients: list[LogOpening] = []
-        self._journal = f"journal:{path}"
+        self._place = f"journal:{place}" if isinstance(place, Path) else place
+        self._needs: dict[str, Any] = dict(needs or {})
         self._address = ""
 
     def open_wal(self, *, settings: Settings | None = None, create: bool = True, **options: Any) -> LogOpening:
         """Opens the log as a client."""
         own: dict[str, Any] = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
-        served = (settings or Settings()).replace(**options)
+        served = (settings or Settings()).replace(**{**self._needs, **options})
         chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
         return cast(LogOpening, _Opening(self, served, create, {**own, **chosen}))
 
@@ -243,7 +317,7 @@ class ServedLocation:
         """Returns the address of the server, which is started unless a client uses it."""
         if not self._address or all(client._log._lifecycle._closed for client in self.clients):
             await self.close()
-            opening = asyncio.ensure_future(self.server.open(self._journal, settings, create=create))
+            opening = asyncio.ensure_future(self.server.open(self._place, settings, create=create))
             try:
                 self._address = await asyncio.shield(opening)
             except asyncio.CancelledError:
@@ -260,7 +334,7 @@ class ServedLocation:
     def address_now(self) -> str:
         assert isinstance(self.server, FarServer)
         if not self._address:
-            self._address = self.server.open_now(self._journal, Settings(), create=True)
+            self._address = self.server.open_now(self._place, Settings().replace(**self._needs), create=True)
         return f"wal://{self._address}"
 
 
@@ -299,14 +373,13 @@ class _Opening:
         return log
 
 
-def _serve(line: Line) -> None:
+def _serve(line: Line, kind: Callable[[], NearServer | NearCluster]) -> None:
     """Serves logs as the test asks, until the test is gone."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_answer_all(line))
+        runner.run(_answer_all(line, kind()))
 
 
-async def _answer_all(line: Line) -> None:
-    server = NearServer()
+async def _answer_all(line: Line, server: NearServer | NearCluster) -> None:
     while True:
         word, *arguments = await line.hear()
         answer: str | None

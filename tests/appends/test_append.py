@@ -66,6 +66,7 @@ NOT_APPENDED = {
 }
 
 
+@pytest.mark.not_on("cluster", "ticks are unique in a pchannel, not over several nodes")
 async def test_ids_ticks_and_delivery_have_one_order(log4: WALAccesser) -> None:
     """Writers of every kind append to eight vchannels on four pchannels at once."""
     results: dict[bytes, AppendResult] = {}

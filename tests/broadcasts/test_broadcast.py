@@ -63,6 +63,7 @@ async def wide(request: pytest.FixtureRequest, location: str) -> Any:
 # -- appends and reads
 
 
+@pytest.mark.not_on("cluster", "ticks are unique in a pchannel, not over several nodes")
 async def test_each_vchannel_gets_its_copy_once(wide: WALAccesser) -> None:
     before = await wide.raw_append(Message(NAMES[3], b"before"))
     message = schema(properties={"by": "admin"}, message_type=MessageType.SCHEMA_CHANGE)

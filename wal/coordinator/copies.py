@@ -44,7 +44,6 @@ class CopiesOnNodes:
         self._nodes = nodes
         self._vchannels = vchannels
         self._oracle = oracle
-        self._dropped: dict[int, list[str]] = {}
         self._forgetting: dict[str, set[int]] = {}
         """What the nodes still have to forget, by pchannel."""
         self._on_forgotten: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
@@ -114,8 +113,6 @@ class CopiesOnNodes:
             for broadcast in answer.broadcasts:
                 header = BroadcastHeader.from_bytes(broadcast.header)
                 listed.append(CopiesInLog(name, header, tuple(broadcast.vchannels), tuple(broadcast.aborted)))
-                if broadcast.dropped:
-                    self._dropped.setdefault(header.broadcast_id, []).extend(broadcast.dropped)
         return listed
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
@@ -134,8 +131,14 @@ class CopiesOnNodes:
             self._forgetting.setdefault(name, set()).add(broadcast_id)
 
     async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
-        """Returns, by broadcast, the vchannels that had their copy and were dropped since, as `copies` found them."""
-        return {broadcast_id: names for broadcast_id in broadcast_ids if (names := self._dropped.get(broadcast_id))}
+        """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any, as the nodes know them."""
+        wanted, gone = set(broadcast_ids), dict[int, list[str]]()
+        for answer in await asyncio.gather(*(self._list(name) for name in self._vchannels.pchannels)):
+            for broadcast in answer.broadcasts:
+                broadcast_id = BroadcastHeader.from_bytes(broadcast.header).broadcast_id
+                if broadcast.dropped and broadcast_id in wanted:
+                    gone.setdefault(broadcast_id, []).extend(broadcast.dropped)
+        return gone
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
         """Calls `callback(vchannel)` each time a vchannel was durably dropped."""

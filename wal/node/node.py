@@ -200,4 +200,6 @@ class StreamingNode:
             )
             for name, pchannel in self.pchannels.items()
         }
-        return LogView(places, self.routes.incarnation, self.routes.known.next_incarnation)
+        known = self.routes.known
+        elsewhere = frozenset(known.pchannels) - places.keys()
+        return LogView(places, self.routes.incarnation, known.next_incarnation, elsewhere)

@@ -5,6 +5,7 @@ OTHER_INCARNATION  its pchannel was recreated since, or restored from a copy tha
                    nothing back
 STALE              the writer found it over a bound: using it raises TruncatedError, and it holds nothing back
 TRUNCATED          the log was truncated past it, which happens only to a restored cursor: using it raises TruncatedError
+ELSEWHERE          its pchannel is written by another process, which judges it
 LIVE               it can be used, and holds back retention
 """
 
@@ -62,6 +63,8 @@ class LogView(msgspec.Struct, frozen=True):
     logs: Mapping[str, LogRange]
     incarnation_of: Callable[[str], int | None]
     next_incarnation: int
+    elsewhere: frozenset[str] = frozenset()
+    """The pchannels of the log that other processes write."""
 
 
 class CursorStatus(enum.Enum):
@@ -71,13 +74,14 @@ class CursorStatus(enum.Enum):
     OTHER_INCARNATION = enum.auto()
     STALE = enum.auto()
     TRUNCATED = enum.auto()
+    ELSEWHERE = enum.auto()
     LIVE = enum.auto()
 
 
 def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
     """Returns the status of this cursor."""
     log = view.logs.get(cursor.pchannel)
-    if log is None or log.incarnation != cursor.incarnation:
+    if cursor.pchannel not in view.elsewhere and (log is None or log.incarnation != cursor.incarnation):
         return CursorStatus.OTHER_INCARNATION
     for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
         # An incarnation that is not known here yet is later than the known ones.
@@ -85,6 +89,8 @@ def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
             return CursorStatus.DROPPED
     if cursor.stale:
         return CursorStatus.STALE
+    if log is None:
+        return CursorStatus.ELSEWHERE
     if cursor.start < log.earliest:
         return CursorStatus.TRUNCATED
     return CursorStatus.LIVE
@@ -127,7 +133,7 @@ def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
     if status is CursorStatus.DROPPED:
         return None
     lag_bytes = held_bytes = 0
-    if status is not CursorStatus.OTHER_INCARNATION:
+    if cursor.pchannel in view.logs and status is not CursorStatus.OTHER_INCARNATION:
         log = view.logs[cursor.pchannel]
         lag_bytes = log.lag_bytes(cursor.key.vchannels, cursor.start)
         held_bytes = log.held_bytes(cursor.start)
