@@ -115,8 +115,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     if location.startswith(("wal://", "wal+ssl://")):
         return Location("wal", servers=_parse_servers(location))
     if location.startswith(("etcd://", "etcd+ssl://")):
-        root = parse_kv(location)
-        assert isinstance(root, EtcdLocation), "its scheme says so"
+        root = parse_root(location)
         return Location("wal", servers=ServerLocation((), root.tls, root.ca, root.certificate, root.key, root))
     directory = location
     scheme, colon, rest = location.partition(":")
@@ -259,6 +258,19 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
         password=Secret(unquote(password)) if password else None,
         **options,
     )
+
+
+def parse_root(root: str) -> EtcdLocation:
+    """Parses the root of a cluster, `etcd://host:port[,host:port…]/root` with the options of the setting `kv`.
+
+    Raises InvalidArgumentError for any other text, and for one with a password, which command lines and log lines would show.
+    """
+    parsed = parse_kv(root)
+    if isinstance(parsed, Path):
+        raise InvalidArgumentError(f"{shown(root)!r} is no root of a cluster: use {_ETCD_FORM}, without a password")
+    if parsed.password is not None:
+        raise InvalidArgumentError(f"the root {parsed} is given with a password, which others could see: give ?password_file=… with it")
+    return parsed
 
 
 def with_password(kv: str, password: str) -> Secret:

@@ -26,7 +26,7 @@ ERRORS = """
     AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError
     CorruptionError EndOfStreamError FormatError IgnoredOperationError InnerError InvalidArgumentError
     InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
-    NoSpaceError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError
+    NoSpaceError NotLeaderError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError
     TruncatedError UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError
     WouldBlockError
 """

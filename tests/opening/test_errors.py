@@ -40,6 +40,7 @@ CODES = {
     "ConflictError": 26,
     "AuthenticationError": 27,
     "LogWentBackError": 28,
+    "NotLeaderError": 29,
 }
 ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
 

@@ -32,7 +32,8 @@ from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
 from wal.errors import NotLeaderError, WALError
-from wal.kv.etcd import EtcdKV, Leadership, LedKV
+from wal.kv.etcd import EtcdKV, Leadership
+from wal.kv.etcd.led import LedKV
 from wal.local.storage import Undo
 from wal.message import FORM_PULSAR
 from wal.network import Method

@@ -15,7 +15,7 @@ from wal.channels.cluster import FORMAT, LOG_KEY, ClusterRecord
 from wal.errors import FormatError, InvalidArgumentError
 from wal.kv.etcd import EtcdKV
 from wal.local.storage import Storage, Undo, open_storage
-from wal.location import EtcdLocation, parse_kv, parse_location
+from wal.location import parse_location, parse_root
 from wal.rpc.converters import LOG_SETTINGS
 from wal.secret import Secret
 from wal.settings import Settings
@@ -31,8 +31,7 @@ _log: Final = logging.getLogger("wal.cluster")
 
 def check_root(root: str) -> str:
     """Returns the root of a cluster; raises InvalidArgumentError unless it is `etcd://host[:port]/path`."""
-    if not isinstance(parse_kv(root), EtcdLocation):
-        raise InvalidArgumentError(f"{root!r} is no root of a cluster: name one in etcd, as etcd://host:2379/path")
+    parse_root(root)
     return root
 
 

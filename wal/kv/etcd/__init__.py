@@ -18,7 +18,6 @@ except ImportError as _missing:
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV
-from wal.kv.etcd.led import LedKV
 from wal.kv.etcd.session import EtcdSession
 
-__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "Leader", "Leadership", "LedKV"]
+__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "Leader", "Leadership"]
