@@ -3,7 +3,7 @@
 The `Coordinator` has the records. `VChannels` alone gives a name its incarnation, and calls the nodes where the actors begin and end.
 `LogService` serves all that to clients, and `Discovery` tells them which pchannels are on which node.
 
-The leader of a cluster has more: `Membership`, the nodes that live and how they are; the tables `assignments`, which node has which pchannel
-in which term, and `plan`, what moves where; the `Assigner`, which carries that out by `NodeCalls`; and the halves of directory and
+The leader of a cluster has more: `Membership`, the nodes that live and how they are; the tables `assignments`, which node has which
+pchannel in which term, and `plan`, what moves where; the `Assigner`, which carries that out by `NodeCalls`; and the halves of directory and
 broadcaster that reach the nodes (`nodes`, `copies`). `wal/cluster/leading.py` puts them together.
 """
