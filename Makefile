@@ -29,8 +29,8 @@ $(SYNCED): pyproject.toml uv.lock
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --inexact --all-extras
 	@touch $@
 
-demo: setup ## 336,776 flights through a log whose writer is killed once, then Spark; checked against the CSV; LOCATION=standalone: over the network; LOCATION=pulsar: on Pulsar and etcd
-	@$(if $(filter pulsar,$(LOCATION)),$(PYTHON) -m tests.servers etcd pulsar -- )$(PYTHON) -m examples.flights --location $(LOCATION) $(DEMO_ARGS)
+demo: setup ## 336,776 flights through a log whose writer is killed once, then Spark; checked against the CSV; LOCATION=standalone: over the network; LOCATION=pulsar: on Pulsar and etcd; LOCATION=cluster: coordinators and nodes over both
+	@$(if $(filter pulsar cluster,$(LOCATION)),$(PYTHON) -m tests.servers etcd pulsar -- )$(PYTHON) -m examples.flights --location $(LOCATION) $(DEMO_ARGS)
 
 servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minutes, once; without one its tests are skipped)
 	-@$(PYTHON) -m tests.servers etcd pulsar

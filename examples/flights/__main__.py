@@ -3,6 +3,7 @@
     --location DIR   where the log is (default .demo, recreated); a directory given here must be empty or absent
     --location standalone   on a server, `wal standalone`, which is killed instead of the writer; the writer goes on by itself
     --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
+    --location cluster   served by two coordinators and three nodes over both, of which the leader and a node are killed
     --keep           leave the log there
     --seed N         decides when the writer is killed (default: chosen, and printed)
     --flights N      the first N flights only
@@ -29,7 +30,8 @@ import msgspec
 
 from examples.flights import worker
 from examples.flights.check import Found, read_back
-from examples.flights.place import ON_PULSAR, STANDALONE, Place, on_pulsar
+from examples.flights.cluster import Cluster
+from examples.flights.place import ON_CLUSTER, ON_PULSAR, STANDALONE, Place, on_pulsar
 from examples.flights.server import Server
 from examples.flights.spark_check import Carriers, carriers_in_log, spark_problem, spark_session
 from examples.flights.spark_check import show as show_carriers
@@ -55,6 +57,10 @@ def main() -> int:
         place = on_pulsar(options.flights)
         print(f"the log is made in {place.location}, its metadata in {place.settings['kv']}")
         return demo(place, seed, with_spark=not options.no_spark)
+    if options.location == ON_CLUSTER:
+        with Cluster(on_pulsar(options.flights)) as cluster:
+            print(f"the log is served at {cluster.location}")
+            return demo(Place(cluster.location, rows=options.flights), seed, with_spark=not options.no_spark, server=cluster)
     directory = Path(DEFAULT_LOCATION if options.location == STANDALONE else options.location)
     if options.location in (DEFAULT_LOCATION, STANDALONE):
         shutil.rmtree(directory, ignore_errors=True)
@@ -74,10 +80,11 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def demo(place: Place, seed: int, *, with_spark: bool, server: Server | None = None) -> int:
+def demo(place: Place, seed: int, *, with_spark: bool, server: Server | Cluster | None = None) -> int:
     """Runs the five acts. With a `server`, that is killed and not the writer. Returns the exit status."""
     without_spark = spark_problem() if with_spark else "--no-spark"
-    on = "LOCATION=pulsar " if place.settings else "" if server is None else "LOCATION=standalone "
+    served = "cluster" if isinstance(server, Cluster) else "standalone"
+    on = "LOCATION=pulsar " if place.settings else "" if server is None else f"LOCATION={served} "
     print(f"seed {seed} (the same kill again: make demo {on}DEMO_ARGS='--seed {seed}')")
     chance = random.Random(seed)
     first = Writer(place)
@@ -144,7 +151,7 @@ class Writer:
         self.recovered: worker.Recovered | None = None
         self.acked: Counter[str] = Counter()
 
-    def run(self, *, kill_at: int | None = None, delay_s: float = 0.0, server: Server | None = None) -> None:
+    def run(self, *, kill_at: int | None = None, delay_s: float = 0.0, server: Server | Cluster | None = None) -> None:
         """Starts the worker and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged.
 
         With a `server`, that is killed instead and started again, and the worker goes on by itself.
@@ -180,7 +187,8 @@ class Writer:
                     process.kill()
                     continue
                 server.kill()
-                print(f"the server was killed with SIGKILL, {self.acked.total():,} flights acknowledged")
+                what = "the server was" if isinstance(server, Server) else "both were"
+                print(f"{what} killed with SIGKILL, {self.acked.total():,} flights acknowledged")
                 server.start()
         status = process.wait()
         took = time.perf_counter() - started

@@ -17,6 +17,8 @@ from wal.settings import Settings
 
 ON_PULSAR: Final = "pulsar"
 """The value of `--location` for a log on Pulsar."""
+ON_CLUSTER: Final = "cluster"
+"""The value of `--location` for a log that coordinators and nodes serve."""
 STANDALONE: Final = "standalone"
 """The value of `--location` for a log over the network."""
 PULSAR, ADMIN, ETCD = "WAL_TEST_PULSAR", "WAL_TEST_PULSAR_ADMIN", "WAL_TEST_ETCD"
@@ -58,7 +60,7 @@ def on_pulsar(rows: int | None) -> Place:
     missing = [name for name in (PULSAR, ADMIN, ETCD) if not os.environ.get(name)]
     if missing:
         raise SystemExit(
-            f"--location {ON_PULSAR} needs servers, and {', '.join(missing)} names none: run `make demo LOCATION=pulsar`, or "
+            f"this location needs servers, and {', '.join(missing)} names none: run `make demo LOCATION=pulsar` (or cluster), or "
             "`python -m tests.servers etcd pulsar -- python -m examples.flights --location pulsar`"
         )
     name = f"flights-{secrets.token_hex(4)}"

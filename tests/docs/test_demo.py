@@ -50,6 +50,23 @@ def test_small_one_over_the_network() -> None:
     assert ran.stdout.endswith("the log and the CSV agree\n")
 
 
+def test_small_one_on_a_cluster(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
+    """The leader and a node are killed in the middle, and the writer is not told: everything is there once."""
+    servers = {
+        "WAL_TEST_PULSAR": f"pulsar://{pulsar_host}",
+        "WAL_TEST_PULSAR_ADMIN": f"http://{pulsar_admin_host}",
+        "WAL_TEST_ETCD": etcd_address,
+        "WAL_PULSAR_TOKEN": pulsar_token,
+    }
+    command = [sys.executable, "-m", "examples.flights", "--location", "cluster", "--flights", "6000", "--no-spark"]
+    ran = subprocess.run(
+        [*command, "--seed", "7"], cwd=ROOT, env={**os.environ, **servers}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "both were killed with SIGKILL" in ran.stdout
+    assert ran.stdout.endswith("the log and the CSV agree\n")
+
+
 def test_without_servers_it_says_how_to_start_them() -> None:
     command = [sys.executable, "-m", "examples.flights", "--location", "pulsar"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WAL_")}
