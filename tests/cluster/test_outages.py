@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,24 +13,6 @@ from tests.processes import eventually
 from tests.servers.etcd import EtcdServer
 from wal import Message, open_wal
 from wal.errors import LockedError
-
-
-@pytest.fixture
-def own_etcd(etcd_binary: Path) -> Iterator[EtcdServer]:
-    """An etcd that the test may stop."""
-    with EtcdServer(etcd_binary) as server:
-        yield server
-
-
-@pytest.fixture
-def cluster_over(
-    own_etcd: EtcdServer, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, tmp_path: Path
-) -> Iterator[Cluster]:
-    """A cluster over that etcd."""
-    log = f"pulsar://{pulsar_host}/{pulsar_namespace}"
-    made = Cluster(own_etcd.address, log, f"http://{pulsar_admin_host}", pulsar_token, tmp_path, name="cluster")
-    yield made
-    made.close()
 
 
 async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
