@@ -12,18 +12,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
+from wal.async_only import import_late
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import KnownProducers, RemoteAppends
 from wal.client.broadcasts import RemoteBroadcasts
 from wal.client.calls import SeenTick, Supervision
-from wal.client.coordinators import Coordinators
 from wal.client.directory import RemoteDirectory, ShownVChannels
 from wal.client.nodes import Nodes
 from wal.client.producer import Producer
@@ -69,6 +69,9 @@ from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits
+
+if TYPE_CHECKING:
+    from wal.client.coordinators import Coordinators
 
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
@@ -130,6 +133,9 @@ class RemoteLog:
         try:
             addresses = self._servers.addresses
             if self._servers.root is not None:
+                await import_late("wal.client.coordinators")
+                from wal.client.coordinators import Coordinators
+
                 self._coordinators = await Coordinators.open(self._servers.root, wait_s=self._wait_s)
                 addresses = self._coordinators.addresses
             self._connection = await self._connected(*addresses)
