@@ -82,15 +82,15 @@ def _server(cell: Cell) -> Iterator[str]:
         with NatsServer(folder=Path(cell.directory) / "nats") as server:
             yield server.address
     elif cell.engine == engines.ECHO:
-        with _child("benchmarks.grpc_echo") as address:
+        with child("benchmarks.grpc_echo") as address:
             yield address
     else:
-        with _child("wal", "standalone", str(log_path(cell.directory)), "--listen", "127.0.0.1:0") as address:
+        with child("wal", "standalone", str(log_path(cell.directory)), "--listen", "127.0.0.1:0") as address:
             yield address
 
 
 @contextlib.contextmanager
-def _child(*command: str) -> Iterator[str]:
+def child(*command: str) -> Iterator[str]:
     """Runs a module that prints `listening on HOST:PORT`; yields that address."""
     with subprocess.Popen([sys.executable, "-m", *command], cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -65,14 +65,15 @@ def on_pulsar(rows: int | None) -> Place:
         )
     name = f"flights-{secrets.token_hex(4)}"
     admin, token = os.environ[ADMIN].rstrip("/"), os.environ.get("WAL_PULSAR_TOKEN")
-    _make_namespace(admin, f"public/{name}", token)
+    make_namespace(admin, f"public/{name}", token)
     settings: PlaceSettings = {"kv": f"etcd://{os.environ[ETCD]}/{name}", "pulsar_admin_url": admin}
     if token:
         settings["pulsar_token"] = token
     return Place(f"{os.environ[PULSAR]}/public/{name}", settings, rows)
 
 
-def _make_namespace(admin: str, name: str, token: str | None) -> None:
+def make_namespace(admin: str, name: str, token: str | None) -> None:
+    """Creates an empty namespace of Pulsar."""
     request = urllib.request.Request(f"{admin}/admin/v2/namespaces/{name}", method="PUT", data=json.dumps({}).encode())
     request.add_header("Content-Type", "application/json")
     if token:
