@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
 from wal.client.directory import ShownVChannels
+from wal.client.nodes import Nodes
 from wal.client.outbox import Hold, Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
@@ -28,7 +29,6 @@ from wal.message import AppendResult, ForgottenResult, Message, MessageID, Messa
 from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
-from wal.rpc.connection import Connection
 from wal.rpc.converters import producers_from_proto
 from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
 from wal.settings import Settings
@@ -41,11 +41,11 @@ from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_
 
 
 class KnownProducers:
-    """The producers on these pchannels; `connection` returns the connection to the server that has a pchannel."""
+    """The producers on these pchannels, whose servers are `nodes`."""
 
-    def __init__(self, pchannels: Iterable[str], connection: Callable[[str], Connection]) -> None:
+    def __init__(self, pchannels: Iterable[str], nodes: Nodes) -> None:
         self._pchannels = pchannels
-        self._connection = connection
+        self._nodes = nodes
 
     async def listed(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
@@ -53,7 +53,7 @@ class KnownProducers:
         async def listed(pchannel: str) -> list[ProducerInfo]:
             request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
             what = f"listing the producers of pchannel {pchannel}"
-            return producers_from_proto(await self._connection(pchannel).read(LIST_PRODUCERS, request, what))
+            return producers_from_proto(await self._nodes.read(pchannel, LIST_PRODUCERS, request, what))
 
         return [info for infos in await asyncio.gather(*map(listed, self._pchannels)) for info in infos]
 
@@ -63,7 +63,7 @@ class KnownProducers:
         async def forget(pchannel: str) -> InvalidArgumentError | None:
             request = pchannel_calls_pb2.ForgetProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name)
             try:
-                await self._connection(pchannel).write(FORGET_PRODUCER, request, f"forgetting producer {name!r}")
+                await self._nodes.write(pchannel, FORGET_PRODUCER, request, f"forgetting producer {name!r}")
             except InvalidArgumentError as error:
                 return error
             return None

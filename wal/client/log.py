@@ -206,7 +206,7 @@ class RemoteLog:
         await self._nodes.start(timeout_s)
         await self.system.start()
         self._know_pchannels(description)
-        self.cursors = RemoteCursors(self.pchannels, self._node)
+        self.cursors = RemoteCursors(self.pchannels, self._nodes)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
         self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
@@ -217,7 +217,7 @@ class RemoteLog:
             self.settings,
             TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
-            known_producers=KnownProducers(self.pchannels, self._node),
+            known_producers=KnownProducers(self.pchannels, self._nodes),
             judges_expected_last=description.judges_expected_last,
         )
 
@@ -328,14 +328,14 @@ class RemoteLog:
         """Returns a tick that covers every write to this vchannel that has returned, to any client."""
         name = await self._directory.pchannel_of(vchannel)
         request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
-        answer = await self._node(name).read(GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
+        answer = await self._nodes.read(name, GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
         return answer.time_tick
 
     async def last_event(self, vchannel: str) -> MessageID | None:
         """Returns the id of the vchannel's last durable event, or None."""
         name = await self._directory.pchannel_of(vchannel)
         request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
-        answer = await self._node(name).read(GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
+        answer = await self._nodes.read(name, GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
         return id_or_none("last", answer.last)
 
     async def retention_report(self) -> list[PChannelRetention]:
@@ -343,7 +343,7 @@ class RemoteLog:
 
         async def report(name: str) -> PChannelRetention:
             request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
-            answer = await self._node(name).read(GET_RETENTION, request, f"looking at what pchannel {name} holds")
+            answer = await self._nodes.read(name, GET_RETENTION, request, f"looking at what pchannel {name} holds")
             return retention_from_proto(answer)
 
         return await asyncio.gather(*map(report, self.pchannels))
@@ -379,7 +379,7 @@ class RemoteLog:
         request = pchannel_calls_pb2.TruncateRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=up_to.pchannel), up_to=MessageIDProto(id=bytes(up_to))
         )
-        await self._node(up_to.pchannel).repeat(TRUNCATE, request, f"truncating up to {up_to}")
+        await self._nodes.repeat(up_to.pchannel, TRUNCATE, request, f"truncating up to {up_to}")
         await pchannel.look()
 
     async def allocate_time_tick(self) -> int:
@@ -400,16 +400,16 @@ def _closed() -> ClosedError:
 
 
 class RemoteCursors:
-    """See `wal.read.cursors.service.Cursors`. `connection` returns the connection to the server that has a pchannel."""
+    """See `wal.read.cursors.service.Cursors`. `nodes` are the servers of the pchannels."""
 
-    def __init__(self, pchannels: Mapping[str, ReadablePChannel], connection: Callable[[str], Connection]) -> None:
+    def __init__(self, pchannels: Mapping[str, ReadablePChannel], nodes: Nodes) -> None:
         self._pchannels = pchannels
-        self._connection = connection
+        self._nodes = nodes
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved."""
         request = pchannel_calls_pb2.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
-        answer = await self._connection(pchannel).read(LOAD_CURSOR, request, f"loading {key}")
+        answer = await self._nodes.read(pchannel, LOAD_CURSOR, request, f"loading {key}")
         return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
 
     async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
@@ -420,14 +420,14 @@ class RemoteCursors:
         request = pchannel_calls_pb2.SaveCursorRequest(
             pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
         )
-        await self._connection(cursor.pchannel).repeat(SAVE_CURSOR, request, f"saving {cursor.key}")
+        await self._nodes.repeat(cursor.pchannel, SAVE_CURSOR, request, f"saving {cursor.key}")
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""
 
         async def listed(pchannel: str) -> list[CursorInfo]:
             request = pchannel_calls_pb2.PChannelRequest(pchannel=_named(pchannel))
-            answer = await self._connection(pchannel).read(LIST_CURSORS, request, "listing the cursors")
+            answer = await self._nodes.read(pchannel, LIST_CURSORS, request, "listing the cursors")
             return [info_from_proto(state) for state in answer.cursors]
 
         pages = await asyncio.gather(*map(listed, self._pchannels))
@@ -440,7 +440,7 @@ class RemoteCursors:
 
         async def delete(pchannel: str) -> None:
             request = pchannel_calls_pb2.DeleteCursorsRequest(pchannel=_named(pchannel), name=name, vchannels=names)
-            await self._connection(pchannel).repeat(DELETE_CURSORS, request, f"deleting cursor {name!r}")
+            await self._nodes.repeat(pchannel, DELETE_CURSORS, request, f"deleting cursor {name!r}")
 
         await asyncio.gather(*map(delete, self._pchannels))
 

@@ -11,10 +11,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from wal.client.calls import Pauses, Supervision
-from wal.errors import ChannelFencedError, ChannelNotExistError, UnavailableError, UnmatchedChannelTermError, WALError
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    ClosedError,
+    SessionLostError,
+    UnavailableError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.network import Method
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
@@ -24,11 +33,19 @@ from wal.rpc.methods import ASSIGNMENT_DISCOVER
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
 
+ELSEWHERE: Final = (*MISPLACED, ClosedError, SessionLostError, UnavailableError)
+"""The errors with which a server, or the way to it, says that a pchannel is elsewhere, or nowhere for the moment."""
+MOVING_S: Final = 30.0
+"""How long a call waits for a pchannel that is on no server."""
+ANNOUNCED_S: Final = 0.2
+"""How long the news of a move may be on its way."""
 LOWER_S: Final = 15.0
 """How long a deposed leader may push assignments at most: its session is over then."""
 LEAVE_S: Final = 1.0
 """How long answers of a server that has nothing any more are waited for. One that was killed, or stands still, answers nothing."""
 Version = tuple[int, int]
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 
 
 class Nodes:
@@ -67,6 +84,38 @@ class Nodes:
     def connection(self, pchannel: str) -> Connection:
         """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
         return self._places.get(pchannel, self._coordinator)
+
+    async def read(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
+        """Returns the answer of the server of a pchannel to a call that changes nothing, wherever the pchannel moves meanwhile."""
+        return await self._ask(pchannel, lambda connection: connection.read(method, request, what))
+
+    async def repeat(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
+        """Returns the answer to a call that changes nothing more when it is executed again."""
+        return await self._ask(pchannel, lambda connection: connection.repeat(method, request, what))
+
+    async def write(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
+        """Returns the answer to a call that is executed at most once."""
+        return await self._ask(pchannel, lambda connection: connection.write(method, request, what))
+
+    async def _ask(self, pchannel: str, call: Callable[[Connection], Awaitable[_Response]]) -> _Response:
+        """Makes a call again, elsewhere perhaps, while servers refuse it because they do not have the pchannel; then it was not executed.
+
+        A vchannel that does not exist is refused with the same error, so that is believed when the pchannel is where it was.
+        """
+        loop, pauses = asyncio.get_running_loop(), Pauses()
+        deadline = loop.time() + MOVING_S
+        while True:
+            connection, term = self.connection(pchannel), self._terms.get(pchannel)
+            try:
+                return await call(connection)
+            except ELSEWHERE as error:
+                if pchannel not in self._places or error.outcome_unknown or self._supervision.closing:
+                    raise
+                self.report(pchannel, error)
+                await asyncio.sleep(pauses.next())
+                is_there = term is not None and self._terms.get(pchannel) == term and pauses.waited_s > ANNOUNCED_S
+                if loop.time() >= deadline or (isinstance(error, ChannelNotExistError) and is_there):
+                    raise
 
     def report(self, pchannel: str, error: WALError) -> None:
         """Tells the coordinator that a server answered with this error for a pchannel, if that says that the assignment is wrong.

@@ -28,6 +28,7 @@ from wal.errors import (
     ChannelNotExistError,
     ClosedError,
     FormatError,
+    SessionLostError,
     UnavailableError,
     UnknownError,
     UnmatchedChannelTermError,
@@ -88,7 +89,7 @@ class PagesAhead:
             self._moved.set()
 
 
-MOVED: Final = (ChannelFencedError, ClosedError, UnavailableError, UnmatchedChannelTermError)
+MOVED: Final = (ChannelFencedError, ClosedError, SessionLostError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
 NOT_HERE: Final = (*MOVED, ChannelNotExistError)
 """The same, for calls that need no vchannel: what does not exist is the pchannel, on that server."""
