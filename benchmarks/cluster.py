@@ -58,10 +58,10 @@ def served(engine: str, log: str, root: str, admin: str, folder: Path) -> Iterat
             yield root
 
 
-async def append(location: str, root: str, seconds: float) -> dict[str, float]:
+async def append(location: str, root: str, admin: str, seconds: float) -> dict[str, float]:
     """Measures a log."""
     messages = [Message(f"orders-{number}", bytes(PAYLOAD_BYTES)) for number in range(VCHANNELS)]
-    settings = {} if location.startswith(("wal://", "etcd://")) else {"kv": root, "pchannels": PCHANNELS}
+    settings = {} if location.startswith(("wal://", "etcd://")) else {"kv": root, "pchannels": PCHANNELS, "pulsar_admin_url": admin}
     async with open_wal(location, **settings) as log:  # type: ignore[arg-type]
         numbers = itertools.count()
         return await drive(lambda: log.raw_append(messages[next(numbers) % VCHANNELS]), WRITERS, seconds)
@@ -75,7 +75,7 @@ def cell(engine: str, seconds: float, pulsar: str, admin: str, etcd: str) -> dic
         return uvloop.run(theirs(pulsar, f"public/{name}", CLIENTS[CLIENT], WRITERS, seconds))
     root = f"etcd://{etcd}/{name}"
     with tempfile.TemporaryDirectory() as folder, served(engine, f"{pulsar}/public/{name}", root, admin, Path(folder)) as location:
-        return uvloop.run(append(location, root, seconds))
+        return uvloop.run(append(location, root, admin, seconds))
 
 
 def apart(engine: str, seconds: float, servers: tuple[str, str, str]) -> dict[str, float]:
