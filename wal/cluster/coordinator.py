@@ -114,7 +114,6 @@ class ClusterCoordinator:
         self._record = await self._joined()
         self._settings = settings = settings_for(self._record, self._own, self._root)
         states = States(0)
-        await states.leads(False)
         draining = Draining()
         interceptors = (self._check, CallFence())
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=1)
@@ -124,6 +123,7 @@ class ClusterCoordinator:
             return {**states.handlers(), **handed_on(served, self._handler), **handed_on(PCHANNEL_METHODS, self._elsewhere)}
 
         await self.server.listen(handlers)
+        await states.leads(False)
         self._undo.add(self.server.close)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="coordinator"), loop.create_task(self._observe(), name="who leads")]
