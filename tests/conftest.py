@@ -43,12 +43,12 @@ SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "channels", "flowgraph", "pchannel")
 """Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop."""
-SHARED: Final = {"shared_spark": "spark", "pulsar_host": "pulsar"}
+SHARED: Final = {"shared_spark": "spark", "cluster": "cluster", "cluster_over": "cluster", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name
 of a group as a parameter belongs to it as well."""
 TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
 """Folders whose tests all belong to a group."""
-ORDER: Final = ("spark", "pulsar")
+ORDER: Final = ("spark", "pulsar", "cluster")
 """The groups, the longest first."""
 
 CLASSES: Final = Path(sys.prefix) / "spark-classes.jsa"

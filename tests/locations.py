@@ -1,4 +1,4 @@
-"""The locations on which the same tests run: memory, a journal, a journal over the network (`wal`), and Pulsar.
+"""The locations on which the same tests run: memory, a journal, a journal over the network (`wal`), Pulsar, and a cluster.
 
 A test has the fixture `location` (or `log`), and opens it with the `open_wal`, `open_virtual`, `init` and `blocking` of this module: they
 are those of the product for any other location. Markers say what holds where:
@@ -7,6 +7,8 @@ are those of the product for any other location. Markers say what holds where:
   Over the network the server is on the test's own loop then; the client still comes over the socket.
 * `@pytest.mark.not_on("wal", "why")`: does not hold there; docs/howto/network.md and docs/howto/pulsar.md state each difference.
 * `pytestmark = pytest.mark.on_pulsar`: the tests of this file run on Pulsar as well; `on_pulsar(soak=True)`: in a soak only.
+  A soak runs them over a cluster too, and `on_pulsar(cluster=True)` does so by default; what does not hold on Pulsar or over the network
+  does not hold there either.
 
 **Over the network** each opening of a log is a client of a real server, over a real socket. A process of its own, one for a whole session
 of pytest, serves the logs of the tests one after the other. An opening starts the server with the settings of the opening, and connects a
@@ -55,6 +57,7 @@ from wal.node.access import Access
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
 
+SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 HANG_S: Final = 60.0
 """A test that takes longer hangs."""
 OWN_SETTINGS: Final = ("in_flight_bytes_max",)
@@ -67,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "inside: looks inside of the process that writes the log",
         "not_on(location, reason): the test does not hold on this kind of location",
-        "on_pulsar(soak=False): the tests of the file run on Pulsar as well, or in a soak only",
+        "on_pulsar(soak=False, cluster=False): the tests of the file run on Pulsar as well, or in a soak only; in a soak over a cluster too",
     ):
         config.addinivalue_line("markers", line)
 
@@ -77,8 +80,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind_of_location" in metafunc.fixturenames:
         kinds = ["memory", "journal", "wal"]
         marker = metafunc.definition.get_closest_marker("on_pulsar")
-        if marker is not None and (not marker.kwargs.get("soak") or os.environ.get("SOAK", "0") not in ("", "0")):
-            kinds += ["pulsar"] if metafunc.definition.get_closest_marker("inside") else ["pulsar", "cluster"]
+        if marker is not None and (SOAK or not marker.kwargs.get("soak")):
+            kinds.append("pulsar")
+            if not metafunc.definition.get_closest_marker("inside") and (SOAK or marker.kwargs.get("cluster")):
+                kinds.append("cluster")
         metafunc.parametrize("kind_of_location", kinds)
 
 

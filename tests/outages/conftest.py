@@ -11,8 +11,8 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
 from wal import WALAccesser, open_wal
-from wal.local import server as node
 from wal.network import PING_S
+from wal.node import server
 from wal.rpc.connection import Connection
 from wal.rpc.serving import server_options
 
@@ -35,7 +35,7 @@ async def served(server_ping_s: float, monkeypatch: pytest.MonkeyPatch) -> Async
         options["grpc.http2.min_ping_interval_without_data_ms"] = round(PING_TEST_S * 500)
         return list(options.items())
 
-    monkeypatch.setattr(node, "server_options", options)
+    monkeypatch.setattr(server, "server_options", options)
     monkeypatch.setattr(Connection, "open", functools.partial(Connection.open, ping_s=PING_TEST_S))
     async with serving() as one:
         yield one

@@ -12,7 +12,7 @@ from tests.probes import bodies, grouped, made_on, payloads, read_all, start, tu
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = pytest.mark.on_pulsar(cluster=True)
 
 
 async def test_commit(log: WALAccesser) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from google.protobuf.empty_pb2 import Empty
 
 from actors import ActorSystem, SystemClock
+from wal.backoff import Backoff
 from wal.channels.cluster import ClusterRecord
 from wal.channels.pchannels import PChannelMeta
 from wal.cluster.opening import open_log
@@ -167,10 +168,13 @@ class Leading:
             await undo.run()
 
     async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
-        try:
-            await self._coordinator.start_broadcasts(operator)
-        except WALError as error:
-            _log.error("there are no broadcasts under this leader: %s", error)
+        backoff = Backoff(0.5, 30.0)
+        while not self._coordinator.broadcasting:
+            try:
+                await self._coordinator.start_broadcasts(operator)
+            except WALError as error:
+                _log.error("the broadcaster cannot start, and will be tried again: %s", error)
+                await asyncio.sleep(backoff.next())
 
     async def _end_broadcasts(self) -> None:
         assert self._starting is not None, "it was started"
