@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "inside: looks inside of the process that writes the log",
         "not_on(location, reason): the test does not hold on this kind of location",
-        "on_pulsar(soak=False, cluster=False): the tests of the file run on Pulsar as well, or in a soak only; in a soak over a cluster too",
+        "on_pulsar(soak=False, cluster=False): the tests of the file run on Pulsar too, or in a soak only; there over a cluster as well",
     ):
         config.addinivalue_line("markers", line)
 
