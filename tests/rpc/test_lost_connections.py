@@ -132,7 +132,7 @@ async def test_server_that_falls_silent_is_found_by_pings_on_both_sides() -> Non
 
 
 async def test_pings_of_an_idle_stream_are_no_attack() -> None:
-    async with serving(Server(), ping_s=0.1) as port, connected(port, ping_s=0.1) as connection:
+    async with serving(Server(), ping_s=1.0) as port, connected(port, ping_s=1.0) as connection:
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         reading = asyncio.create_task(stream.read())
