@@ -75,6 +75,9 @@ class Workload:
         for name, acknowledged in written.acknowledged.items():
             last = acknowledged[-1][0]
             await eventually(lambda name=name, last=last: any(payload == last for payload, _ in self.read[name]))  # type: ignore[misc]
+        if written.txns:
+            newest = written.txns[-1][-1]
+            await eventually(lambda: any(payload == newest for payload, _ in self.read["v1"]))
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
