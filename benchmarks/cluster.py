@@ -82,8 +82,8 @@ def apart(engine: str, seconds: float, servers: tuple[str, str, str]) -> dict[st
     """Measures one engine in its own process."""
     command = [sys.executable, "-m", "benchmarks.cluster", "--cell", json.dumps([engine, seconds, *servers])]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120 + seconds, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:

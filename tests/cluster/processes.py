@@ -113,8 +113,8 @@ class Cluster:
         return out.decode() if process.returncode == 0 else out.decode() + err.decode()
 
     async def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self.order("status", self.root, "--json"))
-        return found
+        status: dict[str, Any] = json.loads(await self.order("status", self.root, "--json"))
+        return status
 
     async def settled(self, nodes: int | None = None) -> dict[str, Any]:
         """Returns the status once every pchannel is ASSIGNED, to one of so many live nodes."""
@@ -130,10 +130,10 @@ class Cluster:
             return None
 
         try:
-            found: dict[str, Any] = await eventually(look, timeout_s=SETTLE_S)
+            settled: dict[str, Any] = await eventually(look, timeout_s=SETTLE_S)
         except TimeoutError:
             raise AssertionError("\n\n".join(f"{member.name}:\n{member.text()[-3000:]}" for member in self.members)) from None
-        return found
+        return settled
 
     async def leader(self) -> Member:
         """Returns the coordinator that leads."""
@@ -144,8 +144,8 @@ class Cluster:
                 return next((member for member in self.coordinators if member.address == address), None)
             return None
 
-        found: Member = await eventually(look, timeout_s=SETTLE_S)
-        return found
+        leader: Member = await eventually(look, timeout_s=SETTLE_S)
+        return leader
 
     async def owner(self, pchannel: str) -> Member:
         """Returns the node that has a pchannel."""

@@ -121,17 +121,24 @@ class Assigner:
                 if self._failure.done():
                     self._failure.result()
         finally:
+            self._failure.cancel()
             for move in self._moves.values():
                 move.cancel()
             if self._moves:
                 await asyncio.wait(self._moves.values())
 
     async def lost(self, name: str, term: int, why: str) -> None:
-        """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term."""
+        """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term.
+
+        If that cannot be saved, `run` raises the reason, and not this call, which a client made.
+        """
         async with self._saving:
-            if name in self.assignments.records and await self._save(self.assignments.lost(name, term)):
-                _log.warning("pchannel %s is not available in term %d: %s", name, term, why)
-                self.troubles[name] = why
+            try:
+                if name in self.assignments.records and await self._save(self.assignments.lost(name, term)):
+                    _log.warning("pchannel %s is not available in term %d: %s", name, term, why)
+                    self.troubles[name] = why
+            except LeadingEndedError as error:
+                self._fail(error)
         self.wake()
 
     # -- rounds
