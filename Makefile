@@ -14,10 +14,12 @@ PYTEST_ARGS ?=
 PROCESSES ?= 4
 DEMO_ARGS ?=
 LOCATION ?= .demo
+PORTABLE := actors appends backends bridge broadcaster broadcasts channels cursors files frame idempotency kv message opening pchannel reading \
+	remote retention timestamp txns vchannels
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup servers demo test pythons lint format bench soak protos clean
+.PHONY: help setup servers demo test portable pythons lint site format bench soak simulate release protos clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -42,16 +44,24 @@ $(CLASSES): $(SYNCED)
 test: servers $(CLASSES) ## all tests, in PROCESSES (4) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
+portable: setup ## the tests of everything that also runs on macOS, with every call made to fail that only Linux has (tests/portable)
+	@PYTHONPATH=tests/portable $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder -k "not pulsar and not etcd" \
+		$(addprefix tests/,$(PORTABLE)) $(PYTEST_ARGS)
+
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
 	@$(PYTHON) -m tests.pythons
 
-lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness
+lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness, links of the docs
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES)) -m pyspark_wal
 	.venv/bin/mypy --strict --exclude 'tests/typing/wrong_uses\.py' tests
 	.venv/bin/lint-imports --no-logo
 	.ci/type-completeness 98
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+
+site: setup ## the documentation as a site, in .site/; `.venv/bin/mkdocs serve` shows it while it is written
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet && echo "site: open .site/index.html"
 
 format: setup ## ruff format, and ruff's safe fixes
 	.venv/bin/ruff format $(SOURCES)
@@ -63,10 +73,16 @@ bench: setup ## beside the bare disk and SQLite, 25 minutes; BENCH="w1 w3" for s
 soak: servers $(CLASSES) ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
+simulate: setup ## a simulated cluster under faults, one seed after the other from SEED (1) on, for SECONDS (60)
+	@$(PYTHON) -m tests.simulation --seed $(or $(SEED),1) --seconds $(or $(SECONDS),60)
+
+release: setup ## sdist and wheel in dist/, checked in fresh environments: contents, metadata, types, each extra alone; publishes nothing
+	@$(PYTHON) -m tests.release
+
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 	@git ls-files '*_pb2.pyi' | xargs sed -i -E 's/\b_Mapping\]/_Mapping[str, object]]/g' # protoc leaves its types open
 
 clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
-	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .site dist build

@@ -4,14 +4,6 @@ Owns the inbox and the turn that drains it, scheduled by a single `loop.call_soo
 no lock per message. Guarantees: messages are handled in the order of the calls of `tell`, across all members; a member that raises is
 poisoned alone; a message that is told during a turn waits for the next. It never waits, never restarts a member, and passes every unhandled
 message on (to `poisoned`, or to the caller of `leave`).
-
-GroupInbox: the two lanes of a group's inbox, with the messages of all members in order.
-
-Owns the data lane, the control lane, and the part of both that a running turn has yet to deliver. The data lane is stored as runs: a list
-of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run. Guarantees:
-the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
-
-`Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the indirection.
 """
 
 from __future__ import annotations
@@ -49,7 +41,13 @@ class HomeLoop:
 
 
 class GroupInbox:
-    """The messages that wait, and those of the running turn.
+    """The two lanes of a group's inbox, with the messages of all members in order.
+
+    Owns the data lane, the control lane, and the part of both that a running turn has yet to deliver. The data lane is stored as runs: a
+    list of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run.
+    Guarantees: the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
+
+    `Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the indirection.
 
     When a member may no longer be called (a pause, a leave, a failure), `_return_rest` ends a running turn early: the turn's iterators run
     dry, and the next turn continues from there.

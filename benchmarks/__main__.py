@@ -1,4 +1,4 @@
-"""The benchmarks W1 to W11, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w11 spark opening] [--quick]`.
+"""The benchmarks W1 to W12, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w12 spark opening] [--quick]`.
 
 Prints medians with ratios and the targets, and writes everything to benchmarks/results/, from which `python -m benchmarks.figures` takes
 what README.md shows. README.md says what each measures and how to read it. The exit status is 1 when a cell failed; a missed target is not
@@ -69,7 +69,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("workloads", nargs="*", metavar="w1 … w11, spark, opening", help="some of them (all)")
+    parser.add_argument("workloads", nargs="*", metavar="w1 … w12, spark, opening", help="some of them (all)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="every workload briefly: three minutes")
     size.add_argument("--smallest", action="store_true", help="every workload for a moment: whether it runs")

@@ -21,6 +21,7 @@ import msgspec
 from benchmarks import engines
 
 CELL_TIMEOUT_S: Final = 300.0
+FRAME_MESSAGES: Final = 256
 _MODULES: Final = {
     "w1": "writing",
     "w2": "writing",
@@ -33,6 +34,7 @@ _MODULES: Final = {
     "w9": "broadcast",
     "w10": "keyed",
     "w11": "serving",
+    "w12": "consuming",
 }
 """The module of this package that has `measure` for a workload."""
 
@@ -51,7 +53,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     vchannels: int = 1
     messages: int = 0
     """For a log that is read: its number of messages. For a call that appends many: the number per call."""
-    frame_messages: int = 256
+    frame_messages: int = FRAME_MESSAGES
     """For a log that is read: the number of messages that were committed together."""
     longer: int = 1
     """A factor for the plan's seconds: device bytes come in steps of a zero-filled segment, so their rate shows only over many steps."""
@@ -71,6 +73,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         if self.workload in ("w6", "w7", "w9"):
             words.append(f"{self.vchannels:,} vchannel{'s' * (self.vchannels != 1)}")
         words.append(f"{self.payload_bytes} B")
+        if self.workload == "w3" and self.frame_messages != FRAME_MESSAGES:
+            words.append(f"frames of {self.frame_messages:,}")
         if self.properties:
             words.append(f"{self.properties} properties")
         if self.recycling:

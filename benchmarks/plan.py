@@ -23,6 +23,7 @@ WORKLOADS: Final = {
     "w9": "W9 broadcasts, each to all vchannels",
     "w10": "W10 keyed appends",
     "w11": "W11 a log on the network",
+    "w12": "W12 consuming",
     "spark": "Spark reads everything, into its noop sink",
 }
 OPENING: Final = "opening"
@@ -33,13 +34,29 @@ _W1: Final = ("floor", engines.LOOP_FLOOR, "wal", "sqlite")
 _W1_MORE: Final = {1: (engines.ASYNCIO,), 16: (engines.ASYNCIO, engines.AS_IT_COMES), 256: (engines.ASYNCIO, engines.AS_IT_COMES)}
 _TXN: Final = ("floor", "wal", engines.APPEND_TXN, "sqlite", engines.APART)
 _KEYED: Final = (engines.NO_KEYS, engines.KEYS, engines.PRODUCER, "sqlite")
-_READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
+_ARROW: Final = (engines.ARROW_PAYLOADS, engines.ARROW_TICKS)
+_READ: Final = ("floor", "pages", "async for", engines.ARROW, *_ARROW, "sqlite")
+_LARGE_FRAMES: Final = Row(workload="w3", engines=("floor", "pages", *_ARROW, "sqlite"), payload_bytes=100, frame_messages=1024)
 _ONE_OF_MANY: Final = ("floor", "wal", engines.ALONE_SAME, engines.ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
 _BROADCAST: Final = ("wal", "sqlite")
 _SERVED: Final = ("wal", engines.REMOTE, engines.ONE_MESSAGE, engines.ECHO, engines.JETSTREAM)
 _FETCHED: Final = ("wal", engines.REMOTE)
 _CLIENTS: Final = (engines.REMOTE,)
+_CONSUME: Final = Row(
+    workload="w12",
+    engines=(
+        engines.PAGES,
+        engines.ONE_BY_ONE,
+        engines.BATCHES,
+        engines.BY_KEY,
+        engines.STAGE,
+        engines.BARE_TXN,
+        "sqlite",
+        engines.JETSTREAM,
+    ),
+    payload_bytes=100,
+)
 _SPARK: Final = Row(workload="spark", engines=("batch", "stream", "parquet", "pipe"), properties=4, vchannels=4)
 
 
@@ -68,6 +85,7 @@ def full() -> Plan:
         Row(workload="w1", engines=("floor", "wal"), writers=256, recycling=True, messages=600_000, longer=3),
         Row(workload="w2", engines=_THREE, messages=10_000),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_000 * 256),
+        replace(_LARGE_FRAMES, messages=500 * 1024),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=1_000 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
         *[Row(workload="w5", engines=_TXN, writers=writers) for writers in (1, 16, 256)],
@@ -79,6 +97,7 @@ def full() -> Plan:
         *[Row(workload="w11", engines=_SERVED, writers=writers) for writers in (16, 256)],
         Row(workload="w11", engines=_CLIENTS, writers=256, clients=16),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=1_000 * 256),
+        replace(_CONSUME, messages=400_000),
         replace(_SPARK, payload_bytes=100, messages=8_000 * 256),
         replace(_SPARK, payload_bytes=1024, messages=2_400 * 256),
     ]
@@ -95,6 +114,7 @@ def quick() -> Plan:
         Row(workload="w1", engines=("wal",), writers=256, recycling=True, messages=400_000, longer=3),
         Row(workload="w2", engines=_THREE, messages=10_000),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=500 * 256),
+        replace(_LARGE_FRAMES, messages=125 * 1024),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=300 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
         Row(workload="w5", engines=_TXN, writers=16),
@@ -106,6 +126,7 @@ def quick() -> Plan:
         *[Row(workload="w11", engines=_SERVED, writers=writers) for writers in (16, 256)],
         Row(workload="w11", engines=_CLIENTS, writers=256, clients=16),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=300 * 256),
+        replace(_CONSUME, messages=100_000),
         replace(_SPARK, payload_bytes=100, messages=3_200 * 256),
         replace(_SPARK, payload_bytes=1024, messages=1_600 * 256),
     ]
@@ -129,6 +150,7 @@ def smallest() -> Plan:
         Row(workload="w11", engines=_SERVED, writers=2),
         Row(workload="w11", engines=_CLIENTS, writers=2, clients=2),
         Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
+        replace(_CONSUME, messages=2_000),
     ]
     return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"))
 

@@ -23,13 +23,14 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.cell import Cell, Measured, Row, payload
-from benchmarks.engines import ALONE_FULL, ALONE_SAME
+from benchmarks.engines import ALONE_FULL, ALONE_SAME, ARROW, ARROW_PAYLOADS, ARROW_TICKS
 from benchmarks.floor import make_frame, read_floor, write_raw
 from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
 from wal import Message, WALAccesser, open_wal
 
 _FOLDERS: Final = {ALONE_SAME: "same", ALONE_FULL: "full"}
+_ARROW_COLUMNS: Final = {ARROW: None, ARROW_PAYLOADS: ["payload", "time_tick"], ARROW_TICKS: ["time_tick"]}
 PAGE_MESSAGES: Final = 1024
 
 Sums = tuple[int, int, int]
@@ -42,7 +43,7 @@ async def measure(cell: Cell) -> Measured:
     if cell.engine == "prepare":
         await _prepare(cell.row, cell.directory)
         return Measured()
-    if cell.engine == "arrow" and (reason := why_no_arrow()):
+    if cell.engine in _ARROW_COLUMNS and (reason := why_no_arrow()):
         return Measured(skipped=reason)
     async with _passes(cell) as one_pass:
         return await timed(cell, one_pass)
@@ -55,14 +56,15 @@ async def timed(cell: Cell, one_pass: Pass, *, cpu: Callable[[], float] = time.p
     clock = time.perf_counter
     first = await one_pass()
     latencies = array("d")
-    loop = None if cell.engine in ("floor", "sqlite", "arrow") else asyncio.get_running_loop()
+    payload_bytes = 0 if cell.engine == ARROW_TICKS else row.payload_bytes
+    loop = None if cell.engine in ("floor", "sqlite", *_ARROW_COLUMNS) else asyncio.get_running_loop()
     gauge = Gauge(cell.directory, loop, cpu=cpu)
     until = clock() + cell.seconds
     while not latencies or clock() < until:
         began = clock()
         sums = await one_pass()
         latencies.append(clock() - began)
-        if sums != first or sums[:2] != (wanted, wanted * row.payload_bytes):
+        if sums != first or sums[:2] != (wanted, wanted * payload_bytes):
             raise RuntimeError(f"{cell.engine} read {sums}, and {first} before, of {wanted} messages")
     cost = gauge.stop()
     messages, ordered = wanted * len(latencies), sorted(latencies)
@@ -86,8 +88,8 @@ async def _passes(cell: Cell) -> AsyncIterator[Pass]:
     elif cell.engine == "sqlite":
         with contextlib.closing(sqlite3.connect(sqlite_path(directory))) as connection:
             yield lambda: _select(connection, row)
-    elif cell.engine == "arrow":
-        yield lambda: _arrow(str(log_path(directory)))
+    elif cell.engine in _ARROW_COLUMNS:
+        yield lambda: _arrow(str(log_path(directory)), _ARROW_COLUMNS[cell.engine])
     else:
         at = Path(directory) / _FOLDERS.get(cell.engine, "")
         async with open_wal(str(log_path(str(at)))) as log:
@@ -116,14 +118,15 @@ async def _iterate(log: WALAccesser) -> Sums:
     return count, length, ticks
 
 
-async def _arrow(location: str) -> Sums:
-    """Reads with the bridge, which needs no loop: this one only waits."""
+async def _arrow(location: str, columns: list[str] | None) -> Sums:
+    """Reads these columns (None: all) with the bridge, which needs no loop: this one only waits."""
     bridge: Any = importlib.import_module("wal.bridge")
     compute: Any = importlib.import_module("pyarrow.compute")
     count = length = ticks = 0
-    for batch in bridge.record_batches(location, vchannel_name(0), follow=False):
+    for batch in bridge.record_batches(location, vchannel_name(0), follow=False, columns=columns):
         count += batch.num_rows
-        length += compute.sum(compute.binary_length(batch.column("payload"))).as_py()
+        if columns is None or "payload" in columns:
+            length += compute.sum(compute.binary_length(batch.column("payload"))).as_py()
         # Ticks have 62 bits, so the sum of a batch overflows 64 bits: the halves are summed.
         tick = batch.column("time_tick")
         upper = compute.shift_right(tick, 32)

@@ -39,9 +39,9 @@ async def measure(cell: Cell) -> Measured:
     if cell.engine == "prepare":
         await reading.write_log(log_path(cell.directory), row, row.frame_messages, row.messages, row.vchannels)
         return Measured()
-    if (reason := _why_not(cell.engine)) is not None:
+    if (reason := why_not(cell.engine)) is not None:
         return Measured(skipped=reason)
-    with _server(cell) as address:
+    with server(cell) as address:
         if row.clients > 1:
             return await _many_clients(cell, address)
         if row.readers:
@@ -51,7 +51,7 @@ async def measure(cell: Cell) -> Measured:
             return await closed_loops(cell, load)
 
 
-def _why_not(engine: str) -> str | None:
+def why_not(engine: str) -> str | None:
     """Returns why this engine cannot be measured here; None when it can."""
     if importlib.util.find_spec("grpc") is None:
         return "there is no grpcio: install the extra cluster"
@@ -72,7 +72,7 @@ def _why_not(engine: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _server(cell: Cell) -> Iterator[str]:
+def server(cell: Cell) -> Iterator[str]:
     """Runs the server of an engine; yields its address, or nothing for the embedded log."""
     if cell.engine == "wal":
         yield ""
@@ -115,7 +115,7 @@ async def _load(cell: Cell, address: str) -> AsyncIterator[Load]:
     """Yields what each writer does again and again."""
     data, name = payload(cell.row), vchannel_name(0)
     if cell.engine == engines.JETSTREAM:
-        async with _jetstream(address) as stream:
+        async with open_jetstream(address) as stream:
             yield Load(lambda writer: stream.publish(name, data), 1, None, cpu=tree_cpu_s)
     elif cell.engine in (engines.ONE_MESSAGE, engines.ECHO):
         from benchmarks.one_message import open_stream
@@ -128,7 +128,7 @@ async def _load(cell: Cell, address: str) -> AsyncIterator[Load]:
 
 
 @contextlib.asynccontextmanager
-async def _jetstream(address: str) -> AsyncIterator[Any]:
+async def open_jetstream(address: str) -> AsyncIterator[Any]:
     """Yields JetStream with a stream for the subject of the messages; its acks come after the sync."""
     import nats
 

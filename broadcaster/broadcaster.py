@@ -59,6 +59,7 @@ class Broadcaster(Actor):
     def statistics(self) -> BroadcasterStatistics:
         """Returns the current counts, and those since it started."""
         lifecycle, tombstones = self._lifecycle, self._lifecycle.finished.tombstones
+        states, oldest = lifecycle.table.states, lifecycle.table.oldest
         return BroadcasterStatistics(
             tasks=len(lifecycle),
             waiting=lifecycle.admission.waiting,
@@ -69,6 +70,11 @@ class Broadcaster(Actor):
             appended=lifecycle.appended,
             finished=lifecycle.finished.count,
             saves=lifecycle.saver.saves,
+            pending=states[BroadcastState.PENDING] + len(lifecycle.single_frames),
+            waiting_acks=states[BroadcastState.WAIT_ACK],
+            stuck=states[BroadcastState.STUCK],
+            aborting=states[BroadcastState.ABORTING],
+            oldest_s=self._age_s(oldest) if oldest else 0.0,
         )
 
     # -- the actor
@@ -79,7 +85,7 @@ class Broadcaster(Actor):
         operator.on_forgotten(self._on_forgotten)
         operator.on_dropped(self._on_dropped)
         stored = read_records(*await self._kv.load_with_prefix(""))
-        recovered = rebuild(stored, await operator.copies())
+        recovered = rebuild(stored, await operator.copies(), located=operator.located)
         for broadcast_id, (mark, pchannels) in recovered.done.items():
             lifecycle.finished.resume_marked(broadcast_id, mark, pchannels)
         lifecycle.saver.remove(recovered.garbage)
@@ -153,7 +159,10 @@ class Broadcaster(Actor):
         self._jobs.cancel()
         self._lifecycle.admission.fail(lambda: self._end_of(cause))
         for running in self._lifecycle.table:
-            running.callers.refuse_append(self._end_of(cause))
+            error: Exception = self._end_of(cause)
+            if isinstance(error, ActorStoppedError):  # a save or a frame under way may have been carried out
+                error = closed_early(running.task, intent=running.recorded or not running.task.traceless)
+            running.callers.refuse_append(error)
 
     # -- calls
 
@@ -222,9 +231,13 @@ class Broadcaster(Actor):
             task.header.resource_keys,
             task.missing_appends,
             task.missing_acks,
-            max(0.0, self._clock.wall() - (task.broadcast_id >> TICK_LOGICAL_BITS) / 1000),
+            self._age_s(task.broadcast_id),
             None if error is None else f"{type(error).__name__}: {error}",
         )
+
+    def _age_s(self, broadcast_id: int) -> float:
+        """Returns the seconds since a broadcast began: its id is a tick."""
+        return max(0.0, self._clock.wall() - (broadcast_id >> TICK_LOGICAL_BITS) / 1000)
 
     # -- what the operator reports
 

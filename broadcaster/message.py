@@ -221,7 +221,9 @@ class BroadcastAppendResult:
 class BroadcasterStatistics(msgspec.Struct, frozen=True):
     """The counts of a broadcaster at one moment.
 
-    `waiting` calls wait for resource keys; `frames` are being written; `done_marks` are finished broadcasts that await a checkpoint.
+    Of the running `tasks`, `pending` miss copies, `waiting_acks` miss acks, `stuck` cannot continue and `aborting` are being aborted; the
+    oldest of them began `oldest_s` seconds ago. `waiting` calls wait for resource keys; `frames` are being written; `done_marks` are
+    finished broadcasts that await a checkpoint.
     """
 
     tasks: int
@@ -233,6 +235,11 @@ class BroadcasterStatistics(msgspec.Struct, frozen=True):
     appended: int
     finished: int
     saves: int
+    pending: int = 0
+    waiting_acks: int = 0
+    stuck: int = 0
+    aborting: int = 0
+    oldest_s: float = 0.0
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):

@@ -48,6 +48,9 @@ class AppendOperator(Protocol):
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Does what `places_nowait` does, after creating vchannels as an append does. It creates none if it raises an error of `check`."""
 
+    def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:
+        """Returns the pchannels of those of these vchannels that exist."""
+
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:

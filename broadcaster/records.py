@@ -17,12 +17,16 @@ Recovery: finds the broadcasts that a crash or a close interrupted, from what th
 They are the broadcasts with a task record and those whose copies a log lists, except those with a done mark. The frame of a broadcast
 on one pchannel is its intent: its header names every vchannel. A copy is appended if, and only if, neither a log nor the KV counts it as
 appended.
+
+The KV may have gone back to an earlier time, when an older copy of it was restored, so that a broadcast over several pchannels has lost its
+record. It is finished from its copies: they name all of its vchannels, and have its content. Acks that are not in the KV any more are
+waited for again, and the reason of an abort is lost.
 """
 
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +38,7 @@ from wal.message import BroadcastHeader
 
 VERSION: Final = 1
 CHUNK_BITS: Final = 1024
+LOST_REASON: Final = "the reason of this abort was lost when an older copy of the metadata was restored"
 CHUNKS_MAX: Final = 256
 """The copies of a broadcast on one pchannel take one range of ticks, which has 262,144 at most; so it has at most as many vchannels."""
 
@@ -222,8 +227,13 @@ class RecoveredTasks(msgspec.Struct):
     """Keys of broadcasts that have nothing else left, because they were aborted before any part of them was in a log."""
 
 
-def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> RecoveredTasks:
-    """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other."""
+def rebuild(
+    stored: Stored, copies: Sequence[CopiesInLog], *, located: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {}
+) -> RecoveredTasks:
+    """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other.
+
+    `located` returns the pchannels of those of some vchannels that exist.
+    """
     recovered = RecoveredTasks()
     listed: dict[int, list[CopiesInLog]] = {}
     for log_copies in copies:
@@ -233,27 +243,28 @@ def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> RecoveredTasks:
         recovered.done[broadcast_id] = (mark, pchannels)
     for broadcast_id in sorted(stored.tasks.keys() | listed.keys()):
         if broadcast_id not in stored.done:
-            recovered.tasks.append(_recovered_task(broadcast_id, stored, listed.get(broadcast_id, ())))
+            recovered.tasks.append(_recovered_task(broadcast_id, stored, listed.get(broadcast_id, ()), located))
     known = {task.broadcast_id for task, _ in recovered.tasks}
     recovered.garbage = [key for broadcast_id, keys in stored.keys.items() if broadcast_id not in known for key in keys]
     return recovered
 
 
-def _recovered_task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog]) -> tuple[Task, Content | None]:
+def _recovered_task(
+    broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog], located: Callable[[Sequence[str]], Mapping[str, str]]
+) -> tuple[Task, Content | None]:
     record = stored.tasks.get(broadcast_id)
     header = record.header if record is not None else listed[0].header
     if record is not None:
         places = record.by_pchannel()
         content = Content(*record.content)
-    elif len(listed) == 1:
-        places = {listed[0].pchannel: list(header.vchannels)}
-        content = None
     else:
-        raise CorruptionError(
-            f"broadcast {broadcast_id} has copies on pchannels {', '.join(log_copies.pchannel for log_copies in listed)}, but no record "
-            "in the KV",
-            expected="its task record, or its done mark",
-        )
+        places = {log_copies.pchannel: list(log_copies.vchannels) for log_copies in listed}
+        copied = {vchannel for vchannels in places.values() for vchannel in vchannels}
+        if rest := [vchannel for vchannel in header.vchannels if vchannel not in copied]:
+            where, first = located(rest), listed[0].pchannel
+            for vchannel in rest:
+                places.setdefault(where.get(vchannel, first), []).append(vchannel)
+        content = None
     for log_copies in listed:
         if log_copies.header.vchannels != header.vchannels or not set(log_copies.vchannels) <= set(places.get(log_copies.pchannel, ())):
             raise CorruptionError(
@@ -264,10 +275,11 @@ def _recovered_task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesIn
     task = Task(header, places, recovered=True)
     appended = {vchannel for log_copies in listed for vchannel in log_copies.vchannels}
     appended.update(header.vchannels[at] for at in bits(stored.progress.get(broadcast_id, 0)))
+    aborted = [vchannel for log_copies in listed for vchannel in log_copies.aborted]
     task.restore(
         appended=appended,
         acked=stored.acks.get(broadcast_id, 0),
-        reason=stored.aborts.get(broadcast_id),
-        aborted=[vchannel for log_copies in listed for vchannel in log_copies.aborted],
+        reason=stored.aborts.get(broadcast_id, LOST_REASON if aborted else None),
+        aborted=aborted,
     )
     return task, content

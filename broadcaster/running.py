@@ -6,15 +6,21 @@ Makes no decisions: the task says what is to be written next, and the lifecycle 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 import msgspec
 
 from broadcaster.calls import AppendCall, WatchCall, refuse, settle
-from broadcaster.message import BroadcastAppendResult, Content, Outcomes
+from broadcaster.message import BroadcastAppendResult, BroadcastState, Content, Outcomes
 from broadcaster.records import CHUNK_BITS
 from broadcaster.task import Task
 from wal.message import BroadcastHeader
+
+_IDS_MIN: Final = 64
+"""So many ids of finished broadcasts are kept in any case, so that few broadcasts do not have the heap made again for each."""
 
 
 class Callers(msgspec.Struct, eq=False):
@@ -107,10 +113,14 @@ class Running(msgspec.Struct, eq=False):
 class RunningTable:
     """The running broadcasts, by id and by owner, and those that were touched in this turn.
 
-    Iteration yields them in the order in which they began.
+    Iteration yields them in the order in which they began. `states` counts them by state, whenever it is asked for: there may be many, and
+    nobody walks all of them for a number.
     """
 
     def __init__(self) -> None:
+        self.states: Counter[BroadcastState] = Counter()
+        self._ids: list[int] = []
+        """A heap that has the ids of all running broadcasts, and of some that have finished."""
         self._by_id: dict[int, Running] = {}
         self._by_owner: dict[int, Running] = {}
         self._touched: dict[int, Running] = {}
@@ -135,11 +145,32 @@ class RunningTable:
 
     def add(self, running: Running) -> None:
         """Adds a broadcast that begins or was recovered."""
-        self._by_id[running.task.broadcast_id] = self._by_owner[running.owner] = running
+        task = running.task
+        self._by_id[task.broadcast_id] = self._by_owner[running.owner] = running
+        heappush(self._ids, task.broadcast_id)
+        self.states[task.state] += 1
+        task.on_move = self._moved
 
     def remove(self, running: Running) -> None:
         """Removes a broadcast that has finished."""
-        del self._by_id[running.task.broadcast_id], self._by_owner[running.owner]
+        task = running.task
+        del self._by_id[task.broadcast_id], self._by_owner[running.owner]
+        self.states[task.state] -= 1
+        task.on_move = None
+        if len(self._ids) > 2 * len(self._by_id) + _IDS_MIN:
+            self._ids = list(self._by_id)
+            heapify(self._ids)
+
+    @property
+    def oldest(self) -> int:
+        """The smallest id of a running broadcast, 0 if there is none."""
+        while self._ids and self._ids[0] not in self._by_id:
+            heappop(self._ids)
+        return self._ids[0] if self._ids else 0
+
+    def _moved(self, before: BroadcastState, after: BroadcastState) -> None:
+        self.states[before] -= 1
+        self.states[after] += 1
 
     def touch(self, running: Running) -> None:
         """Marks a broadcast as changed, so that it is advanced before the turn ends."""

@@ -7,11 +7,6 @@ of 46).
 
 Owns the single-frame broadcasts under way. Guarantees: a caller that looks for one (a watch, an abort, the list of tasks), and every
 outcome but "all durable", turns it into a `Running` like all others, in the state that it would have: nothing is decided here.
-
-CopyWriter: the frames of all broadcasts on their way to the log.
-
-Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never decides
-what is written: the task does.
 """
 
 from __future__ import annotations
@@ -37,7 +32,13 @@ FRAMES_MAX: Final = 1024
 
 
 class CopyWriter:
-    """Calls `touch(running)` when an outcome is known or a backoff has ended; `tell` puts a call in the actor's inbox."""
+    """The frames of all broadcasts on their way to the log.
+
+    Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never
+    decides what is written: the task does.
+
+    Calls `touch(running)` when an outcome is known or a backoff has ended; `tell` puts a call in the actor's inbox.
+    """
 
     def __init__(
         self,

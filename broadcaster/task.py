@@ -14,7 +14,7 @@ nothing of it remains. Once any part of it is in a log, a lane without room is r
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -72,6 +72,8 @@ class Task:
         self.header = header
         self.state = BroadcastState.PENDING
         self.finished = False
+        self.on_move: Callable[[BroadcastState, BroadcastState], None] | None = None
+        """Called with the state before and after each change."""
         self.reason: str | None = None
         """The reason for its abort; None if it was not aborted."""
         self.appended = 0
@@ -285,8 +287,10 @@ class Task:
         if to is not self.state:
             if to not in EDGES[self.state]:
                 raise RuntimeError(f"broadcast {self.broadcast_id} cannot go from {self.state.name} to {to.name}")
-            self.state = to
+            before, self.state = self.state, to
             self.finished = not EDGES[to]
+            if self.on_move is not None:
+                self.on_move(before, to)
 
     def _outcome(self, lane: _Lane, refused: int, errors: Iterable[WALError]) -> float | None:
         """Ends a frame of copies, or a frame of aborts that had no error."""

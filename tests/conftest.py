@@ -4,6 +4,7 @@
   async test runs on asyncio's loop and on uvloop's.
 * `CI` (set by `.ci/run`): about half of the async tests, always the same ones, run on uvloop's loop. Without `SOAK` and `CI` all run on
   asyncio's loop, and those in the folders of EACH_LOOP on both.
+* `@pytest.mark.linux`: the test is about what only Linux has, so it is skipped elsewhere, and by `make portable` (tests/portable).
 * `@pytest.mark.one_loop`: the subject of the test does not run on the test's loop (the bytes of files; processes that choose their own
   loop), so outside of a soak the test runs on asyncio's.
 * The processes that tests start compile the product once for all of them, and the sessions of Spark share the classes that they load.
@@ -17,10 +18,12 @@ import asyncio
 import gc
 import os
 import random
+import re
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +49,10 @@ EACH_LOOP: Final = ("actors", "channels", "flowgraph", "pchannel")
 SHARED: Final = {"shared_spark": "spark", "cluster": "cluster", "cluster_over": "cluster", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name
 of a group as a parameter belongs to it as well."""
-TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
+TOGETHER: Final = {"pulsar": "pulsar"}
 """Folders whose tests all belong to a group."""
+OF_PULSAR: Final = re.compile(r"127\.0\.0\.1:(6650|8080)|public/default|a\.json\.webtoken")
+"""What a page of the docs names that takes a Pulsar to run (`tests/docs/test_pages.py`)."""
 ORDER: Final = ("spark", "pulsar", "cluster")
 """The groups, the longest first."""
 
@@ -55,6 +60,8 @@ CLASSES: Final = Path(sys.prefix) / "spark-classes.jsa"
 """The classes that a session of Spark loads, see tests.spark.java: a Java or a Spark for which it was not made ignores it."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
+OF_TESTS: Final = ("wal.testing",)
+"""The part of it that only tests call: it may block their loops, but not those of product code above it."""
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
 """Calls of `os` that wait for a disk and that blockbuster does not watch by default."""
 
@@ -75,6 +82,7 @@ def pytest_report_header() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if CLASSES.exists():
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off")
+    config.addinivalue_line("markers", "linux: about a call, a file or an output that only Linux has; `make portable` skips it")
     config.addinivalue_line("markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak")
 
 
@@ -86,12 +94,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     ranks: dict[pytest.Item, int] = {}
     for item in items:
+        if not hasattr(os, "O_DIRECT") and item.get_closest_marker("linux") is not None:
+            item.add_marker(pytest.mark.skip(reason="about what only Linux has"))
         path = item.path.relative_to(Path(__file__).parent)
         fixtures = getattr(item, "fixturenames", ())
         shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
         given = getattr(item, "callspec", None)
         shared = shared or next((group for group in ORDER if given and group in given.params.values()), None)
         shared = shared or TOGETHER.get(path.parts[0])
+        page = given.params.get("page") if given and not shared else None
+        if isinstance(page, Path) and OF_PULSAR.search(page.read_text()):
+            shared = "pulsar"
         item.add_marker(pytest.mark.xdist_group(shared or path.as_posix()))
         ranks[item] = ORDER.index(shared) if shared else len(ORDER)
     items.sort(key=ranks.__getitem__)
@@ -140,9 +153,11 @@ def seeded(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
     """Fails the test if the product makes a blocking call on a running loop. Blocking calls of the test itself are allowed."""
-    found = BlockBuster(list(PRODUCT))
-    for name in SYNCS:
-        found.functions[f"os.{name}"] = BlockBusterFunction(None, f"os.{name}", scanned_modules=list(PRODUCT))
+    found = BlockBuster(list(PRODUCT), excluded_modules=list(OF_TESTS))
+    for name in filter(partial(hasattr, os), SYNCS):
+        found.functions[f"os.{name}"] = BlockBusterFunction(
+            None, f"os.{name}", scanned_modules=list(PRODUCT), excluded_modules=list(OF_TESTS)
+        )
     # The kernel answers from memory without touching a disk, and the directory must be the current one at the time of the call.
     found.functions["os.getcwd"].can_block_in("wal/location.py", "absolute_path")
     # The end of a loop joins the thread that has shut its executor down, which on a busy machine may take a moment longer.

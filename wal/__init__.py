@@ -1,7 +1,7 @@
 """The write-ahead log that asyncio services embed.
 
     async with open_wal("data/") as log:
-        result = await log.raw_append(Message("orders", b"created"))
+        result = await log.append("orders", b"created")
 
 Every public name can be imported from here; errors are in `wal.errors`, time ticks in `wal.timestamp`. Importing this package imports
 none of them: a name is imported from its module when it is first used.
@@ -19,14 +19,18 @@ del check_siblings
 if typing.TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
     from wal import bridge, errors, timestamp  # noqa: F401
-    from wal.api.accesser import WALAccesser
+    from wal.api.accesser import Log, WALAccesser
     from wal.api.append_options import AppendOption, AppendResponses
     from wal.api.broadcast import LogBroadcast
     from wal.api.opening import WAL, init, open_wal, release
+    from wal.api.scheduled import Schedule
     from wal.api.txn import Txn
+    from wal.api.typed import TypedLog, TypedScanner
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.engine import LogStatistics, PChannelRetention, RetentionHolder
+    from wal.consumers.consumer import Consumer, ConsumerStatistics
+    from wal.consumers.delivery import Delivery, Reject, Retry
+    from wal.engine import InboxStatistics, LogStatistics, PChannelRetention, RetentionHolder
     from wal.message import (
         AppendResult,
         BroadcastHeader,
@@ -37,23 +41,28 @@ if typing.TYPE_CHECKING:
         MessageID,
         MessageType,
         ResourceKey,
+        ScheduledMessage,
+        ScheduledResult,
         TimeTickMessage,
         TxnContext,
     )
+    from wal.message.payloads import PayloadType
     from wal.read.cursors.cursor import CursorInfo
     from wal.read.options import (
         All,
         DeliverFilter,
         DeliverPolicy,
+        Last,
         Latest,
         MessageTypes,
         ReadPosition,
         StartAfter,
+        StartAt,
         StartFrom,
         TimeTickGT,
         TimeTickGTE,
     )
-    from wal.read.pchannel import PChannelStatistics
+    from wal.read.pchannel import Histogram, PChannelStatistics
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
     from wal.secret import Secret
     from wal.settings import Settings, SettingsOverrides
@@ -71,13 +80,20 @@ __all__ = [
     "BroadcastState",
     "BroadcastTask",
     "ChannelDescription",
+    "Consumer",
+    "ConsumerStatistics",
     "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
+    "Delivery",
     "ForgottenResult",
+    "Histogram",
     "ImmutableMessage",
     "ImmutableTxnMessage",
+    "InboxStatistics",
+    "Last",
     "Latest",
+    "Log",
     "LogBroadcast",
     "LogStatistics",
     "Message",
@@ -88,23 +104,32 @@ __all__ = [
     "OwnerDescription",
     "PChannelRetention",
     "PChannelStatistics",
+    "PayloadType",
     "ProducerInfo",
     "ProducerKey",
     "ReadPosition",
+    "Reject",
     "ResourceKey",
     "RetentionHolder",
+    "Retry",
     "Scanner",
     "ScannerStatistics",
+    "Schedule",
+    "ScheduledMessage",
+    "ScheduledResult",
     "Secret",
     "Settings",
     "SettingsOverrides",
     "StartAfter",
+    "StartAt",
     "StartFrom",
     "TimeTickGT",
     "TimeTickGTE",
     "TimeTickMessage",
     "Txn",
     "TxnContext",
+    "TypedLog",
+    "TypedScanner",
     "VChannelInfo",
     "WALAccesser",
     "__version__",
@@ -117,19 +142,25 @@ _HOMES: typing.Final = {
     name: home
     for home, names in {
         "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastState BroadcastTask",
-        "wal.api.accesser": "WALAccesser",
+        "wal.api.accesser": "Log WALAccesser",
         "wal.api.append_options": "AppendOption AppendResponses",
         "wal.api.broadcast": "LogBroadcast",
         "wal.api.opening": "WAL init open_wal release",
+        "wal.api.scheduled": "Schedule",
         "wal.api.txn": "Txn",
+        "wal.api.typed": "TypedLog TypedScanner",
         "wal.channels.channels": "ChannelDescription",
         "wal.channels.vchannels": "OwnerDescription VChannelInfo",
-        "wal.engine": "LogStatistics PChannelRetention RetentionHolder",
+        "wal.consumers.consumer": "Consumer ConsumerStatistics",
+        "wal.consumers.delivery": "Delivery Reject Retry",
+        "wal.engine": "InboxStatistics LogStatistics PChannelRetention RetentionHolder",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
-        "MessageType ResourceKey TimeTickMessage TxnContext",
+        "MessageType ResourceKey ScheduledMessage ScheduledResult TimeTickMessage TxnContext",
+        "wal.message.payloads": "PayloadType",
         "wal.read.cursors.cursor": "CursorInfo",
-        "wal.read.options": "All DeliverFilter DeliverPolicy Latest MessageTypes ReadPosition StartAfter StartFrom TimeTickGT TimeTickGTE",
-        "wal.read.pchannel": "PChannelStatistics",
+        "wal.read.options": "All DeliverFilter DeliverPolicy Last Latest MessageTypes ReadPosition StartAfter StartAt StartFrom TimeTickGT "
+        "TimeTickGTE",
+        "wal.read.pchannel": "Histogram PChannelStatistics",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
         "wal.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",

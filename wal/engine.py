@@ -19,11 +19,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
-from wal.message import MessageID
+from wal.message import LogPosition, MessageID
 from wal.read.pchannel import PChannelStatistics
 
 if TYPE_CHECKING:
@@ -31,10 +31,21 @@ if TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, ResourceKey, TxnContext
+    from wal.message import (
+        AppendResult,
+        ForgottenResult,
+        ImmutableMessage,
+        Message,
+        ResourceKey,
+        ScheduledMessage,
+        ScheduledResult,
+        TxnContext,
+    )
+    from wal.read.cursors.cursor import Cursor, CursorKey
     from wal.read.cursors.service import Cursors
     from wal.read.options import Selection
     from wal.read.pchannel import ReadablePChannel
+    from wal.settings import Settings
     from wal.write.idempotency.keys import Key, ProducerInfo
 
 
@@ -43,14 +54,39 @@ NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
 """The last event of no vchannel is expected."""
 
 
+class InboxStatistics(msgspec.Struct, frozen=True):
+    """The inboxes of the actors of a log.
+
+    `pending` are all unhandled messages, `pending_max` those of the fullest inbox. `stalled` actors have unhandled messages and have made
+    no progress for some seconds.
+    """
+
+    actors: int = 0
+    pending: int = 0
+    pending_max: int = 0
+    stalled: int = 0
+
+
 class LogStatistics(msgspec.Struct, frozen=True):
-    """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room."""
+    """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room.
+
+    Since the opening, `appends_refused` calls got a WouldBlockError because there was no room in flight, and `appends_delayed` calls had
+    to wait for room. `opening_s` is how long the opening took. `broadcasts` is None where the broadcaster is elsewhere. `role` is "writer",
+    "client" (of a served log: the counts are this client's own) or "reader" (of another process's log).
+    """
 
     wal_name: str
     vchannels: int
     bytes_in_flight: int
     appends_waiting: int
     pchannels: tuple[PChannelStatistics, ...]
+    bytes_in_flight_max: int = 0
+    appends_refused: int = 0
+    appends_delayed: int = 0
+    opening_s: float = 0.0
+    broadcasts: BroadcasterStatistics | None = None
+    inboxes: InboxStatistics = InboxStatistics()
+    role: str = "writer"
 
 
 class RetentionHolder(msgspec.Struct, frozen=True):
@@ -139,16 +175,23 @@ class ReadableEngine(Protocol):
         Raises ChannelNotExistError if one of the names is not that of a channel.
         """
 
-    async def latest_tick(self, vchannel: str) -> int:
+    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
         """Returns a tick that covers every write to this vchannel that has returned.
 
-        Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
+        Raises NotLocalError if another process writes it and cannot be asked, or may not be (`local_only`); ChannelNotExistError for a
+        vchannel that does not exist and must not be created.
         """
 
     async def last_event(self, vchannel: str) -> MessageID | None:
         """Returns the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one.
 
         Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+
+    async def scheduled(self, vchannel: str) -> Sequence[ScheduledMessage]:
+        """Returns the messages of this vchannel that wait for their time, the earliest first.
+
+        Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
     async def retention_report(self) -> list[PChannelRetention]:
@@ -161,6 +204,8 @@ class ReadableEngine(Protocol):
 class WritableEngine(ReadableEngine, Protocol):
     """An engine that serves both halves of the API."""
 
+    settings: Settings
+    """The settings of the log."""
     frame_bytes_max: int
     """The largest frame that the log takes."""
 
@@ -205,6 +250,47 @@ class WritableEngine(ReadableEngine, Protocol):
 
     async def allocate_time_tick(self) -> int:
         """Returns a tick above every tick allocated before. Raises StorageError if the limit of ticks cannot be saved."""
+
+    async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
+        """Returns the home of a cursor, which is named durably if the cursor has none: this pchannel, or (None) that of its vchannels.
+
+        A cursor that has a home keeps it, whatever `pchannel` says. Raises ChannelNotExistError if a vchannel does not exist and must not
+        be created, UnavailableError if the home cannot be named now.
+        """
+
+
+class CursorClaim(msgspec.Struct, frozen=True):
+    """What a consumer got with a cursor: its number `fence`, the saved cursor (None: nothing is saved), and the state saved with it."""
+
+    fence: int
+    position: Cursor | None
+    state: bytes
+
+
+class CursorHome(Protocol):
+    """The home of one cursor: where a consumer claims it, and saves its position together with what its handlers put out."""
+
+    @property
+    def pchannel(self) -> str:
+        """The pchannel in whose log the cursor is saved."""
+
+    async def claim(self, *, exclusive: Literal["wait", "error"] = "wait") -> CursorClaim:
+        """Gives the cursor to the caller, durably, with a number above all before; the caller releases it.
+
+        While another consumer has it, waits, or raises ResourceAcquiredError with `exclusive="error"`.
+        """
+
+    def commit(self, bodies: Sequence[Message], *, position: Cursor | None, state: bytes, fence: int) -> Awaitable[object]:
+        """Writes these messages as one transaction, the position (None leaves it) and the state, all or nothing; durable when awaited.
+
+        A plain call: commits are carried out in the order of the calls, and several may be in flight. The messages are for vchannels on
+        `pchannel`; without messages the position alone is written. The awaited call raises SessionLostError if another consumer, a seek or
+        a deletion has taken the cursor, and InvalidRequestSeqError after a commit that failed: then claim the cursor again. A message that
+        cannot be in a transaction raises at the call, TypeError or InvalidArgumentError, and counts for no failure.
+        """
+
+    async def release(self, fence: int) -> None:
+        """Ends the claim with this number; does nothing if it has ended already."""
 
 
 class Appends(Protocol):
@@ -279,6 +365,19 @@ class Appends(Protocol):
         Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
         """
 
+    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
+        """Schedules an INSERT for this time, in milliseconds since 1970, when there is room in flight; appends it if the time has passed.
+
+        `keyed` says that the key is an idempotency key of the caller, not a generated one. Raises WouldBlockError past the bounds of
+        scheduled messages, and as `append_keyed` does.
+        """
+
+    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
+        """Cancels the scheduled message with this key durably; returns False if there is none any more.
+
+        Raises ChannelNotExistError for a vchannel that does not exist.
+        """
+
     async def producers(self) -> list[ProducerInfo]:
         """Returns what is remembered of producers, in any order."""
 
@@ -301,6 +400,12 @@ class EngineTxn(Protocol[R_co]):
         """Adds bodies, all or none, and refreshes the lease; returns how many bodies there are. Raises as `append` does.
 
         `bytes` are an INSERT on the transaction's only vchannel.
+        """
+
+    def save(self, cursor: Cursor, after: LogPosition | None = None) -> None:
+        """Has the commit save this cursor too; a later call replaces an earlier one. Raises InvalidArgumentError for another cursor.
+
+        Unless the saved cursor has passed the event `after` by then, the commit raises InvalidRequestSeqError and writes nothing.
         """
 
     async def commit(self) -> R_co:

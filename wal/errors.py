@@ -10,6 +10,8 @@ not say whether the call took effect.
     ├── InvalidArgumentError (ValueError)      a wrong value: the text names the value, the limit and the remedy
     │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
     ├── NoPayloadError (AttributeError)        a transaction has no payload and no properties: read its bodies()
+    ├── PayloadError                           a payload has no value of the type that it is read as: .message
+    ├── HandlerFailedError                     a message that a consumer without a dead letter tries no more: .message, .attempts
     ├── ClosedError                            closed or released by you
     ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
     ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
@@ -40,7 +42,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wal.message import AppendResult, Message, MessageID
+    from wal.message import AppendResult, ImmutableMessage, Message, MessageID
 
 __all__ = [
     "AuthenticationError",
@@ -53,6 +55,7 @@ __all__ = [
     "CorruptionError",
     "EndOfStreamError",
     "FormatError",
+    "HandlerFailedError",
     "IgnoredOperationError",
     "InnerError",
     "InvalidArgumentError",
@@ -65,6 +68,7 @@ __all__ = [
     "NoSpaceError",
     "NotLeaderError",
     "NotLocalError",
+    "PayloadError",
     "ResourceAcquiredError",
     "SessionLostError",
     "StorageError",
@@ -213,6 +217,34 @@ class NoPayloadError(WALError, AttributeError):
 
     def __reduce__(self) -> tuple[type[NoPayloadError], tuple[str]]:
         return type(self), (self.name,)
+
+
+class PayloadError(WALError):
+    """A payload holds no value of the type that it is read as. `.message` is the message, or the body, as it is in the log.
+
+    The read has not passed it. Read on after it with `StartAfter(error.message.message_id)`, or with a scanner without a type.
+    """
+
+    code = StreamingCode.INVAILD_ARGUMENT
+
+    def __init__(self, message_text: str, *, message: ImmutableMessage | None = None) -> None:
+        super().__init__(message_text)
+        self.message = message
+
+
+class HandlerFailedError(WALError):
+    """A message is out of attempts, or was rejected, and its consumer has no dead letter: the consumer has ended, and skipped nothing.
+
+    `.message` is the message, `.attempts` how often it was tried; the handler's exception is the cause. A consumer that is started again
+    begins with the first attempt.
+    """
+
+    code = StreamingCode.UNRECOVERABLE
+
+    def __init__(self, message_text: str, *, message: ImmutableMessage | None = None, attempts: int = 0) -> None:
+        super().__init__(message_text)
+        self.message = message
+        self.attempts = attempts
 
 
 class ClosedError(WALError):

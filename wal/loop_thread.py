@@ -62,6 +62,14 @@ class LoopThread:
             future.cancel()
             raise
 
+    def run(self, call: Callable[[], _T]) -> _T:
+        """Makes a call that does not wait, but must run on the loop."""
+
+        async def on_loop() -> _T:
+            return call()
+
+        return self.call(on_loop)
+
     def start(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> concurrent.futures.Future[_T]:
         """Starts to await the coroutine in the loop; returns a future of its result, whose `cancel` cancels it."""
         if self._pid != os.getpid():

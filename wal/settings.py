@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a transaction: `estimate_size()` plus 32 for each body, over all its vchannels."""
     txn_bodies_max: int = 4096
     txn_keepalive: float = 10.0
-    """The lease of a transaction that does not name its own."""
+    """The keepalive of a transaction that does not name its own."""
     open_txn_bytes_max: int = 256 * MIB
     """The bodies of all open transactions of a pchannel."""
     in_flight_bytes_max: int = 64 * MIB
@@ -59,12 +59,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the group of a journal's files may read them; None: unchanged, and only the owner for a new journal."""
     write_path: Literal["auto", "loop", "thread"] = "auto"
     """What writes the frames of a journal: the event loop, a thread, or ("auto") the loop where it can and is faster."""
+    compression: Literal["none", "zstd"] | None = None
+    """Whether the blocks of new frames are compressed. It is saved with the log, for every later writer; None: as saved, else "none"."""
     time_tick_interval_s: float = 0.2
     """How often the promised tick of an idle pchannel advances."""
     idempotency_window_count: int | None = None
     """The plain keys that a pchannel remembers; None: all of `idempotency_window_s`, as far as IDEMPOTENCY_WINDOW_BYTES allow."""
     idempotency_window_s: float = 3600.0
     producers_max: int = 4096
+    scheduled_max: int = 65_536
+    """The messages of a pchannel that wait for their time, …"""
+    scheduled_bytes_max: int = 32 * MIB
+    """… and the bytes that they take: they are in memory, and in each checkpoint."""
     broadcast_tasks_max: int = 65_536
     broadcast_vchannels_max: int = 16_384
     kv: str | Secret | None = None
@@ -190,10 +196,13 @@ class SettingsOverrides(TypedDict, total=False):
     segment_bytes: int
     group_readable: bool | None
     write_path: Literal["auto", "loop", "thread"]
+    compression: Literal["none", "zstd"] | None
     time_tick_interval_s: float
     idempotency_window_count: int | None
     idempotency_window_s: float
     producers_max: int
+    scheduled_max: int
+    scheduled_bytes_max: int
     broadcast_tasks_max: int
     broadcast_vchannels_max: int
     kv: str | Secret | None
@@ -238,6 +247,8 @@ _INTEGERS: Final[Mapping[str, int]] = {
     "segment_bytes": MIB,
     "idempotency_window_count": 0,
     "producers_max": 1,
+    "scheduled_max": 1,
+    "scheduled_bytes_max": 1,
     "broadcast_tasks_max": 1,
     "broadcast_vchannels_max": 1,
     "retention_bytes": 0,
@@ -259,7 +270,7 @@ _TIME_UNITS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 36
 _SIZE: Final = re.compile(rf"([0-9]+) ?({'|'.join(_SIZE_UNITS)})")
 _TIME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_TIME_UNITS)})")
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop", "thread")}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop", "thread"), "compression": ("none", "zstd")}
 """Settings with a few possible values."""
 _SECRETS: Final = frozenset(("kv", "pulsar_token", "token"))
 _OPTIONAL: Final = frozenset(
@@ -378,10 +389,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "segment_bytes": "size of a full-grown segment file",
     "group_readable": "whether the group of a journal's files may read them; default: unchanged",
     "write_path": "what writes a journal's frames: auto, loop or thread",
+    "compression": "whether the blocks of new frames are compressed: none or zstd, saved with the log; default: as saved",
     "time_tick_interval_s": "how often the promised tick of an idle pchannel advances",
     "idempotency_window_count": "how many idempotency keys a pchannel remembers; default: those of idempotency_window_s, in 64 MiB",
     "idempotency_window_s": "how long an idempotency key is remembered",
     "producers_max": "how many producers a pchannel remembers",
+    "scheduled_max": "most messages of a pchannel that wait for their time",
+    "scheduled_bytes_max": "most bytes that these messages take",
     "broadcast_tasks_max": "most broadcasts in progress",
     "broadcast_vchannels_max": "most vchannels of a broadcast",
     "kv": "where the metadata is, if not in the log's directory: a sqlite file or etcd://HOST:PORT/ROOT",
@@ -411,6 +425,6 @@ SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "client_produce_streams_max": "the same, of one connection",
     "client_open_txns_max": "most open transactions of one client on a pchannel",
     "client_open_txn_bytes_max": "most bytes of their bodies that the server keeps, of one client on a pchannel",
-    "txn_keepalive_s_max": "longest lease that a client may give a transaction",
+    "txn_keepalive_s_max": "longest keepalive that a client may give a transaction",
 }
 """What each bound of a server means, in a line."""

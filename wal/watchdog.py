@@ -2,20 +2,6 @@
 
 Owns a guard for each component, and the log lines of heartbeats. It guarantees that a component that sends no heartbeat for its timeout, or
 one with the status ABNORMAL, is cleaned up and then restarted, once in each episode of failure; a slow component delays no other.
-
-The status of a component.
-
-The protocols of a watched component and of its heartbeats.
-
-TargetState: what is known of a watched component, and whether it has to be restarted. Pure.
-
-A component fails when its status is ABNORMAL, or when it sends no heartbeat for its timeout, unless it is STOPPING. That begins an episode,
-in which it is restarted once. The episode lasts until a heartbeat comes after the restart that is not ABNORMAL.
-
-Guard: the actor that watches one component. Every component has its own guard, so a slow clean-up or restart delays no other.
-
-The component's own code runs in a task of its own, the attempt. A cancellation that the component raises therefore ends the attempt and not
-the guard, and one that it ignores keeps nobody waiting but this guard, which is cut off when it is stopped. Two attempts never overlap.
 """
 
 from __future__ import annotations
@@ -101,7 +87,13 @@ class TargetStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetState:
-    """The state of one component. `now` is a monotonic time in seconds."""
+    """What is known of a watched component, and whether it has to be restarted. Pure.
+
+    A component fails when its status is ABNORMAL, or when it sends no heartbeat for its timeout, unless it is STOPPING. That begins an
+    episode, in which it is restarted once. The episode lasts until a heartbeat comes after the restart that is not ABNORMAL.
+
+    `now` is a monotonic time in seconds.
+    """
 
     def __init__(self, id_: str, status: Status, *, timeout_s: float, now: float) -> None:
         self.id: str = id_
@@ -164,7 +156,14 @@ _log: Final = logging.getLogger("wal.watchdog")
 
 
 class Guard(Actor):
-    """Cleans up and restarts `target` when `state` says that this is needed."""
+    """The actor that watches one component. Every component has its own guard, so a slow clean-up or restart delays no other.
+
+    The component's own code runs in a task of its own, the attempt. A cancellation that the component raises therefore ends the attempt and
+    not the guard, and one that it ignores keeps nobody waiting but this guard, which is cut off when it is stopped. Two attempts never
+    overlap.
+
+    Cleans up and restarts `target` when `state` says that this is needed.
+    """
 
     def __init__(self, target: ActiveComponent, state: TargetState, *, clock: Clock, action_timeout_s: float) -> None:
         self._target = target

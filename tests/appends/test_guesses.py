@@ -15,7 +15,7 @@ from wal.errors import InvalidArgumentError
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("publish", "raw_append(Message(vchannel, payload))"),
+        ("publish", "append(vchannel, payload)"),
         ("subscribe", "read(vchannel)"),
         ("scan", "read(vchannel)"),
         ("transaction", "txn(vchannel)"),

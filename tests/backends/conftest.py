@@ -16,7 +16,7 @@ from wal.storage.journal.writer import WritePath
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
-    with blockbuster_ctx("wal") as found:
+    with blockbuster_ctx("wal", excluded_modules=["wal.testing"]) as found:
         yield found
 
 

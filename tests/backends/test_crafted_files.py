@@ -22,7 +22,7 @@ from tests.backends.journals import PCHANNEL, folder, journal
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import SECTOR_BYTES
-from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 
 INDEX: Final = fields_of("4sIQQQQQQqIIIIII")
 SEGMENT: Final = fields_of("8sIIQQQQQQqQQQI")

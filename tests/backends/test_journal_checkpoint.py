@@ -16,13 +16,13 @@ import pytest
 from tests.backends.faults import FaultyDisk, MeetingDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, read_keyed
 from tests.backends.journals import PCHANNEL, folder, journal, segments
-from tests.backends.power import PowerCutDisk
 from wal.errors import CorruptionError, NoSpaceError, StorageError, WALError
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
+from wal.testing.power import PowerCutDisk
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState

@@ -25,6 +25,8 @@ from wal.storage.journal import disk as disk_module
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
 
+pytestmark = pytest.mark.linux
+
 PATTERN_SECTORS = 8
 """The largest frame of the readers' test. Each of its sectors holds its own number, over and over."""
 

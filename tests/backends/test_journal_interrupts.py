@@ -93,6 +93,7 @@ def test_interrupt_at_any_line_of_the_loop(tmp_path: Path) -> None:
         run_interrupted(tmp_path / str(number), line)
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("path", ["thread", "loop"])
 def test_interrupt_in_a_callers_answer_keeps_no_answer_from_the_others(tmp_path: Path, path: WritePath) -> None:
     loop = asyncio.new_event_loop()

@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, content, content_of, read_all
-from tests.backends.power import PowerCutDisk
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.frame import EncodedFrame
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.log import JournalLog
 from wal.storage.journal.writer import WritePath
+from wal.testing.power import PowerCutDisk
 
 CHAINS = 8
 LIVES = 60
@@ -113,6 +113,7 @@ class Model:
         return maker.data(*[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))])
 
 
+@pytest.mark.linux
 @pytest.mark.one_loop
 @pytest.mark.parametrize("chain", range(CHAINS))
 async def test_power_cuts(place: Path, chain: int) -> None:

@@ -28,7 +28,7 @@ from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log import JournalLog
-from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 from wal.storage.journal.segments import open_shared
 
 SEGMENT = 32 << 10

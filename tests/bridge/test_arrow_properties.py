@@ -83,3 +83,23 @@ def test_many_maps_that_all_differ_are_parsed_together() -> None:
     found = properties_column(pa, some, len(maps))
     found.validate(full=True)
     assert found.to_pylist() == [list(one.items()) for one in maps]
+
+
+@pytest.mark.parametrize("others", [[], [{}], [{"tenant": "t", "other": "2"}], [{"tenant": "t"}], [{"tenant": "t", "n": "1", "x": ""}]])
+@pytest.mark.parametrize("key", ["n", "n" * 300])
+def test_few_maps_are_repeated_in_the_order_of_the_rows(others: list[dict[str, str]], key: str) -> None:
+    """Maps with the same keys share the memory of their keys, unless these are long; others are copied whole."""
+    maps = [{"tenant": f"t{number % 3}", key: str(number % 7)} for number in range(100)] + others
+    picked = [number for number in reversed(range(len(maps))) if number % 5]
+    some = pa.array(list(map(stored, maps)), pa.binary())
+    for order, expected in ((None, maps), (picked, [maps[number] for number in picked])):
+        found = properties_column(pa, some, len(expected), picked=None if order is None else pa.array(order, pa.int32()))
+        found.validate(full=True)
+        assert found.to_pylist() == [list(one.items()) for one in expected]
+
+
+def test_maps_that_all_differ_are_put_in_order() -> None:
+    maps = [{"n": str(number)} for number in range(9)]
+    some = pa.array(list(map(stored, maps)), pa.binary())
+    found = properties_column(pa, some, 2, picked=pa.array([7, 3], pa.int32()))
+    assert found.to_pylist() == [[("n", "7")], [("n", "3")]]

@@ -7,6 +7,7 @@ from tests.processes import run_python
 def test_exported_names() -> None:
     assert wal.bridge.__all__ == [
         "BlockingBroadcast",
+        "BlockingConsumer",
         "BlockingMessageHandler",
         "BlockingOpening",
         "BlockingScanner",

@@ -18,7 +18,7 @@ from tests.probes import facts
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
 from wal.storage.base import LogSnapshot
-from wal.storage.journal.read_only import ReadOnlyJournalLog
+from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 
 WAIT_TIMEOUT_S = 60.0
 
@@ -183,7 +183,7 @@ class AwayLog(ReadOnlyJournalLog):
 
 def test_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data_of(data)
-    monkeypatch.setattr("wal.storage.journal.read_only.ReadOnlyJournalLog", AwayLog)
+    monkeypatch.setattr("wal.storage.journal.read_only_journal.ReadOnlyJournalLog", AwayLog)
     messages = bridge.iterate(data, "orders")
     with ThreadPoolExecutor(1) as pool:
         seen = pool.submit(lambda: list(messages))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
-from tests.broadcaster.served_child import run
+from tests.broadcaster.served_child import Cluster, Journal, run
 from tests.broadcaster.world import Cut, InLogs, count_copies
 from tests.processes import context
 from tests.servers.process import free_ports
@@ -27,7 +27,7 @@ from wal import WALAccesser, open_wal
 from wal.errors import UnknownOutcomeError
 from wal.kv import SqliteKV
 from wal.storage.journal.disk import Disk
-from wal.storage.journal.read_only import ReadOnlyJournal
+from wal.storage.journal.read_only_journal import ReadOnlyJournal
 from wal.storage.journal.recovery import recover_log
 from wal.storage.metadata import BROADCAST_ROOT
 
@@ -40,6 +40,7 @@ class ServedWorld:
 
     def __init__(self, directory: Path, vchannels: Mapping[str, str]) -> None:
         self.directory = directory
+        self.place: Journal | Cluster = Journal(str(directory))
         self.vchannels = vchannels
         self.pchannels = sorted(set(vchannels.values()))
         self.listen = f"127.0.0.1:{free_ports(1)[0]}"
@@ -100,6 +101,9 @@ class ServedWorld:
                         start = page.next_position
         return found
 
+    async def killed(self) -> None:
+        """The server is gone. Does what happens by itself in time: here nothing."""
+
     async def close(self) -> None:
         for task in self.callers:
             task.cancel()
@@ -132,7 +136,7 @@ class ServedLife:
         """Starts the process. Returns once every call that an earlier life left unanswered has ended."""
         world, seed = self.world, None if self.cut.shuffle is None else self.cut.shuffle.randrange(1 << 30)
         first = world.client is None
-        world.server = self.server = Server(self.cut, str(world.directory), world.listen, self.cut.at, seed, not first)
+        world.server = self.server = Server(self.cut, world.place, world.listen, self.cut.at, seed, not first)
         (world.listen,) = await self.server.hear("listening")
         if first:
             world.client = await open_wal(f"wal://{world.listen}")
@@ -182,6 +186,7 @@ class ServedLife:
     async def _end(self) -> None:
         await self.server.kill()
         self.world.server = None
+        await self.world.killed()
 
 
 class Calls:
@@ -302,7 +307,7 @@ class Served:
 
     def __init__(self, directory: Path, *, rounds_max: int) -> None:
         self._directory = directory
-        self._rounds_max = rounds_max
+        self.rounds_max: int = rounds_max
         self._made = 0
         self.unknown = 0
         """The number of broadcasts whose callers were told that their outcome is unknown."""
@@ -325,5 +330,5 @@ class Served:
         return ServedLife(world, cut or Cut())
 
     def some(self, rounds: Sequence[_T]) -> Collection[_T]:
-        every = -(-len(rounds) // self._rounds_max)
+        every = -(-len(rounds) // self.rounds_max)
         return rounds[every // 2 :: every]

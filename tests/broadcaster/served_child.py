@@ -1,4 +1,5 @@
-"""The process of `tests.broadcaster.served`: a server of a log whose crash points are counted, and which stands still at one of them.
+"""The process of `tests.broadcaster.served`: a server of a log, or a whole cluster, whose crash points are counted, and which stands still
+at one of them.
 
 A point is a save of the broadcaster or of a checkpoint, or a frame with events: it is durable, and nobody has an answer. Each is counted
 on the loop, which stands still at the chosen one until the parent kills the process; threads may go on until then, as in any crash.
@@ -7,22 +8,32 @@ on the loop, which stands still at the chosen one until the parent kills the pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import msgspec
+
 from broadcaster import BroadcasterLimits
+from tests.processes import eventually
 from wal import Settings
 from wal.channels.pchannels import CHECKPOINT_PREFIX
-from wal.coordinator import coordinator
-from wal.kv import SqliteKV
+from wal.cluster.coordinator import ClusterCoordinator
+from wal.cluster.node import ClusterNode
+from wal.cluster.opening import open_root
+from wal.coordinator import coordinator, copies
+from wal.kv import KVBase, SqliteKV
+from wal.kv.etcd import EtcdKV
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
 from wal.node.access import Access
+from wal.node.node import StreamingNode
 from wal.storage.metadata import BROADCAST_ROOT
 from wal.write.pipeline import FramePipeline
 
@@ -49,16 +60,22 @@ class Points:
                     time.sleep(60)
 
     def watch(self) -> None:
-        commit, settled = SqliteKV._commit, FramePipeline._settled
+        commit, commit_as, settled = SqliteKV._commit, EtcdKV.commit_as, FramePipeline._settled
 
-        async def committed(kv: SqliteKV, batch: Any) -> str | None:
+        async def save(saving: Any, batch: Any) -> str | None:
             if self._chance is not None:
                 for _ in range(self._chance.randrange(_PAUSES_MAX)):
                     await asyncio.sleep(0)
-            done = await commit(kv, batch)
-            if any(key.startswith(_SAVES) for key in (*batch.saves, *batch.removals)):
+            done: str | None = await saving()
+            if any(saved in key for key in (*batch.saves, *batch.removals) for saved in _SAVES):
                 self.passed()
             return done
+
+        async def committed(kv: SqliteKV, batch: Any) -> str | None:
+            return await save(lambda: commit(kv, batch), batch)
+
+        async def committed_as(kv: EtcdKV, leader: tuple[str, int] | None, batch: Any) -> str | None:
+            return await save(lambda: commit_as(kv, leader, batch), batch)
 
         def durable(pipeline: FramePipeline, position: int, error: BaseException | None) -> None:
             if error is None and pipeline.fault is None and pipeline._flights[0].indices:
@@ -66,36 +83,82 @@ class Points:
             settled(pipeline, position, error)
 
         SqliteKV._commit = committed  # type: ignore[assignment, method-assign]
+        EtcdKV.commit_as = committed_as  # type: ignore[assignment, method-assign]
         FramePipeline._settled = durable  # type: ignore[assignment, method-assign]
 
 
-async def serve(line: Connection, directory: str, listen: str, at: int | None, seed: int | None, counting: bool) -> None:
+class Journal(msgspec.Struct):
+    """A log in this directory, and its server."""
+
+    directory: str
+
+    @contextlib.asynccontextmanager
+    async def served(self, listen: str) -> AsyncIterator[tuple[str, list[StreamingNode], KVBase]]:
+        """Yields the server's address, the node, and the metadata."""
+        log = LocalLog(parse_location(self.directory), Settings(pchannels=3, segment_bytes=1 << 20))
+        await log.open()
+        server = await LogServer.start(log, Access(listen=listen))
+        yield server.address, [log.node], log.coordinator.kv
+        await server.close()
+        await log.close()
+
+
+class Cluster(msgspec.Struct):
+    """A coordinator and two nodes over this root and this log on Pulsar."""
+
+    root: str
+    log: str
+    settings: dict[str, Any]
+
+    @contextlib.asynccontextmanager
+    async def served(self, listen: str) -> AsyncIterator[tuple[str, list[StreamingNode], KVBase]]:
+        """Yields the coordinator's address, the nodes, and the metadata, once every pchannel is assigned."""
+        settings = Settings(pchannels=3).replace(**self.settings)
+        async with contextlib.AsyncExitStack() as opened, await open_root(self.root) as kv:
+            leader = ClusterCoordinator(self.root, settings, Access(listen=listen), log=self.log, expected_nodes=2, ttl_s=TTL_S)
+            await leader.open()
+            opened.push_async_callback(leader.close)
+            nodes = [ClusterNode(self.root, settings, Access(listen="127.0.0.1:0"), ttl_s=TTL_S) for _ in range(2)]
+            for node in nodes:
+                await node.open()
+                opened.push_async_callback(node.close)
+            await eventually(lambda: sum(len(node.node.pchannels) for node in nodes) == 3)
+            yield leader.server.advertised, [node.node for node in nodes], kv
+
+
+TTL_S = 5.0
+"""The lifetime of the sessions of a cluster. The parent revokes those of a process that it has killed."""
+
+
+async def serve(line: Connection, place: Journal | Cluster, listen: str, at: int | None, seed: int | None, counting: bool) -> None:
     """Serves the log until the parent says `close`."""
     points = Points(line, at, seed)
     points.watch()
     points.counting = counting
     # Done marks are removed as soon as no log lists their copies, so that a too early removal shows.
     coordinator.BroadcasterLimits = partial(BroadcasterLimits, tombstones_max=0)  # type: ignore[assignment, attr-defined]
-    log = LocalLog(parse_location(directory), Settings(pchannels=3, segment_bytes=1 << 20))
-    await log.open()
-    node = await LogServer.start(log, Access(listen=listen))
-    line.send(("listening", node.address))
+    copies.FORGET_S = 0.05  # type: ignore[misc]
+    async with place.served(listen) as (address, nodes, kv):
+        line.send(("listening", address))
+        await answer(line, points, nodes, kv)
+    line.send(("closed", points.count))
+
+
+async def answer(line: Connection, points: Points, nodes: list[StreamingNode], kv: KVBase) -> None:
+    """Does what the parent says, until it says `close`."""
     while (word := await asyncio.to_thread(line.recv))[0] != "close":
         match word:
             case ("count",):
                 points.counting = True
                 line.send(("counting",))
             case ("checkpoint", name):
-                checkpointer = log.node.pchannels[name].checkpointer
+                checkpointer = next(node.pchannels[name] for node in nodes if name in node.pchannels).checkpointer
                 assert checkpointer is not None
                 checkpointer.request()
                 await checkpointer.make_room()
                 line.send(("checkpointed", name))
             case ("records",):
-                line.send(("records", await log.coordinator.kv.under(BROADCAST_ROOT).load_with_prefix("")))
-    await node.close()
-    await log.close()
-    line.send(("closed", points.count))
+                line.send(("records", await kv.under(BROADCAST_ROOT).load_with_prefix("")))
 
 
 def run(line: Connection, *args: Any) -> None:

@@ -3,23 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import broadcaster
 from broadcaster import BroadcastMessage, BroadcastState
 from broadcaster.background import BackgroundJobs
 from broadcaster.finished import Tombstone, Tombstones
+from broadcaster.running import _IDS_MIN, Running, RunningTable
 from broadcaster.saver import TaskChange, TaskChanges
+from broadcaster.task import Task
 from tests.broadcaster.world import until
-from wal.errors import InvalidArgumentError
-from wal.message import MessageType, ResourceKey
+from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.message import BroadcastHeader, MessageType, ResourceKey
 
 COUNT_MAX, AGE_MAX_MS = 5, 100
+
+
+class RunningMachine(RuleBasedStateMachine):
+    """The counts of a table of running broadcasts, against a walk over all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RunningTable()
+
+    def pick(self, number: int) -> Running:
+        return list(self.table)[number % len(self.table)]
+
+    @rule(broadcast_id=st.integers(1, 1 << 20))
+    def begin(self, broadcast_id: int) -> None:
+        if self.table.get(broadcast_id) is None:
+            task = Task(BroadcastHeader(broadcast_id, ("a", "b"), (), True), {"p0": ["a", "b"]})
+            self.table.add(Running(task, broadcast_id, None))
+
+    @precondition(lambda self: len(self.table) > 0)
+    @rule(number=st.integers(0, 100), refuses=st.booleans())
+    def write(self, number: int, refuses: bool) -> None:
+        task = self.pick(number).task
+        for step in task.steps():
+            task.took(step, {"b": ChannelNotExistError("gone")} if refuses and "b" in step.vchannels else {})
+
+    @precondition(lambda self: len(self.table) > 0)
+    @rule(number=st.integers(0, 100), vchannel=st.sampled_from("ab"))
+    def ack(self, number: int, vchannel: str) -> None:
+        self.pick(number).task.ack(vchannel)
+
+    @precondition(lambda self: len(self.table) > 0)
+    @rule(number=st.integers(0, 100))
+    def abort(self, number: int) -> None:
+        task = self.pick(number).task
+        if not task.finished and task.abort("for once"):
+            task.saved()
+
+    @precondition(lambda self: len(self.table) > 0)
+    @rule(number=st.integers(0, 100))
+    def remove(self, number: int) -> None:
+        self.table.remove(self.pick(number))
+
+    @invariant()
+    def counts_are_those_of_a_walk(self) -> None:
+        assert +self.table.states == Counter(running.task.state for running in self.table)
+        assert self.table.oldest == min((running.task.broadcast_id for running in self.table), default=0)
+
+
+TestRunningTable = RunningMachine.TestCase
+
+
+def test_finished_ids_do_not_pile_up() -> None:
+    table = RunningTable()
+    for broadcast_id in range(1, 1_000):
+        running = Running(Task(BroadcastHeader(broadcast_id, ("a",), (), False), {"p0": ["a"]}), broadcast_id, None)
+        table.add(running)
+        if broadcast_id > 1:  # the oldest one stays
+            table.remove(running)
+    assert table.oldest == 1
+    assert len(table._ids) <= _IDS_MIN + 4
 
 
 class TombstoneMachine(RuleBasedStateMachine):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broadcaster import BroadcastState, Content, CopiesInLog
 from broadcaster.records import (
     CHUNK_BITS,
+    LOST_REASON,
     abort_key,
     ack_chunks,
     done_key,
@@ -26,6 +27,7 @@ from broadcaster.records import (
     rebuild,
     task_key,
 )
+from broadcaster.task import StepKind
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader, ResourceKey
 
@@ -96,11 +98,20 @@ def test_damage_names_the_key(key: str, value: str) -> None:
         read_records([key], [value])
 
 
+def test_broadcast_without_its_record_is_finished_from_its_copies() -> None:
+    """An older copy of the KV was restored."""
+    ((task, content),) = rebuild(read_records([], []), [CopiesInLog("p0", HEADER, ("a", "ü")), CopiesInLog("p1", HEADER, ("b",))]).tasks
+    assert task.complete
+    assert content is None
+    ((task, _),) = rebuild(read_records([], []), [CopiesInLog("p0", HEADER, ("a",))], located=lambda _: {"ü": "p0", "b": "p1"}).tasks
+    assert [(step.pchannel, step.vchannels) for step in task.steps()] == [("p0", ("ü",)), ("p1", ("b",))]
+    ((task, _),) = rebuild(read_records([], []), [CopiesInLog("p0", HEADER, ("a", "ü"), ("a",))]).tasks
+    assert task.reason == LOST_REASON
+    assert [(step.kind, step.vchannels) for step in task.steps()] == [(StepKind.ABORTS, ("ü",))]
+
+
 def test_copies_that_contradict_each_other_are_damage() -> None:
-    stored = read_records([], [])
     on_both = [CopiesInLog("p0", HEADER, ("a", "ü")), CopiesInLog("p1", HEADER, ("b",))]
-    with pytest.raises(CorruptionError, match="no record"):
-        rebuild(stored, on_both)
     saves = {task_key(HEADER.broadcast_id): encode_task(HEADER, CONTENT, PLACES)}
     stored = read_records(list(saves), list(saves.values()))
     ((task, content),) = rebuild(stored, on_both).tasks

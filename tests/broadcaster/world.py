@@ -292,6 +292,9 @@ class Life:
             places.setdefault(self.world.vchannels[vchannel], []).append(vchannel)
         return places
 
+    def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:
+        return {name: self.world.vchannels[name] for name in vchannels if name in self.world.vchannels}
+
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:

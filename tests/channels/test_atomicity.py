@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,12 +12,17 @@ from hypothesis import strategies as st
 
 from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, describe_channels
 from wal.channels.directory import Change, VChannelDirectory
-from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo
+from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo, place
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000")
 PCHANNELS = ["p0", "p1"]
+
+
+def on(pchannels: list[str]) -> Callable[[str], str]:
+    """Returns what chooses one of these pchannels for a channel."""
+    return lambda name: place(name, pchannels)
 
 
 class CrashingKV(MemoryKV):
@@ -74,7 +80,7 @@ TURNS = st.lists(st.lists(CALLS, min_size=1, max_size=6), min_size=1, max_size=6
 def tell(directory: VChannelDirectory, what: str, which: Any, taken: set[str]) -> list[Call]:
     """Changes the directory in memory as a log does for this call, and returns the changes to save. `taken` has the names of this turn."""
     if what == "create":
-        return [Call(tuple(admit_channels(directory, OWNER, which, PCHANNELS)), remove=False)]
+        return [Call(tuple(admit_channels(directory, OWNER, which, on(PCHANNELS))), remove=False)]
     if what == "make":
         return [] if str(which) in directory.records else [Call((directory.admit(str(which), "p0"),), remove=False)]
     saved = [info for info in directory.saved.values() if directory.records.get(info.name) == info]
@@ -132,8 +138,8 @@ async def test_channels_and_other_changes_share_operations() -> None:
         Call(infos, remove=False)
         for infos in (
             (directory.admit("a", "p0"),),
-            tuple(admit_channels(directory, OWNER, 6, PCHANNELS)),
-            tuple(admit_channels(directory, OWNER, 6, PCHANNELS)),
+            tuple(admit_channels(directory, OWNER, 6, on(PCHANNELS))),
+            tuple(admit_channels(directory, OWNER, 6, on(PCHANNELS))),
             (directory.admit("b", "p0"),),
         )
     ]
@@ -146,7 +152,10 @@ async def test_more_channels_than_an_operation_takes_are_refused_whole() -> None
     kv = CrashingKV()
     directory = VChannelDirectory(kv)
     await directory.load()
-    calls = [Call(tuple(admit_channels(directory, OWNER, 8, PCHANNELS)), remove=False), Call((directory.admit("a", "p0"),), remove=False)]
+    calls = [
+        Call(tuple(admit_channels(directory, OWNER, 8, on(PCHANNELS))), remove=False),
+        Call((directory.admit("a", "p0"),), remove=False),
+    ]
     await directory.receive([call.change() for call in calls])
     for call in calls:
         assert isinstance(call.error[0], InvalidArgumentError)
@@ -160,7 +169,7 @@ async def test_largest_call_is_one_operation_of_every_kv() -> None:
     await directory.load()
     owner = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
     others = [Call((directory.admit("\U0001f600" * 60 + f"{number}", "p0"),), remove=False) for number in range(67)]
-    call = Call(tuple(admit_channels(directory, owner, CHANNELS_MAX, ["p" * 200])), remove=False)
+    call = Call(tuple(admit_channels(directory, owner, CHANNELS_MAX, on(["p" * 200]))), remove=False)
     await directory.receive([one.change() for one in (call, *others)])
     assert call.error == [None]
     (batch,) = kv.batches
@@ -176,7 +185,7 @@ async def test_calls_of_one_turn_together_fit_in_operations_of_every_kv() -> Non
     directory = VChannelDirectory(kv)
     await directory.load()
     owner = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
-    calls = [Call(tuple(admit_channels(directory, owner, count, ["p0"])), remove=False) for count in (CHANNELS_MAX, 1, 59, 1)]
+    calls = [Call(tuple(admit_channels(directory, owner, count, on(["p0"]))), remove=False) for count in (CHANNELS_MAX, 1, 59, 1)]
     await directory.receive([call.change() for call in calls])
     assert [call.error for call in calls] == [[None]] * 4
     assert [len(batch.saves) for batch in kv.batches] == [CHANNELS_MAX + 1, CHANNELS_MAX, 1], "the first has the counter"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from actors import ActorSystem
-from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.directory import Change, PChannelCounts, VChannelDirectory
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import UnavailableError, WALError
 from wal.kv import KVBatch, MemoryKV
@@ -137,3 +140,16 @@ async def test_turn_through_the_actor_is_answered_whole() -> None:
 
 def _note(info: VChannelInfo) -> None:
     """The vchannel was admitted; its change is reported later."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)), max_size=200), st.lists(st.integers(0, 6), max_size=9))
+def test_pchannel_with_the_fewest_is_found(steps: list[tuple[int, bool, int]], first: list[int]) -> None:
+    pchannels = {f"p{number}": None for number in range(7)}
+    naive = {name: first.count(number) for number, name in enumerate(pchannels)}
+    counts = PChannelCounts(f"p{number}" for number in first)
+    for number, is_added, preferred in steps:
+        name, change = f"p{number}", 1 if is_added else -1
+        naive[name] += change
+        counts.add(name, change)
+        fewest = min(pchannels, key=lambda each: (naive[each], each != f"p{preferred}"))
+        assert counts.fewest(pchannels, f"p{preferred}") == fewest

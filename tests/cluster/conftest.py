@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.processes import Cluster
+from tests.rpc.conftest import contract
 from tests.servers.etcd import EtcdServer
+
+__all__ = ["contract"]
 
 
 @pytest.fixture

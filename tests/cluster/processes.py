@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.cluster.links import Link
 from tests.processes import eventually
 from tests.servers.process import ServerProcess, free_ports
 
@@ -24,9 +25,13 @@ SETTLE_S: Final = 60.0
 class Member(ServerProcess):
     """A coordinator or a node. It keeps its port when it is started again."""
 
-    def __init__(self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str], *, ttl_s: float = TTL_S, before: str = ""
+    ) -> None:
+        """`before` is Python that runs in the process before anything of ours."""
         (self.port,) = free_ports(1)
-        command = [sys.executable, "-m", "wal", *arguments, "--listen", self.address, "--session-ttl", str(TTL_S)]
+        program = ["-c", f"{before}\nfrom wal.cli.main import main\nmain()"] if before else ["-m", "wal"]
+        command = [sys.executable, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
         log = folder / f"{name}.log"
         self._begins = 0
         super().__init__(name, command, log=log, is_ready=self._listens, environment=environment)
@@ -69,24 +74,60 @@ class Cluster:
         self.pchannels = pchannels
         self.coordinators: list[Member] = []
         self.nodes: list[Member] = []
+        self.ttl_s = TTL_S
+        self.token = ""
+        """What `wal cluster` shows to the coordinators."""
+        self.stack = contextlib.AsyncExitStack()
+        self.etcd: Link | None = None
+        """The way of all processes to etcd, after `link`."""
+        self.links: list[Link] = []
+        """The way to each node, after `link`."""
         self._extra = extra
+
+    async def link(self) -> None:
+        """Has every connection to etcd and to the nodes go through a Link, until `stack` is closed. It comes before `start`."""
+        address, _, name = self.root.removeprefix("etcd://").partition("/")
+        self.etcd = await self.stack.enter_async_context(Link(int(address.rpartition(":")[2]), self.processes))
+        self.root = f"etcd://{self.etcd.address}/{name}"
+
+    def processes(self) -> list[int]:
+        """Returns the running processes of the cluster, and this one, which has the client."""
+        return [os.getpid(), *(member.pid for member in self.members if member.running)]
+
+    def mend(self) -> None:
+        """Mends all links."""
+        for link in (self.etcd, *self.links):
+            if link is not None:
+                link.mend()
 
     async def start(self, *, coordinators: int = 2, nodes: int = 3) -> None:
         for number in range(coordinators):
             self.coordinators.append(self.coordinator(number, nodes))
             await asyncio.to_thread(self.coordinators[-1].start)
         self.nodes = [self.node(number) for number in range(nodes)]
+        if self.etcd is not None:
+            for node in self.nodes:
+                self.links.append(await self.stack.enter_async_context(Link(node.port, self.processes)))
+                node.command += ["--advertise", self.links[-1].address]
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in self.nodes))
         await self.settled()
 
-    def coordinator(self, number: int, expected: int, *, log: bool = True) -> Member:
+    def coordinator(self, number: int, expected: int, *, log: bool = True, before: str = "") -> Member:
         chosen = ("--log", self.log, "--pchannels", str(self.pchannels), *self._extra) if log else ()
         return Member(
-            f"coordinator-{number}", ("coordinator", self.root, *chosen, "--expected-nodes", str(expected)), self.folder, self.environment
+            f"coordinator-{number}",
+            ("coordinator", self.root, *chosen, "--expected-nodes", str(expected)),
+            self.folder,
+            self.environment,
+            ttl_s=self.ttl_s,
+            before=before,
         )
 
-    def node(self, number: int) -> Member:
-        return Member(f"node-{number}", ("node", self.root), self.folder, self.environment)
+    def node(self, number: int, *, before: str = "") -> Member:
+        return Member(f"node-{number}", ("node", self.root), self.folder, self.environment, ttl_s=self.ttl_s, before=before)
+
+    def link_to(self, node: Member) -> Link:
+        return self.links[self.nodes.index(node)]
 
     @property
     def members(self) -> list[Member]:
@@ -104,7 +145,7 @@ class Cluster:
             "wal",
             "cluster",
             *arguments,
-            env=os.environ | self.environment,
+            env=os.environ | self.environment | ({"WAL_TOKEN": self.token} if self.token else {}),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -151,7 +192,8 @@ class Cluster:
         """Returns the node that has a pchannel."""
         status = await self.settled()
         address = next(each["address"] for each in status["pchannels"] if each["pchannel"] == pchannel)
-        return next(node for node in self.nodes if node.address == address)
+        shown = [link.address for link in self.links] or [node.address for node in self.nodes]
+        return self.nodes[shown.index(address)]
 
 
 def warnings_in(text: str) -> list[str]:

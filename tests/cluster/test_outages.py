@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 
 import pytest
 
@@ -147,3 +148,42 @@ async def test_more_nodes_than_pchannels(cluster: Cluster) -> None:
     cluster.pchannels = 2
     await cluster.start(coordinators=1, nodes=3)
     assert sorted(each["pchannels"] for each in (await cluster.status())["nodes"]) == [0, 1, 1]
+
+
+async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
+    """Its revisions, the terms and the assignments go back. The processes whose leases it does not know end, and are started again."""
+    cluster = cluster_over
+    copy = cluster.folder / "copy"
+    cluster.ttl_s = 6.0
+    await cluster.start(coordinators=1, nodes=2)
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        await asyncio.to_thread(own_etcd.kill)
+        await asyncio.to_thread(shutil.copytree, own_etcd.data_dir, copy)
+        await asyncio.to_thread(own_etcd.start)
+        await work.progress()
+        node = await cluster.owner("p0")
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start)
+        await work.progress()
+        await cluster.settled(nodes=2)
+        await asyncio.to_thread(own_etcd.kill)
+        await asyncio.to_thread(shutil.rmtree, own_etcd.data_dir)
+        await asyncio.to_thread(shutil.copytree, copy, own_etcd.data_dir)
+        await asyncio.to_thread(own_etcd.start)
+
+        async def goes_on() -> bool:
+            for member in cluster.members:
+                if not member.running:
+                    await asyncio.to_thread(member.start)
+            return all(len(each) > count for each, count in zip(work.written.acknowledged.values(), before, strict=True))
+
+        before = [len(each) for each in work.written.acknowledged.values()]
+        await eventually(goes_on)
+        while len((await cluster.settled())["nodes"]) < 2:  # one ends a little later than the other
+            await goes_on()
+        await work.progress()
+        await work.stop()
+        await work.judge()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import shutil
 import signal
 from typing import Final
 
 import pytest
 
-from tests.cluster.processes import TTL_S, Cluster
+from tests.cluster.processes import TTL_S, Cluster, Member
 from tests.cluster.workload import Workload
 from tests.processes import eventually
 from tests.servers.etcd import EtcdServer
@@ -18,12 +20,16 @@ from wal import BroadcastMessage, WALAccesser, open_wal
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 ROUNDS: Final = 30 if SOAK else 3
-FAULTS: Final = ("kill a node", "stop a node", "freeze a node", "kill the leader", "freeze the leader", "kill both", "restart etcd")
+KILLS: Final = ("kill a node", "stop a node", "freeze a node", "kill the leader", "freeze the leader", "kill both", "restart etcd")
+RESTORED: Final = "restore etcd"
+"""In the soak alone: a client waits a quarter of a minute until it believes a leader whose revisions went back."""
+CUTS: Final = ("node from etcd", "leader from etcd", "leader from a node", "client from a node", "client from etcd")
 
 
 async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Random) -> None:
     """Does it, and mends it: afterwards all processes run again."""
     node, leader = rng.choice(cluster.nodes), await cluster.leader()
+    await eventually(lambda: node.running and leader.running)
     match fault:
         case "kill a node":
             await asyncio.to_thread(node.kill)
@@ -45,10 +51,49 @@ async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Ra
             await asyncio.gather(asyncio.to_thread(node.kill), asyncio.to_thread(leader.kill))
         case "restart etcd":
             await asyncio.to_thread(etcd.restart)
+        case "restore etcd":
+            copy = cluster.folder / "copy"
+            await asyncio.to_thread(etcd.kill)
+            await asyncio.to_thread(shutil.copytree, etcd.data_dir, copy)
+            await asyncio.to_thread(etcd.start)
+            await asyncio.to_thread(node.kill)
+            await asyncio.to_thread(node.start)
+            await cluster.settled()
+            await asyncio.to_thread(etcd.kill)
+            await asyncio.to_thread(shutil.rmtree, etcd.data_dir)
+            await asyncio.to_thread(copy.rename, etcd.data_dir)
+            await asyncio.to_thread(etcd.start)
+        case _:
+            assert cluster.etcd is not None, "links are cut where there are some"
+            link, process = {
+                "node from etcd": (cluster.etcd, node.pid),
+                "leader from etcd": (cluster.etcd, leader.pid),
+                "leader from a node": (cluster.link_to(node), leader.pid),
+                "client from a node": (cluster.link_to(node), os.getpid()),
+                "client from etcd": (cluster.etcd, os.getpid()),
+            }[fault]
+            link.cut(process)
+            await asyncio.sleep(TTL_S * rng.uniform(0.3, 3.0))
+            link.mend()
     await asyncio.sleep(rng.uniform(0.0, 1.0))
     for member in cluster.members:
-        if not member.running:
+        if not member.running and not has_lost_its_lease(member):
             await asyncio.to_thread(member.start)
+
+
+def has_lost_its_lease(member: Member) -> bool:
+    """Returns whether a process has ended by itself: it has lost its lease, or did not reach etcd when it was started again."""
+    return member.exit_code() in (1, 3)
+
+
+async def supervise(cluster: Cluster) -> None:
+    """Starts nodes again that have lost their leases, as what runs them does in production."""
+    while True:
+        for member in cluster.members:
+            if has_lost_its_lease(member):
+                with contextlib.suppress(RuntimeError):  # etcd is away still
+                    await asyncio.to_thread(member.start)
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -57,20 +102,26 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
     print(f"seed {seed}")
     rng = random.Random(seed)
     cluster = cluster_over
+    await cluster.link()
     await cluster.start()
+    supervising = asyncio.create_task(supervise(cluster))
     async with open_wal(cluster.root) as log:
-        work = Workload(log)
+        work = Workload(log, location=lambda: "wal://" + ",".join(member.address for member in cluster.coordinators))
         work.start()
         await work.progress(20)
-        for fault in rng.sample(FAULTS, k=2):
+        for fault in (rng.choice((*KILLS, RESTORED)), rng.choice(CUTS)) if SOAK else (KILLS[number % len(KILLS)], CUTS[number % len(CUTS)]):
             print(fault)
             broadcast = asyncio.create_task(
                 log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=fault.encode(), needs_ack=False))
             )
             await happens(fault, cluster, own_etcd, rng)
+            if fault == RESTORED:
+                work.went_back()
             await work.progress(20)
             await asyncio.wait([broadcast])
         await cluster.settled(nodes=3)
+        supervising.cancel()
+        await asyncio.wait([supervising])
         sent = await log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=b"last", needs_ack=False))
         await eventually(lambda: _are_complete(log))
         await work.stop()
@@ -81,6 +132,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
                 copies[name] = [message.payload async for message in scanner]
         assert all(each == copies["b0"] for each in copies.values()), copies
         assert len(set(copies["b0"])) == len(copies["b0"])
+    await cluster.stack.aclose()
 
 
 async def _are_complete(log: WALAccesser) -> bool:

@@ -1,21 +1,24 @@
 """A workload over a log, and the judgement of what it wrote.
 
 Writers append numbered messages with and without keys, and in transactions, and note what was acknowledged and what has an unknown outcome.
-Readers follow their vchannels from the beginning. At the end everything that was acknowledged is there, in the order of each writer, keyed
-messages once, transactions whole, and nothing that was refused; every reader has seen the same, in the same order.
+Readers follow their vchannels from the beginning. With a location, clients begin in the middle of everything as well: each opens the log
+and makes every kind of call once, on a vchannel of its own. At the end everything that was acknowledged is there, in the order of each
+writer, keyed messages once, transactions whole, and nothing that was refused; every reader has seen the same, in the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from tests.processes import eventually
-from wal import AppendResult, Message, WALAccesser
+from wal import AppendResult, BroadcastMessage, Message, WALAccesser, open_wal
 from wal.errors import WALError
 
 VCHANNELS: Final = 6
@@ -31,15 +34,23 @@ class Written(msgspec.Struct):
     pauses: list[float] = []
     """How long each append took."""
     txns: list[tuple[bytes, ...]] = []
+    begun: int = 0
+    """How many clients began in the middle, and had what they asked for."""
+    failed_begins: list[str] = []
+    """The errors of those that had not, except unknown outcomes."""
 
 
 class Workload:
     """Writers and readers of `log`; `stop` ends them, `judge` looks at what they did."""
 
-    def __init__(self, log: WALAccesser) -> None:
+    def __init__(self, log: WALAccesser, *, location: Callable[[], str] | None = None) -> None:
         self.written = Written()
         self.read: dict[str, list[tuple[bytes, int]]] = {}
         self._log = log
+        self._location = location
+        self._begins = 0
+        """How many clients have begun in the middle; those below `_judged_from` are not judged."""
+        self._judged_from = 0
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -53,6 +64,8 @@ class Workload:
             self._tasks.append(loop.create_task(self._write(name, keyed=number % 2 == 0)))
             self._readers.append(loop.create_task(self._follow(name)))
         self._tasks.append(loop.create_task(self._write_txns()))
+        if self._location is not None:
+            self._tasks.append(loop.create_task(self._begin_anew(self._location)))
 
     @property
     def count(self) -> int:
@@ -64,14 +77,20 @@ class Workload:
         await eventually(lambda: all(len(self.written.acknowledged[name]) >= count + messages for name, count in before.items()))
         return time.monotonic() - began
 
+    def went_back(self) -> None:
+        """An older copy of the metadata was restored: a vchannel that a client created just before is not there any more."""
+        self._judged_from = self._begins + 1
+        self.written.failed_begins.clear()
+
     async def stop(self) -> None:
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
-    async def judge(self) -> None:
-        """Raises AssertionError unless everything holds that is promised."""
+    async def judge(self, *, long_outage: bool = False) -> None:
+        """Raises AssertionError unless everything holds that is promised. In a long outage a client gives up also what has a key."""
         written = self.written
-        assert not written.refused, written.refused[:5]
+        assert long_outage or not written.refused, written.refused[:5]
+        assert not written.failed_begins, written.failed_begins[:5]
         for name, acknowledged in written.acknowledged.items():
             last = acknowledged[-1][0]
             await eventually(lambda name=name, last=last: any(payload == last for payload, _ in self.read[name]))  # type: ignore[misc]
@@ -97,7 +116,7 @@ class Workload:
         seen = {payload for payload, _ in self.read["v1"]}
         for bodies in written.txns:
             assert seen.issuperset(bodies), f"transaction {bodies[0]!r} is not whole"
-        for payload in written.unknown:
+        for payload in () if long_outage else written.unknown:
             assert not payload.startswith(b"keyed"), f"{payload!r} has a key, and an unknown outcome"
 
     async def _write(self, name: str, *, keyed: bool) -> None:
@@ -134,8 +153,43 @@ class Workload:
                 self.written.errors.append(f"{bodies[0]!r}: {error!r}")
             await asyncio.sleep(0.02)
 
+    async def _begin_anew(self, location: Callable[[], str]) -> None:
+        while not self._stopping:
+            self._begins += 1
+            began, number = time.monotonic(), self._begins
+            try:
+                async with open_wal(location()) as log:
+                    await _call_each(log, number)
+                self.written.begun += 1
+            except (WALError, AssertionError) as error:
+                if number >= self._judged_from and not (isinstance(error, WALError) and error.outcome_unknown):
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    self.written.failed_begins.append(f"client {number}, {time.monotonic() - began:.1f} s: {error!r} {where}")
+            await asyncio.sleep(0.2)
+
     async def _follow(self, name: str) -> None:
         async with self._log.read(name) as scanner:
             async for message in scanner:
                 for body in message.bodies():
                     self.read[name].append((body.payload, message.time_tick))
+
+
+async def _call_each(log: WALAccesser, number: int) -> None:
+    """Makes each kind of call once, on a vchannel that does not exist before."""
+    name = f"begun{number}"
+    async with log.read("v0") as scanner:
+        await anext(scanner)
+    result = await log.raw_append(Message(name, b"1"), idempotency_key="1")
+    assert isinstance(result, AppendResult)
+    assert await log.latest_tick(name) >= result.time_tick
+    async with log.txn(name) as txn:
+        await txn.append(Message(name, b"2"))
+    async with log.read(name, cursor=name, follow=False) as scanner:
+        assert [body.payload async for message in scanner for body in message.bodies()] == [b"1", b"2"]
+        await scanner.save()
+    assert name in [info.name for info in await log.cursors()]
+    await log.delete_cursor(name)
+    sent = BroadcastMessage(vchannels=[f"begun{number}", "begun"], payload=b"3", needs_ack=False)
+    assert set((await log.broadcast().append(sent)).append_results) == {name, "begun"}
+    await log.broadcast().tasks()
+    await log.drop_vchannel(name)

@@ -1,11 +1,17 @@
-"""Assigner: a leader whose table is not what is saved leads no more, whoever made it look."""
+"""Assigner: a leader whose table is not what is saved leads no more, whoever made it look. Nodes that are gone, and when that is known."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.processes import eventually
+from wal.channels.cluster import EVICTED, FORMAT, TICKS, NodeRecord, evicted_key, node_key, ticks_key
+from wal.channels.cluster import encode as encode_node
 from wal.channels.pchannels import PREFIX as CLAIMS
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.pchannels import encode as encode_claim
@@ -13,9 +19,16 @@ from wal.coordinator.assigner import Assigner, LeadingEndedError
 from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Holder, Node, encode
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
-from wal.kv import KVBase, MemoryKV
+from wal.coordinator.nodes import AssignedNodes
+from wal.errors import SessionLostError, UnavailableError
+from wal.kv import OPERATIONS_MAX, KVBase, MemoryKV
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
+from wal.timestamp.oracle import SavedLimit
 
+LIFETIME_S = 0.5
+"""The lifetime of the nodes' leases."""
 RECORD = Assignment("p0", 2, AssignmentState.ASSIGNED, (Holder(2, Node(7, "here:1")),))
 
 
@@ -23,20 +36,106 @@ async def no_connection(address: str) -> Connection:
     raise AssertionError(f"nobody is called at {address}")
 
 
-async def no_eviction(server_id: int) -> None:
-    raise AssertionError(f"node {server_id} is not evicted")
+class LeasesLeft:
+    """The leases that are still there."""
+
+    def __init__(self, kv: KVBase, *live: int) -> None:
+        self.live = set(live)
+        self.evicted: dict[int, str] = {}
+        """The leases that were revoked, with what was saved of that before."""
+        self._kv = kv
+
+    async def lifetime(self, lease: int) -> float:
+        return LIFETIME_S if lease in self.live else 0.0
+
+    async def revoke(self, lease: int) -> None:
+        self.evicted[lease] = await self._kv.load(evicted_key(lease))
+        await self._kv.remove(node_key(lease))
 
 
-async def leading(kv: KVBase) -> Assigner:
-    """Returns the assigner of a leader without nodes, whose only pchannel is assigned."""
+class Calls(NodeCalls):
+    """Answers as nodes do of which `replaced` were started again, and of which `silent` answer nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(1, no_connection)
+        self.replaced: set[int] = set()
+        self.silent: set[int] = set()
+        self.asked: Counter[int] = Counter()
+        """How often each node was asked for its status."""
+        self.assigned: list[tuple[int, str, int]] = []
+        """The servers that opened a pchannel, with the pchannel and its term."""
+
+    async def _answer(self, node: Node) -> None:
+        if node.server_id in self.replaced:
+            raise SessionLostError(f"at {node.address} is another node now")
+        if node.server_id in self.silent:
+            await asyncio.sleep(0.05)
+            raise UnavailableError(f"nobody answers at {node.address}")
+
+    async def status(self, node: Node, *, timeout_s: float = 1.0) -> proto.StreamingNodeManagerCollectStatusResponse:
+        self.asked[node.server_id] += 1
+        await self._answer(node)
+        return proto.StreamingNodeManagerCollectStatusResponse(wall_s=asyncio.get_running_loop().time())
+
+    async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
+        await self._answer(node)
+        self.assigned.append((node.server_id, name, term))
+
+    async def remove(self, node: Node, name: str, term: int) -> int:
+        await self._answer(node)
+        return 0
+
+
+async def leading(kv: KVBase, *leases: int, calls: NodeCalls | None = None, ttl_s: float = LIFETIME_S) -> Assigner:
+    """Returns the assigner of a leader without nodes, whose only pchannel is assigned; these leases are still there."""
     claim = PChannelMeta("p0", 1, 2)
     await kv.multi_save({PREFIX + "p0": encode(RECORD), CLAIMS + "p0": encode_claim(claim)})
-    calls, clock = NodeCalls(1, no_connection), asyncio.get_running_loop().time
+    calls, clock = calls or NodeCalls(1, no_connection), asyncio.get_running_loop().time
     membership = Membership(kv, calls, monotonic=clock, wall=clock, silent_max_s=10.0)
     assignments = Assignments({"p0": RECORD}, leader=1)
     return Assigner(
-        kv, {"p0": claim}, assignments, membership, calls, evict=no_eviction, monotonic=clock, expected_nodes=None, ttl_s=10.0, wait_s=0.0
+        kv,
+        {"p0": claim},
+        assignments,
+        membership,
+        calls,
+        leases=LeasesLeft(kv, *leases),
+        monotonic=clock,
+        expected_nodes=None,
+        ttl_s=ttl_s,
+        wait_s=0.0,
     )
+
+
+async def live(kv: KVBase, *nodes: int) -> None:
+    """Saves the records of live nodes."""
+    for server_id in nodes:
+        await kv.save(node_key(server_id), encode_node(NodeRecord(server_id, f"here:{server_id}", "1", FORMAT)))
+
+
+@contextlib.asynccontextmanager
+async def running(assigner: Assigner) -> AsyncIterator[Assigner]:
+    """Runs the assigner, with the membership that it asks."""
+    await assigner.load()
+    await assigner._membership.start()
+    task = asyncio.ensure_future(assigner.run())
+    try:
+        yield assigner
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await assigner._membership.close()
+
+
+async def test_new_pchannels_are_added_within_the_bound_of_the_kv() -> None:
+    async with MemoryKV() as kv:
+        kv.operations_max = OPERATIONS_MAX
+        assigner = await leading(kv)
+        assigner._metas.update({f"p{number}": PChannelMeta(f"p{number}", 1, 0) for number in range(1, 3 * OPERATIONS_MAX)})
+        await assigner.load()
+        keys, _ = await kv.load_with_prefix(PREFIX)
+        assert len(keys) == len(assigner.assignments.records) == 3 * OPERATIONS_MAX
+        assert assigner.assignments.records["p0"] == RECORD
 
 
 async def test_report_is_saved_before_it_is_visible() -> None:
@@ -59,3 +158,94 @@ async def test_report_that_meets_another_record_ends_the_leading_and_not_the_cal
         with pytest.raises(LeadingEndedError, match="p0"):
             await asyncio.wait_for(running, 10)
         assert assigner.assignments.records["p0"] == RECORD
+
+
+async def test_limits_of_nodes_that_are_gone_are_removed() -> None:
+    async with MemoryKV() as kv:
+        assigner = await leading(kv, 8)
+        for server_id in (7, 8, 9):  # it owns p0; it is starting; it is gone
+            await SavedLimit(kv, ticks_key(server_id)).take_over(lambda _: 5)
+        await assigner.sweep()
+        keys, _ = await kv.load_with_prefix(TICKS)
+        assert keys == [ticks_key(7), ticks_key(8)]
+
+
+async def test_node_that_was_started_again_is_gone_before_its_lease() -> None:
+    async with MemoryKV() as kv:
+        await live(kv, 7, 8)
+        calls = Calls()
+        calls.replaced.add(7)
+        async with running(await leading(kv, 7, 8, calls=calls)):
+            await eventually(lambda: calls.assigned)
+            assert calls.assigned == [(8, "p0", 3)]
+            assert await kv.load(node_key(7)), "its lease goes on"
+
+
+async def test_assign_finds_that_its_node_was_started_again() -> None:
+    async with MemoryKV() as kv:
+        await live(kv, 8, 9)
+        calls = Calls()
+        async with running(await leading(kv, 8, 9, calls=calls)) as assigner:
+            await eventually(lambda: calls.assigned == [(8, "p0", 3)])
+            calls.replaced.add(8)
+            await assigner.lost("p0", 3, "a client says so")
+            await eventually(lambda: len(calls.assigned) == 2)
+            assert calls.assigned[1][:2] == (9, "p0")
+
+
+async def test_eviction_is_saved_before_the_lease_is_revoked() -> None:
+    async with MemoryKV() as kv:
+        await live(kv, 7, 8)
+        calls = Calls()
+        calls.silent.add(7)
+        assigner = await leading(kv, 7, 8, calls=calls)
+        leases = assigner._leases
+        assert isinstance(leases, LeasesLeft)
+        async with running(assigner):
+            await assigner.lost("p0", 2, "a client says so")
+            await eventually(lambda: calls.assigned)
+        assert leases.evicted == {7: str(LIFETIME_S)}
+        leases.live.discard(7)
+        await assigner.sweep()
+        assert await kv.load_with_prefix(EVICTED) == ([], [])
+
+
+async def test_next_leader_waits_for_an_evicted_node() -> None:
+    async with MemoryKV() as kv:
+        await live(kv, 8)
+        await kv.save(evicted_key(7), str(LIFETIME_S))
+        calls, clock = Calls(), asyncio.get_running_loop().time
+        calls.silent.add(7)
+        assigner = await leading(kv, 8, calls=calls)
+        began_s = clock()
+        async with running(assigner):
+            await eventually(lambda: calls.assigned)
+        assert clock() - began_s >= LIFETIME_S
+
+
+async def test_node_that_died_before_the_leader_began_is_not_asked() -> None:
+    async with MemoryKV() as kv:
+        calls = Calls()
+        calls.silent.add(7)
+        assigner = await leading(kv, calls=calls)
+        nodes = AssignedNodes(assigner, calls)
+        assert nodes.place("p0") is None, "node 7 is its owner, and not live"
+        await live(kv, 8)
+        async with running(assigner):
+            await eventually(lambda: nodes.place("p0") is not None)
+            assert nodes.place("p0") == (Node(8, "here:8"), PChannelInfo(name="p0", term=3))
+
+
+async def test_node_whose_lease_etcd_revoked_is_waited_for_while_it_answers() -> None:
+    async with MemoryKV() as kv:
+        await live(kv, 7, 8)
+        calls = Calls()
+        async with running(await leading(kv, 8, calls=calls, ttl_s=600.0)) as assigner:
+            await kv.remove(node_key(7))
+            await eventually(lambda: 7 not in assigner._membership.nodes)
+            asked = calls.asked[7]
+            await eventually(lambda: calls.asked[7] >= asked + 3)
+            assert calls.assigned == []
+            calls.replaced.add(7)  # it has found that its lease is gone
+            await eventually(lambda: calls.assigned)
+            assert calls.assigned == [(8, "p0", 3)]

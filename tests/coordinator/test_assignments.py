@@ -43,7 +43,15 @@ def test_life_of_a_pchannel() -> None:
     assert table.records["p0"].histories == (Holder(2, A),)
     committed(table, table.assigned("p0", 3))
     assert table.records["p0"] == Assignment("p0", 3, AssignmentState.ASSIGNED, (Holder(3, B),))
-    assert table.version == Version(LEADER, 6)
+    assert table.version == Version(LEADER, 3)  # what is not shown changes nothing for clients
+
+
+def test_leader_that_begins_anew_counts_on() -> None:
+    table = new_table("p0")
+    committed(table, table.assign({"p0": A}))
+    committed(table, table.assigned("p0", 2))
+    again = Assignments(table.records, leader=LEADER, count=table.version.count + 1)
+    assert again.version > table.version
 
 
 def test_assignment_to_its_own_node_changes_nothing() -> None:
@@ -143,9 +151,9 @@ class Leaders(RuleBasedStateMachine):
             return
         assert {key: self.saved.get(key) for key in change.compare()} == change.compare()
         if is_saved:
-            before = self.table.version
+            before, shown = self.table.version, self.table.shown()
             self.saved.update(change.saves())
-            assert self.table.commit(change) > before
+            assert (self.table.commit(change) > before) == (self.table.shown() != shown)
 
     @rule(names=st.sets(st.sampled_from(["p0", "p1", "p2"])), is_saved=st.booleans())
     def add(self, names: set[str], is_saved: bool) -> None:

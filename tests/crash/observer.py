@@ -20,7 +20,7 @@ from wal.errors import TruncatedError
 from wal.message import FORM_JOURNAL, Origin
 from wal.read.assembly import assemble
 from wal.read.options import EventFilter, Selection
-from wal.storage.journal.read_only import ReadOnlyJournal
+from wal.storage.journal.read_only_journal import ReadOnlyJournal
 
 VCHANNEL = "v"
 PAGE_BYTES = 48 << 10

@@ -46,8 +46,8 @@ def test_wrong_body_is_an_error_even_with_a_right_checksum(body: bytes) -> None:
 
 
 def test_newer_version_says_so() -> None:
-    with pytest.raises(FormatError, match="version 2"):
-        decode_cursor(framed(b"", version=2))
+    with pytest.raises(FormatError, match="version 3"):
+        decode_cursor(framed(b"", version=3))
 
 
 def framed(body: bytes, *, version: int = 1) -> bytes:

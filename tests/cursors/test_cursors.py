@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.locations import open_wal
 from tests.probes import made_on, turns
 from tests.processes import eventually
 from tests.reading.readers import numbered, rest, take, the_cursor
-from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser
+from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser, timestamp
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, TruncatedError, WALError
 
 
@@ -378,3 +379,33 @@ async def test_truncations_and_many_saves_do_not_lock_each_other_out(log: WALAcc
         done += 1
     await asyncio.gather(*savers)
     assert (await rest(log))[0] == 10
+
+
+async def test_lag_in_messages_and_seconds(log: WALAccesser) -> None:
+    """Exact while the vchannel is alone in its frames; what others have in them is counted too, and so is the commit of a transaction."""
+    for number in range(4):
+        await log.append("orders", b"%d" % number)
+        await log.append("stock", b"%d" % number)
+    async with log.read("orders", cursor="billing", follow=False) as scanner:
+        await anext(scanner)
+        await scanner.save()
+        info = await the_cursor(log, "billing")
+        assert info.lag_messages == 3
+        assert info.lag_s is not None
+        assert info.saved_at is not None
+        assert info.moved_at == info.saved_at
+        second = await anext(scanner)
+        age_s = datetime.now(UTC).timestamp() - timestamp.to_datetime(second.time_tick).timestamp()
+        assert 0 <= info.lag_s <= age_s + 1
+        await log.append_txn("orders", [b"4", b"5"])
+        assert (await the_cursor(log, "billing")).lag_messages == 6
+        async for _ in scanner:
+            pass
+        await scanner.save()
+    assert (await the_cursor(log, "billing")).lag_messages == 3
+    async with log.read("orders", cursor="billing", follow=False) as scanner:
+        async for _ in scanner:
+            pass
+        await scanner.save()
+    done = await the_cursor(log, "billing")
+    assert (done.lag_bytes, done.lag_messages, done.lag_s) == (0, 0, 0.0)

@@ -52,7 +52,7 @@ async def test_no_save_waits_longer_than_the_first(data: str) -> None:
             saves = [asyncio.ensure_future(scanner.save()) for scanner in scanners]
             while len(service._running) < SAVES:
                 await asyncio.sleep(0)
-            async with asyncio.timeout(6 * TIMEOUT_S):
+            async with asyncio.timeout(SAVES * TIMEOUT_S / 2):  # one after the other they would wait twice as long
                 await log.close()
             for outcome in await asyncio.gather(*saves, return_exceptions=True):
                 assert isinstance(outcome, WouldBlockError)

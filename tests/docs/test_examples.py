@@ -16,8 +16,12 @@ from examples import (
     arrow,
     blocking,
     cursors,
+    job_queue,
     join_of_two_streams,
+    mailer,
     migration,
+    outbox,
+    pipeline,
     read_from_another_process,
     retention,
     schema_change,
@@ -55,6 +59,38 @@ async def test_transactions(data_dir: Path, capsys: pytest.CaptureFixture[str]) 
         "stock: 2 messages, 1 of them transactions, bodies [1, 1]",
         "['orders', 'stock']: 5 messages, 4 of them transactions, bodies [2, 2, 2, 2, 1]",
     ]
+
+
+def test_job_queue(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job_queue.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "killed at least 3 times: True",
+        "60 results, each once: True",
+        "resize cat: cat is no picture",
+        "crash: the process ended while this message alone was handled",
+        "2 jobs again",
+        "[b'resized cat', b'resized crash']",
+    ]
+
+
+def test_pipeline(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "killed more than once: True",
+        "parsed: 200, each once: True, sensors in order: True",
+        "checked: 180, each once: True, sensors in order: True",
+        "shown: 180, each once: True, sensors in order: True",
+    ]
+
+
+def test_mailer(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mailer.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == ["1 kill, and the provider was asked again: True", "20 mails for 20 orders"]
+
+
+def test_outbox(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outbox.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == ["killed: True; 30 orders, 30 messages, 30 taken from stock"]
 
 
 def test_resume_after_crash(tmp_path: Path) -> None:

@@ -15,18 +15,22 @@ import wal.errors
 
 PUBLIC = """
     WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState BroadcastTask
-    ChannelDescription CursorInfo DeliverFilter DeliverPolicy ForgottenResult ImmutableMessage ImmutableTxnMessage Latest LogBroadcast
+    ChannelDescription Consumer ConsumerStatistics CursorInfo DeliverFilter DeliverPolicy Delivery
+    ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage
+    InboxStatistics Last Latest Log LogBroadcast
     LogStatistics Message MessageHandler MessageID MessageType MessageTypes OwnerDescription PChannelRetention PChannelStatistics
-    ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Secret Settings SettingsOverrides
-    StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser
+    PayloadType ProducerInfo ProducerKey ReadPosition Reject ResourceKey RetentionHolder Retry Scanner ScannerStatistics
+    Schedule ScheduledMessage ScheduledResult Secret Settings SettingsOverrides
+    StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext TypedLog TypedScanner VChannelInfo WALAccesser
     __version__ init open_wal release
 """
 
 ERRORS = """
     AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError
-    CorruptionError EndOfStreamError FormatError IgnoredOperationError InnerError InvalidArgumentError
+    CorruptionError EndOfStreamError FormatError HandlerFailedError IgnoredOperationError InnerError InvalidArgumentError
     InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
-    NoSpaceError NotLeaderError NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError
+    NoSpaceError NotLeaderError NotLocalError PayloadError ResourceAcquiredError SessionLostError StorageError StreamingCode
+    TransactionExpiredError
     TruncatedError UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError
     WouldBlockError
 """

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.docs.snippets import ROOT, blocks
-from tests.golden.frame_cases import CASES, path_of
+from tests.golden.frame_cases import GOLDEN, path_of
 from tests.golden.frame_cases import _bytes as short
 from wal.frame import ExtTag, RunKind, SystemRecord
 from wal.message import BroadcastHeader, MessageType, ResourceKey
@@ -28,7 +28,7 @@ def page() -> dict[str, Any]:
     return namespace
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", GOLDEN)
 def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
     said = SAID[case]
     header, rows, copies = page["read_frame"](path_of(case).read_bytes())

@@ -67,3 +67,18 @@ def test_no_logger_is_named_in_another_way() -> None:
         assert len(names) <= 1, path
         for name in names:
             assert re.fullmatch(r"actors|wal(\.[a-z_]+)*", name), f"{path}: {name}"
+
+
+def test_fields_of_every_event_are_listed() -> None:
+    """The page names each `wal_event` of the code, with exactly its fields."""
+    found: dict[str, set[str]] = {}
+    for _, tree in sources():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        lines = [call for call in calls if getattr(call.func, "attr", "") in {*LEVELS, "log"}]
+        for keyword in [keyword for call in lines for keyword in call.keywords if keyword.arg == "extra"]:
+            assert isinstance(keyword.value, ast.Dict), "the fields of a line are written where it is"
+            fields = {ast.literal_eval(key): value for key, value in zip(keyword.value.keys, keyword.value.values, strict=True) if key}
+            found.setdefault(ast.literal_eval(fields.pop("wal_event")), set()).update(fields)
+    listed = PAGE.read_text().partition("## Fields for machines")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w ]+)` \| (.*) \| [A-Z, ]+ \|$", listed, re.MULTILINE)
+    assert {event: set(re.findall(r"`(wal_\w+)`", fields)) for event, fields in rows} == found

@@ -1,16 +1,20 @@
-"""docs/README.md links to every page, the pages to every example; ARCHITECTURE.md names every room, and a room says how it works."""
+"""docs/README.md links to every page, the pages to every example; ARCHITECTURE.md draws every room, in the order of the layers."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+import tomllib
 
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT
 
 FILES_SEEN_AT_A_GLANCE = 5
-ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+DRAWING = (ROOT / "ARCHITECTURE.md").read_text().partition("```\n")[2].partition("```")[0].splitlines()
+DRAWN = [re.findall(r"(?:^|  )wal/(\w+(?:\.py)?)(?:/| )", line) for line in DRAWING]
+"""The rooms that have their entry on each line of the map."""
 ROOMS = sorted(
     path.name if path.is_dir() else f"{path.stem}.py"
     for path in (ROOT / "wal").iterdir()
@@ -41,10 +45,18 @@ def test_every_example_is_named_by_a_page_and_run_by_a_test() -> None:
     assert {name for name in examples if not re.search(rf"\b{name}\b", tests)} == set()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_is_on_the_map(room: str) -> None:
-    drawn = ARCHITECTURE.partition("```")[2].partition("```")[0]
-    assert re.search(rf"\bwal/{re.escape(room)}(?![\w.])", drawn), f"give wal/{room} its line on the map"
+def test_every_room_is_on_the_map() -> None:
+    assert sorted(room for line in DRAWN for room in line) == ROOMS
+
+
+def test_map_draws_rooms_in_order_of_layers() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "rooms")
+    depth = {room: number for number, layer in enumerate(layers) for room in re.findall(r"\w+", layer)}
+    lines = [[depth[room.removesuffix(".py")] for room in line] for line in DRAWN]
+    assert all(len(set(line)) <= 1 for line in lines), "rooms on one line are of one layer"
+    drawn = list(itertools.chain.from_iterable(lines))
+    assert drawn == sorted(drawn), "a room stands above those that it may import"
 
 
 @pytest.mark.parametrize("room", PACKAGES)

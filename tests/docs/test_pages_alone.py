@@ -48,7 +48,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Callab
     def with_extras(extras: str, python: str = sys.executable) -> Environment:
         if (extras, python) not in environments:
             created = Environment(tmp_path_factory.mktemp("environment") / "venv", python)
-            created.install(f"{wheel}[{extras}]" if extras else str(wheel))
+            created.install_wheel(wheel, extras.split(",") if extras else [])
             environments[extras, python] = created
         return environments[extras, python]
 

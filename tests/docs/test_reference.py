@@ -16,10 +16,20 @@ from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, error
 from wal.settings import ServerBounds
 
 REFERENCE: Final = ROOT / "docs" / "reference"
-PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over", "use_cursor_of"}
-"""Names that are public for neighbouring packages, not for users."""
 PUBLIC_MODULES: Final = (
-    *("actors", "broadcaster", "wal", "wal.bridge", "wal.errors", "wal.flowgraph", "wal.flowgraph.nodes", "wal.kv.etcd"),
+    *(
+        "actors",
+        "broadcaster",
+        "wal",
+        "wal.bridge",
+        "wal.errors",
+        "wal.flowgraph",
+        "wal.flowgraph.nodes",
+        "wal.kv.etcd",
+        "wal.metrics",
+        "wal.status",
+        "wal.tracing",
+    ),
     *("wal.msgstream", "wal.params", "wal.rocksmq", "wal.spark", "wal.timestamp", "wal.watchdog"),
 )
 UNITS: Final = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
@@ -66,8 +76,15 @@ def test_every_public_call() -> None:
     text = names_in(page("api.md"))
     assert set(wal.__all__) - text == {"__version__"}
     for owner in (WALAccesser, LogBroadcast, Scanner, Txn):
-        public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")} - PLUMBING
+        public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")}
         assert public - text == {"txn_append", "txn_commit", "txn_rollback"} & public, owner
+
+
+def test_every_call_by_its_task() -> None:
+    text = page("calls-by-task.md")
+    for owner in (WALAccesser, Scanner, Txn, LogBroadcast):
+        public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")}
+        assert public - names_in(text) == set(), owner
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
@@ -98,6 +115,7 @@ def test_every_keyword_of_read_and_txn() -> None:
         bridge.record_batches,
         WALAccesser.read,
         WALAccesser.txn,
+        WALAccesser.append,
         WALAccesser.raw_append,
         WALAccesser.create_vchannel,
         WALAccesser.truncate,

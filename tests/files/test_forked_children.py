@@ -204,6 +204,7 @@ def test_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
     parent.kill_now()
 
 
+@pytest.mark.linux
 async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
     parent = Other(write_and_fork, str(data_dir), by_the_c_library)
     child = await parent.hear()
@@ -226,6 +227,7 @@ async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Pa
                 await asyncio.sleep(0.001)  # the kernel is still ending the child
 
 
+@pytest.mark.linux
 async def test_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
     """After a restart in a container the same few pids are reused."""
     parent = Other(write_and_fork, str(data_dir), by_os_fork)

@@ -156,7 +156,7 @@ async def read_everything(line: Line, directory: str) -> None:
     frames = LogSource(directory).open()
     snapshot = take_snapshot(frames, time_tick=None, timeout_s=5)
     (end,) = snapshot.ends.values()
-    line.tell(sum(len(page.frames) for page in frames.pages("p0", 0, end[0], None, MIB)))
+    line.tell(len(frames.page("p0", 0, end[0], None, MIB).frames))
     frames.close()
 
 

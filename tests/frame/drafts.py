@@ -31,7 +31,7 @@ from wal.frame import (
 Row = tuple[int, bytes, int, int, bytes, bytes]
 """index, payload, type, flags, properties, ext"""
 
-HEADER = {"incarnation": 0xA1, "term": 7, "sequence": 42, "first_tick": 1 << 40}
+HEADER: dict[str, Any] = {"incarnation": 0xA1, "term": 7, "sequence": 42, "first_tick": 1 << 40}
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -175,7 +175,7 @@ def test_body_of_another_length_is_damage(answer: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("at", "form", "value", "text"),
-    [(4, "H", 2, "format version 2 .* upgrade"), (8, "I", 1, "codec 1"), (8, "I", 1 << 13, "features 0x2000")],
+    [(4, "H", 2, "format version 2 .* upgrade"), (8, "I", 2, "codec 2"), (8, "I", 1 << 13, "features 0x2000")],
 )
 def test_newer_format_is_a_format_error(at: int, form: str, value: int, text: str) -> None:
     data = bytearray(path_of("plain").read_bytes())

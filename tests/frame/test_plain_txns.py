@@ -10,7 +10,7 @@ Txn = tuple[RunName, list[bytes], bytes]
 """The vchannel, the bodies, and the key."""
 
 txns = st.lists(st.tuples(names, st.lists(payloads, max_size=5), st.sampled_from([b"", b"", encode_key("a key")])), max_size=6)
-others = st.sampled_from(["none", "none", "append", "commit", "broadcast", "pchannel", "system"])
+others = st.sampled_from(["none", "none", "append", "commit", "broadcast", "pchannel", "system", "cursor", "cursors"])
 
 
 def _draft(txns: list[Txn], other: str, at: int, *, plain: bool) -> FrameDraft:
@@ -37,6 +37,9 @@ def _add(draft: FrameDraft, other: str) -> None:
         draft.pchannel(Record(b"wide"))
     elif other == "system":
         draft.producer_forgotten("someone")
+    elif other.startswith("cursor"):
+        for number in range(1 if other == "cursor" else 3):
+            draft.cursor(number, lambda: b"a state")
 
 
 @given(txns, others, st.integers(0, 6))

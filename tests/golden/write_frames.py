@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from tests.golden.frame_cases import CASES, FOLDER, describe, encode_case, path_of
+from tests.golden.frame_cases import CASES, FOLDER, GOLDEN, describe, encode_case, path_of
 
 
 def main() -> None:
     """Writes the bytes of the given cases, and the decoded content of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="the cases to write")
+    parser.add_argument("cases", nargs="*", choices=[*GOLDEN, []], help="the cases to write")
     parser.add_argument("--all", action="store_true", help="every case")
     parser.add_argument("--force", action="store_true", help="write a case over the one that is there")
     arguments = parser.parse_args()
@@ -29,7 +29,7 @@ def main() -> None:
             parser.error(f"{path.name} is there and differs: writing it again (--force) changes the format")
         path.write_bytes(data)
         print(f"{path.name}: {len(data)} bytes")
-    described = {case: describe(path_of(case).read_bytes()) for case in CASES if path_of(case).exists()}
+    described = {case: describe(path_of(case).read_bytes()) for case in GOLDEN if path_of(case).exists()}
     text = json.dumps(described, indent=1, ensure_ascii=False)
     (FOLDER / "frame_v1.json").write_text(text + "\n", encoding="utf-8")
 

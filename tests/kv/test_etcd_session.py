@@ -71,6 +71,13 @@ async def test_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: str) -
         assert not session.alive
 
 
+async def test_lifetime_of_a_lease_ends_with_it(kv: EtcdKV) -> None:
+    async with await kv.session(ttl_s=6) as session:
+        assert await kv.lifetime(session.lease) == 6.0
+        await kv.revoke(session.lease)
+        assert await kv.lifetime(session.lease) == 0.0
+
+
 async def test_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
     """The owner does not have to wait until the lease has expired."""
     broken = False

@@ -41,6 +41,8 @@ LeaseRevokeRequest ID=1
 LeaseRevokeResponse header=1
 LeaseKeepAliveRequest ID=1
 LeaseKeepAliveResponse header=1 ID=2 TTL=3
+LeaseTimeToLiveRequest ID=1
+LeaseTimeToLiveResponse header=1 ID=2 TTL=3 grantedTTL=4
 AuthenticateRequest name=1 password=2
 AuthenticateResponse header=1 token=2
 """

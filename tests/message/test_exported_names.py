@@ -29,6 +29,8 @@ def test_exported_names() -> None:
         "Reserved",
         "ResourceKey",
         "Restore",
+        "ScheduledMessage",
+        "ScheduledResult",
         "TimeTickMessage",
         "TxnContext",
         "TypeProperties",

@@ -143,8 +143,8 @@ async def test_body_renews_the_lease_and_without_any_it_expires(contract: Contra
         producer = await Producer.open(foreign)
         (pchannel,) = served.log.node.pchannels.values()
         txn = await producer.begin("a", keepalive_ms=200)
-        begun, bodies = pchannel.lease_now(), 0
-        while pchannel.lease_now() < begun + 0.5:  # more than twice the keepalive
+        begun, bodies = pchannel.txn_now(), 0
+        while pchannel.txn_now() < begun + 0.5:  # more than twice the keepalive
             await producer.send("a", b"x", _tx=txn)
             bodies += 1
         await producer.send("a", _t="901", _tx=txn)

@@ -245,6 +245,7 @@ async def test_opening_creates_the_directories_and_files_that_the_docs_describe(
     assert (place / "pchannels" / "p0").is_dir()
 
 
+@pytest.mark.linux
 async def test_directory_that_cannot_be_created() -> None:
     """Not even root can create directories in /proc."""
     with pytest.raises(StorageError, match="/proc/wal-runtime"):

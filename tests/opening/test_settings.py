@@ -27,6 +27,8 @@ DEFAULTS = {
     "idempotency_window_count": None,
     "idempotency_window_s": 3600.0,
     "producers_max": 4096,
+    "scheduled_max": 65_536,
+    "scheduled_bytes_max": 32 << 20,
     "broadcast_tasks_max": 65_536,
     "broadcast_vchannels_max": 16_384,
     "kv": None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,21 @@ class Environment:
         """Installs these, in one call of `pip install`, over existing packages; a clone in its current state."""
         python = str(self.directory / "bin" / "python")
         self._run_uv("pip", "install", "--quiet", "--refresh-package", "wal-runtime", "--python", python, *requirements)
+
+    def install_wheel(self, wheel: Path, extras: Sequence[str]) -> None:
+        """Installs this wheel of the clone with the packages that uv.lock names for these extras, and nothing else.
+
+        It takes them from uv's cache if `make setup` left them there: an index that does not let its files be cached would have
+        pyspark downloaded and built again for every environment.
+        """
+        python = str(self.directory / "bin" / "python")
+        options = [option for extra in extras for option in ("--extra", extra)]
+        locked = ["sync", "--quiet", "--locked", "--no-default-groups", "--no-install-project", "--python", python, *options]
+        try:
+            self._run_uv(*locked, "--offline")
+        except AssertionError:
+            self._run_uv(*locked)
+        self._run_uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, str(wheel))
 
     def uninstall(self, *distributions: str) -> None:
         """Uninstalls these, with every file that they installed."""
@@ -61,5 +77,7 @@ class Environment:
 
     def _run_uv(self, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        ran = subprocess.run([self._uv, *arguments], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        environment["UV_PROJECT_ENVIRONMENT"] = str(self.directory)
+        command = [self._uv, *arguments]
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert ran.returncode == 0, ran.stderr

@@ -20,7 +20,7 @@ RARELY_NEEDED: Final = (
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
-ENGINE: Final = ("wal.local.log", "wal.local.read_only", "wal.storage.journal", "wal.storage.memory", "wal.kv", "sqlite3", "tomllib")
+ENGINE: Final = ("wal.local.log", "wal.local.read_only_log", "wal.storage.journal", "wal.storage.memory", "wal.kv", "sqlite3", "tomllib")
 """The modules that are needed when a log is opened."""
 IN_MEMORY: Final = """\
 import asyncio

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -46,6 +47,17 @@ def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
     return FrameView.decode(data, lambda start, end: data[head + start : head + end])
 
 
+class Pending(msgspec.Struct, eq=False):
+    """A key that was claimed and is not settled; plain keys may share a claim."""
+
+    claim: Claim
+    key: Key
+
+    @property
+    def names(self) -> tuple[RunName, ...]:
+        return self.claim.scope.names
+
+
 class Machine(RuleBasedStateMachine):
     """A pchannel as its table sees it: calls in their order, frames that become durable or fail, checkpoints and openings."""
 
@@ -56,7 +68,7 @@ class Machine(RuleBasedStateMachine):
         """The failed sequences of each producer in each scope that were not claimed again."""
         self.now_ms = START_MS
         self.position = 0
-        self.pending: list[Claim] = []
+        self.pending: list[Pending] = []
         self.events: list[tuple[tuple[RunName, ...], Key, Kept] | str] = []  # the durable events; a text is a forgotten producer
         self.dropped: set[RunName] = set()
         self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
@@ -109,9 +121,9 @@ class Machine(RuleBasedStateMachine):
 
     def pending_of(self, names: tuple[RunName, ...], producer: str) -> list[Claim]:
         return [
-            claim
-            for claim in self.pending
-            if claim.scope.names == names and isinstance(claim.key, ProducerKey) and claim.key.producer == producer and not claim.doomed
+            one.claim
+            for one in self.pending
+            if one.names == names and isinstance(one.key, ProducerKey) and one.key.producer == producer and not one.claim.doomed
         ]
 
     # -- events
@@ -126,7 +138,7 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(InvalidRequestSeqError, match="again first"):
                 self.table.find(names, key, now_ms=self.now_ms)
             return
-        same = [claim for claim in self.pending if (claim.scope.names, claim.key) == (names, key) and not claim.doomed]
+        same = [one.claim for one in self.pending if (one.names, one.key) == (names, key) and not one.claim.doomed]
         if expected is None and not same and of_producer and key.sequence < of_producer[-1].key.sequence:  # type: ignore[union-attr]
             with pytest.raises(InvalidRequestSeqError):
                 self.table.find(names, key, now_ms=self.now_ms)
@@ -140,9 +152,9 @@ class Machine(RuleBasedStateMachine):
             return
         if isinstance(key, ProducerKey):
             known = set(self.producers()) | {
-                (claim.scope.names, claim.key.producer)
-                for claim in self.pending
-                if isinstance(claim.key, ProducerKey) and not claim.doomed and self.live(claim.scope.names)
+                (one.names, one.key.producer)
+                for one in self.pending
+                if isinstance(one.key, ProducerKey) and not one.claim.doomed and self.live(one.names)
             }
             if (names, key.producer) not in known and len(known) >= PRODUCERS_MAX:
                 with pytest.raises(WouldBlockError, match="producers_max=3"):
@@ -150,7 +162,7 @@ class Machine(RuleBasedStateMachine):
                 return
         claim = self.table.claim(names, key, barrier=barrier)
         assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
-        self.pending.append(claim)
+        self.pending.append(Pending(claim, key))
         if isinstance(key, ProducerKey) and (gaps := self.gaps.get((names, key.producer))):
             gaps.discard(key.sequence)
             if not gaps:
@@ -170,15 +182,15 @@ class Machine(RuleBasedStateMachine):
         first_tick = self.now_ms << 18
         self.position += 512
         draft.append(("other", 9), [Record(b"plain")])
-        for claim in self.pending[:count]:
-            names, key = claim.scope.names, claim.key
+        for one in self.pending[:count]:
+            names, key = one.names, one.key
             if len(names) > 1 or (isinstance(key, str) and key == "z"):
                 index = draft.commit([(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key))
                 kept = Kept(self.position, index, first_tick + index, 7, 1500)
             else:
                 index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
                 kept = Kept(self.position, index, first_tick + index)
-            self.table.durable(claim, kept)
+            self.table.durable(one.claim, key, kept)
             self.events.append((names, key, kept))
             if not self.live(names):
                 self.left_out.add(len(self.events) - 1)
@@ -203,33 +215,36 @@ class Machine(RuleBasedStateMachine):
             return
         new = [(names, key) for key in keys]
         assert len(set(new)) == len(new)
-        assert not any((claim.scope.names, claim.key) in new for claim in self.pending if not claim.doomed)
+        assert not any((one.names, one.key) in new for one in self.pending if not one.claim.doomed)
         assert [self.remembered(names, key) for key in keys] == [None] * len(keys)
-        assert [(claim.scope.names, claim.key, claim.barrier) for claim in claims] == [(*place, 0) for place in new]
+        assert [(claim.scope.names, claim.barrier) for claim in claims] == [(names, 0) for _ in new]
         if isinstance(keys[0], ProducerKey):
             pending = self.pending_of(names, keys[0].producer)
             sequences = [claim.key.sequence for claim in (*pending, *claims) if isinstance(claim.key, ProducerKey)]
             assert sequences == sorted(sequences)
             assert (names, keys[0].producer) not in self.gaps
             assert not any(claim.barrier for claim in pending[-1:])
-        self.pending += claims
+            assert [claim.key for claim in claims] == keys
+        self.pending += map(Pending, claims, keys)
 
     @precondition(lambda self: self.pending)
     @rule()
     def run_is_durable(self) -> None:
         """Settles the oldest pending claims of one vchannel and one kind of key at once."""
         oldest = self.pending[0]
-        if len(oldest.scope.names) > 1:
+        if len(oldest.names) > 1:
             return
-        run = list(itertools.takewhile(lambda claim: claim.scope is oldest.scope and type(claim.key) is type(oldest.key), self.pending))
-        draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.scope.names[0]
+        scope = oldest.claim.scope
+        run = list(itertools.takewhile(lambda one: one.claim.scope is scope and type(one.key) is type(oldest.key), self.pending))
+        draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.names[0]
         self.position += 512
         draft.append(("other", 9), [Record(b"plain")])
-        index = draft.append(name, [Record(b"", ext=key_ext(claim.key)) for claim in run], keyed=True)
-        self.table.durable_run(run, self.position, index, first_tick + index)
-        for at, claim in enumerate(run, index):
-            self.events.append((oldest.scope.names, claim.key, Kept(self.position, at, first_tick + at)))
-            if not self.live(oldest.scope.names):
+        index = draft.append(name, [Record(b"", ext=key_ext(one.key)) for one in run], keyed=True)
+        claims, keys = [one.claim for one in run], [one.key for one in run]
+        self.table.durable_run(claims, keys, self.position, index, first_tick + index)
+        for at, one in enumerate(run, index):
+            self.events.append((oldest.names, one.key, Kept(self.position, at, first_tick + at)))
+            if not self.live(oldest.names):
                 self.left_out.add(len(self.events) - 1)
         del self.pending[: len(run)]
         self.frames.append((self.position, view_of(draft, first_tick)))
@@ -238,20 +253,20 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule()
     def oldest_fails(self) -> None:
-        claim = self.pending.pop(0)
+        oldest = self.pending.pop(0)
         expected: list[Claim] = []
-        if isinstance(claim.key, ProducerKey) and self.live(claim.scope.names):
-            expected = self.pending_of(claim.scope.names, claim.key.producer)
-            failed = {one.key.sequence for one in (claim, *expected) if isinstance(one.key, ProducerKey)}
-            self.gaps.setdefault((claim.scope.names, claim.key.producer), set()).update(failed)
+        if isinstance(oldest.key, ProducerKey) and self.live(oldest.names):
+            expected = self.pending_of(oldest.names, oldest.key.producer)
+            failed = {claim.key.sequence for claim in (oldest.claim, *expected) if isinstance(claim.key, ProducerKey)}
+            self.gaps.setdefault((oldest.names, oldest.key.producer), set()).update(failed)
             if len(self.gaps) > PRODUCERS_MAX:
                 del self.gaps[next(iter(self.gaps))]
-        later = self.table.failed(claim)
+        later = self.table.failed(oldest.claim, oldest.key)
         assert later == expected
         assert all(other.doomed for other in later)
+        self.pending = [one for one in self.pending if one.claim not in later]
         for other in later:
-            self.pending.remove(other)
-            assert self.table.failed(other) == []
+            assert self.table.failed(other, other.key) == []
 
     @rule(seconds=st.sampled_from((1, 4, 11)))
     def time_passes(self, seconds: int) -> None:
@@ -331,7 +346,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_remembered(self) -> None:
-        pending = {(claim.scope.names, claim.key) for claim in self.pending}
+        pending = {(one.names, one.key) for one in self.pending}
         for names in filter(self.live, SCOPES):
             for key in "wxyzé":
                 if (names, key) not in pending:
@@ -349,7 +364,7 @@ TestMachine = Machine.TestCase
 def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, position: int) -> Kept:
     """Makes the key durable at this position."""
     kept = Kept(position, 0, (START_MS << 18) + next(_LATER))
-    table.durable(table.claim(names, key), kept)
+    table.durable(table.claim(names, key), key, kept)
     return kept
 
 
@@ -370,7 +385,7 @@ def test_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() ->
 def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> None:
     table, names = new_table(), (("a", 1),)
     claims = [table.claim(names, ProducerKey("p", sequence)) for sequence in (1, 2, 3)]
-    assert table.failed(claims[0]) == claims[1:]
+    assert table.failed(claims[0], claims[0].key) == claims[1:]
     for sequence in (1, 2, 3):
         with pytest.raises(InvalidRequestSeqError, match=f"append sequence {sequence} again first"):
             table.find(names, ProducerKey("p", 4), now_ms=0)
@@ -381,7 +396,7 @@ def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> Non
 
 def test_producer_may_go_on_without_failed_sequences_that_are_given_up() -> None:
     table, names = new_table(), (("a", 1),)
-    assert table.failed(table.claim(names, ProducerKey("p", 1))) == []
+    assert table.failed(table.claim(names, ProducerKey("p", 1)), ProducerKey("p", 1)) == []
     assert table.producers.forget_gaps("p")
     assert not table.producers.forget_gaps("p")
     assert table.find(names, ProducerKey("p", 2), now_ms=0) is None
@@ -393,7 +408,7 @@ def test_producer_whose_first_append_failed_takes_no_room() -> None:
     with pytest.raises(WouldBlockError, match="forget_producer"):
         table.claim(SCOPES[0], ProducerKey("q", 1))
     table.claim(SCOPES[0], "plain keys need no room")
-    assert table.failed(claim) == []
+    assert table.failed(claim, claim.key) == []
     table.claim(SCOPES[0], ProducerKey("q", 1))
 
 
@@ -409,11 +424,11 @@ def test_one_producer_may_fill_all_the_room_in_flight() -> None:
     for number in range(0, count, 1000):
         assert table.find(SCOPES[0], ProducerKey("p", number), now_ms=START_MS) is claims[number]
     for number, claim in enumerate(claims[: count // 2]):
-        table.durable(claim, Kept(number, 0, START_MS << 18))
+        table.durable(claim, claim.key, Kept(number, 0, START_MS << 18))
     failed = claims[count // 2 :]
-    assert table.failed(failed[0]) == failed[1:]
+    assert table.failed(failed[0], failed[0].key) == failed[1:]
     assert all(claim.doomed for claim in failed[1:])
-    assert [table.failed(claim) for claim in failed[1:]] == [[]] * (count // 2 - 1)
+    assert [table.failed(claim, claim.key) for claim in failed[1:]] == [[]] * (count // 2 - 1)
     assert table.find(SCOPES[0], ProducerKey("p", count // 2), now_ms=START_MS) is None
     assert table.producers.listed()[0].last_sequence == count // 2 - 1
 
@@ -423,8 +438,8 @@ def test_scopes_in_which_nothing_is_known_are_forgotten() -> None:
     table = new_table(window_count=2)
     for number in range(100):
         kept_of(table, ((f"v{number}", number),), "k", number)
-        table.failed(table.claim(((f"w{number}", number),), "k"))
-        table.failed(table.claim(((f"w{number}", number),), ProducerKey("p", 1)))
+        for key in ("k", ProducerKey("p", 1)):
+            table.failed(table.claim(((f"w{number}", number),), key), key)
         kept_of(table, ((f"x{number}", number), ("y", number)), "k", number)
     assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table)) == (2, 3, 2)
     table.drop(("y", 99))
@@ -441,7 +456,7 @@ def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
         assert table.claim_run(names, keys) is None
         assert table.find(names, "d", now_ms=START_MS) is None
     assert table.claim_run(SCOPES[1], ["a", "b"]) is not None
-    table.durable_run(claims, 7, 2, START_MS << 18)
+    table.durable_run(claims, ["a", "b", "c"], 7, 2, START_MS << 18)
     assert table.find(names, "c", now_ms=START_MS) == Kept(7, 4, (START_MS << 18) + 2)
     assert table.claim_run(names, ["d", "c"]) is None
     assert table.claim_run(names, [ProducerKey("p", 1)]) is None, "the producer is not known, and may be one too many"
@@ -451,12 +466,12 @@ def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
     for sequences in ((5, 6), (4, 6), (7, 6), (6, 6)):
         assert table.claim_run(names, [ProducerKey("p", sequence) for sequence in sequences]) is None
     assert table.claim_run(names, [ProducerKey("p", 6), ProducerKey("q", 7)]) is None
-    assert table.failed(claims[0]) == claims[1:]
+    assert table.failed(claims[0], claims[0].key) == claims[1:]
     assert table.claim_run(names, [ProducerKey("p", 6)]) is None, "the failed sequences come first"
 
 
 def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
-    keys = [f"k{number}" for number in range(2 * RUN_KEYS + 9)]
+    keys: list[Key] = [f"k{number}" for number in range(2 * RUN_KEYS + 9)]
     for cuts in ([300], [1, 2], [RUN_KEYS], [RUN_KEYS - 1, RUN_KEYS + 1, 2 * RUN_KEYS]):
         for failed in ([], [0], [7, RUN_KEYS, 2 * RUN_KEYS + 8]):
             table = new_table(window_count=1000)
@@ -466,14 +481,15 @@ def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
             assert claims is not None
             assert [table.find(SCOPES[0], key, now_ms=START_MS) for key in keys] == claims
             for at in failed:
-                assert table.failed(claims[at]) == table.failed(claims[at]) == []
+                assert table.failed(claims[at], keys[at]) == table.failed(claims[at], keys[at]) == []
             for position, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(keys)])):
-                written = [claim for at, claim in enumerate(claims) if start <= at < end and at not in failed]
+                written = [at for at in range(start, end) if at not in failed]
                 if written:
-                    table.durable_run(written, position, 5, (START_MS + position) << 18)
-                for offset, claim in enumerate(written):
+                    parts = [claims[at] for at in written], [keys[at] for at in written]
+                    table.durable_run(*parts, position, 5, (START_MS + position) << 18)
+                for offset, at in enumerate(written):
                     kept = Kept(position, 5 + offset, ((START_MS + position) << 18) + offset)
-                    assert table.find(SCOPES[0], claim.key, now_ms=START_MS) == kept
+                    assert table.find(SCOPES[0], keys[at], now_ms=START_MS) == kept
             found = [table.find(SCOPES[0], keys[at], now_ms=START_MS) for at in failed]
             assert (found, len(table)) == ([None] * len(failed), len(keys) - len(failed))
             assert table.scopes.by_names[SCOPES[0]].uses == len(table)
@@ -485,7 +501,7 @@ def test_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
     before = sys.getrefcount(keys[0]), sys.getrefcount(keys[3])
     claims = table.claim_run(SCOPES[0], keys[:3])
     assert claims is not None
-    table.durable_run(claims, 7, 2, START_MS << 18)
+    table.durable_run(claims, list[Key](keys[:3]), 7, 2, START_MS << 18)
     kept_of(table, SCOPES[0], keys[3], 8)
     again = new_table()
     again.restore(b"".join(table.snapshot()))
@@ -502,7 +518,7 @@ def test_run_that_leaves_the_window_in_parts() -> None:
             if keys:
                 claims = table.claim_run(SCOPES[0], list(keys))
                 assert claims is not None
-                table.durable_run(claims, position, 1, (START_MS + position) << 18)
+                table.durable_run(claims, list(keys), position, 1, (START_MS + position) << 18)
         again = new_table(window_count=7)
         again.restore(b"".join(table.snapshot()))
         known = "abcdefghijk"[: 5 + newer][-7:]
@@ -515,9 +531,10 @@ def test_run_that_leaves_the_window_in_parts() -> None:
 
 def test_snapshot_consists_of_small_pieces() -> None:
     table = new_table(window_count=5000, producers_max=200)
-    claims = table.claim_run(SCOPES[0], [f"{number:040d}" for number in range(5000)])
+    keys: list[Key] = [f"{number:040d}" for number in range(5000)]
+    claims = table.claim_run(SCOPES[0], keys)
     assert claims is not None
-    table.durable_run(claims, 1, 0, START_MS << 18)
+    table.durable_run(claims, keys, 1, 0, START_MS << 18)
     pieces = list(table.snapshot())
     assert max(map(len, pieces)) < 100_000
     again = new_table(window_count=5000, producers_max=200)
@@ -602,7 +619,7 @@ def test_aged_key_that_is_appended_again_is_remembered_again() -> None:
     kept_of(table, SCOPES[0], "k", 1)
     later = START_MS + round(WINDOW_S * 1000) + 1
     assert table.find(SCOPES[0], "k", now_ms=later) is None
-    table.durable(table.claim(SCOPES[0], "k"), Kept(2, 0, later << 18))
+    table.durable(table.claim(SCOPES[0], "k"), "k", Kept(2, 0, later << 18))
     assert table.find(SCOPES[0], "k", now_ms=later) == Kept(2, 0, later << 18)
 
 
@@ -622,7 +639,7 @@ def table_of_keys(count: int, *, every_ms: int = 1000, **bounds: float | None) -
     """Returns a table in which so many keys were remembered, one after the other."""
     table = new_table(**bounds)  # type: ignore[arg-type]
     for number in range(count):
-        table.durable(table.claim(SCOPES[0], f"k{number}"), Kept(number, 0, (START_MS + number * every_ms) << 18))
+        table.durable(table.claim(SCOPES[0], f"k{number}"), f"k{number}", Kept(number, 0, (START_MS + number * every_ms) << 18))
     return table
 
 
@@ -643,7 +660,7 @@ def test_reach_outlives_an_opening(bounds: dict[str, Any]) -> None:
 
 def test_expired_keys_beyond_the_count_are_no_cut() -> None:
     table, later_ms = table_of_keys(3, window_count=3), START_MS + 3_600_000
-    table.durable(table.claim(SCOPES[0], "new"), Kept(9, 0, later_ms << 18))
+    table.durable(table.claim(SCOPES[0], "new"), "new", Kept(9, 0, later_ms << 18))
     assert (len(table), table.cut, table.reach_s(later_ms)) == (1, 0, WINDOW_S)
 
 

@@ -1,4 +1,4 @@
-"""The pages of scanners that catch up together: few reads at a time, one for all that wait for it, and none that concerns another."""
+"""The pages of scanners that catch up together: few reads at a time, one for all that come for the page, and none that concerns another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import cast
 
 import pytest
 
+from tests.backends.frames import FrameMaker
 from wal.errors import CorruptionError, TruncatedError
-from wal.read.pchannel import READS_MAX, PageReads
-from wal.storage.base import FramePage, ReadableLog
+from wal.frame import EncodedFrame, FrameView
+from wal.read.page_reads import PAGE_BYTES, READS_MAX, SHARED_PAGES_BYTES_MAX, PageReads, SharedPages
+from wal.storage.base import FramePage, ReadableLog, StoredFrame
 
 Names = frozenset[str] | None
+
+
+def stored(position: int, frame: EncodedFrame) -> StoredFrame:
+    head, *blocks = frame.buffers
+    return StoredFrame(position, position + 1, FrameView.decode(head, lambda start, end: b"".join(blocks)[start:end], own=True))
+
+
+FRAMES = [stored(10 + number, frame) for maker in [FrameMaker(1)] for number, frame in enumerate([maker.data(("a", bytes(1 << 20)))] * 2)]
+"""Two frames of 1 MiB each."""
 
 
 class Log:
@@ -22,8 +33,14 @@ class Log:
         self.under_way = self.most = 0
         self.release = asyncio.Event()
         self.damaged: set[str] = set()
+        self.step = 1
 
-    async def read(self, start: int, *, names: Names, bytes_max: int) -> FramePage:
+    earliest = (-10, 0)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return PAGE_BYTES * max(0, end - start) // 2
+
+    async def read(self, start: int, *, names: Names, bytes_max: int, end: int | None = None) -> FramePage:
         assert bytes_max > 1
         self.reads.append((start, names))
         self.under_way += 1
@@ -36,7 +53,7 @@ class Log:
             raise TruncatedError("truncated")
         if names is None or names & self.damaged:
             raise CorruptionError("damaged", path="", offset=0, expected="")
-        return FramePage([], start + 1, None, 0)
+        return FramePage([], min(start + self.step, end or start + self.step), None, 0)
 
     @property
     def reader(self) -> PageReads:
@@ -64,15 +81,15 @@ async def test_those_that_wait_at_one_position_share_a_read() -> None:
     reads = log.reader
     first = await busy(reads)
     same = [asking(reads, 7, f"v{number}") for number in range(50)]
-    other = asking(reads, 8, "y")
+    other = asking(reads, 20, "y")
     await turns()
     assert len(log.reads) == READS_MAX
     log.release.set()
     pages = await asyncio.gather(*same)
     assert all(page is pages[0] for page in pages)
-    assert (await other).next_position == 9
+    assert (await other).next_position == 21
     await asyncio.gather(*first)
-    assert log.reads[READS_MAX:] == [(7, frozenset(f"v{number}" for number in range(50))), (8, frozenset("y"))]
+    assert log.reads[READS_MAX:] == [(7, frozenset(f"v{number}" for number in range(50))), (20, frozenset("y"))]
     assert log.most == READS_MAX
 
 
@@ -135,3 +152,102 @@ async def test_cancelled_one_leaves_the_others_their_pages(moment: str) -> None:
     await asyncio.gather(*first, return_exceptions=True)
     assert log.most <= READS_MAX
     await asyncio.gather(*await busy(reads))
+
+
+def many(count: int) -> list[frozenset[str]]:
+    return [frozenset([f"v{number}"]) for number in range(count)]
+
+
+async def test_scanners_read_each_page_once() -> None:
+    log = Log()
+    log.release.set()
+    reads, names = log.reader, many(64)
+    for start in range(5):
+        pages = await asyncio.gather(*[reads.page(start, one) for one in names])
+        assert all(page is pages[0] for page in pages)
+    assert log.reads == [(start, frozenset().union(*names)) for start in range(5)]
+    assert (reads.count, reads.shared_count, len(reads.shared)) == (5, 5 * 63, 0)
+
+
+async def test_slow_scanner_finds_the_page_that_others_have_read() -> None:
+    log = Log()
+    log.release.set()
+    reads, (*fast, slow) = log.reader, many(4)
+    await asyncio.gather(*[reads.page(0, one) for one in (*fast, slow)])
+    for start in (1, 2, 3):
+        await asyncio.gather(*[reads.page(start, one) for one in fast])
+    assert len(reads.shared) == 3
+    assert [(await reads.page(start, slow)).next_position for start in (1, 2, 3)] == [2, 3, 4]
+    assert [start for start, _ in log.reads] == [0, 1, 2, 3]
+    assert not len(reads.shared), "nobody else comes for these pages"
+
+
+async def test_scanners_that_begin_apart_go_on_together() -> None:
+    log = Log()
+    log.step = 4
+    log.release.set()
+    reads, (ahead, behind) = log.reader, many(2)
+    assert (await reads.page(0, behind)).next_position == 4
+    assert (await reads.page(5, ahead)).next_position == 9  # the other one is close behind: the page is for both
+    assert (await reads.page(4, behind)).next_position == 5
+    assert (await reads.page(5, behind)).next_position == 9
+    assert log.reads == [(0, behind), (5, ahead | behind), (4, behind)]
+    await asyncio.gather(reads.page(9, ahead), reads.page(9, behind))
+    assert log.reads[3:] == [(9, ahead | behind)]
+
+
+async def test_truncated_page_is_not_taken_from_the_kept_ones() -> None:
+    log = Log()
+    log.release.set()
+    reads, (fast, slow) = log.reader, many(2)
+    await asyncio.gather(reads.page(0, fast), reads.page(0, slow))
+    await reads.page(1, fast)
+    log.earliest = (2, 0)
+    await reads.page(1, slow)
+    assert log.reads[2:] == [(1, slow)], "the log says what becomes of the read"
+
+
+async def test_scanner_alone_has_nothing_kept() -> None:
+    log = Log()
+    log.release.set()
+    reads = log.reader
+    for start in range(3):
+        await reads.page(start, frozenset("a"))
+        assert not len(reads.shared)
+
+
+def test_pages_are_bounded() -> None:
+    pages, (fast, slow) = SharedPages(lambda start, end: end - start), many(2)
+    both = fast | slow
+    pages.add(0, both, FramePage([], 1, None, 0), [fast, slow])
+    for start in range(1, 40):
+        pages.arrived(start, fast)
+        pages.add(start, both, FramePage(FRAMES, start + 1, None, 0), [fast])
+        assert pages.size <= SHARED_PAGES_BYTES_MAX
+    assert 1 < len(pages) < 39
+    assert pages.take(1, slow) is None
+    assert pages.take(39, slow) is not None
+
+
+def test_pages_that_nobody_comes_for_are_dropped() -> None:
+    pages, (fast, closed) = SharedPages(lambda start, end: end - start), many(2)
+    pages.add(0, fast | closed, FramePage([], 1, None, 0), [fast, closed])
+    pages.arrived(1, fast)
+    pages.add(1, fast | closed, FramePage(FRAMES, 2, None, 0), [fast])
+    pages.sweep()
+    assert len(pages) == 1, "it is fresh"
+    pages.sweep()
+    assert (len(pages), pages.size, bool(pages)) == (0, 0, False)
+
+
+def test_part_of_a_kept_page_is_taken() -> None:
+    pages, (fast, slow) = SharedPages(lambda start, end: end - start), many(2)
+    first, second = FRAMES
+    pages.add(0, fast, FramePage([], 2, None, 0), [fast])
+    pages.add(3, slow, FramePage([], first.position, None, 0), [slow])
+    pages.arrived(first.position, slow)
+    pages.add(0, fast | slow, FramePage(FRAMES, 100, (second.position, 0), 7), [fast])
+    pages.add(2, None, FramePage(FRAMES, 100, (first.position, 0), 7), [None])
+    page = pages.take(second.position, fast)
+    assert page is not None
+    assert (page.frames, page.next_position, page.last_event, page.promised_tick) == ([second], 100, None, 7)

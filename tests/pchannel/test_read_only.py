@@ -22,7 +22,7 @@ from wal.read.scanner import Scanner
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
-from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 
 SCANNERS = 100
 

@@ -1,13 +1,14 @@
 """StallWatch: records where the event loop was blocked inside Pulsar's client.
 
 Owns a thread that checks, while the loop does not turn, which code the loop's thread runs. A machine that is short of processors delays any
-loop; only waits of the product count. So the time in which the loop's thread was ready to run but did not (Linux's schedstat) is not a
-stall, and neither is a delay before it entered the client.
+loop; only waits of the product count. So the time in which a thread of this process was ready to run but did not (Linux's schedstat) is
+not a stall: it may be the loop's, or one of the client's that holds a lock. Neither is a delay before the loop entered the client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ class StallWatch:
         self._end = threading.Event()
 
     async def __aenter__(self) -> StallWatch:
-        self._loop_thread, self._native = threading.get_ident(), threading.get_native_id()
+        self._loop_thread = threading.get_ident()
         self._beating = asyncio.create_task(self._beat())
         self._thread = threading.Thread(target=self._watch, name="stalls", daemon=True)
         self._thread.start()
@@ -46,20 +47,30 @@ class StallWatch:
             await asyncio.sleep(BEAT_S)
 
     def _watch(self) -> None:
-        beats, since, told = -1, 0.0, False
+        beats, told, stalled_s = -1, False, 0.0
+        at, waits = 0.0, _without_processor()
         while not self._end.wait(BEAT_S):
             where = _in_client(sys._current_frames().get(self._loop_thread))
-            own = time.monotonic() - _without_processor(self._native)
-            if where is None or beats != self.beats:
-                beats, since, told = self.beats if where else -1, own, False
-            elif own - since >= STALL_S and not told:
+            if where is None:
+                beats = -1
+                continue
+            at, before_at, waits, before = time.monotonic(), at, _without_processor(), waits
+            if beats != self.beats:
+                beats, told, stalled_s = self.beats, False, 0.0
+                continue
+            stalled_s += at - before_at - max(waits[thread] - before.get(thread, waits[thread]) for thread in waits)
+            if stalled_s >= STALL_S and not told:
                 self.stalls.append(where)
                 told = True
 
 
-def _without_processor(thread: int) -> float:
-    """Returns the seconds in which a thread of this process was ready to run but did not (proc(5), schedstat)."""
-    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+def _without_processor() -> dict[str, float]:
+    """Returns the seconds in which each thread of this process was ready to run but did not (proc(5), schedstat)."""
+    waits: dict[str, float] = {}
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            waits[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return waits
 
 
 def _in_client(frame: FrameType | None) -> str | None:

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
-from tests.pulsar.conftest import new_namespace, raw_client
+from tests.pulsar.conftest import admin, new_namespace, raw_client
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.kv import MemoryKV
 from wal.storage.base import PChannelLog, StoredFrame
@@ -175,6 +175,60 @@ async def test_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -
     finally:
         await one.close()
         await other.close()
+
+
+async def test_fence_holds_in_later_ledgers(address: PulsarAddress) -> None:
+    """A fence of the segment that was open, and of none that begins later, was woodpecker#142. Nobody writes when the old owner tries."""
+    kv = MemoryKV()
+    one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
+    try:
+        await one.create("p", incarnation=INCARNATION)
+        old = await one.open("p", incarnation=INCARNATION, term=1)
+        maker = FrameMaker(1)
+        await append(old, maker.term_start())
+        new = await other.open("p", incarnation=INCARNATION, term=2)
+        next_maker = FrameMaker(2)
+        await append(new, next_maker.term_start(1, 0))
+        await asyncio.gather(*(append(new, next_maker.data(("v", b"%d" % number))) for number in range(210)))
+        assert len(new.extents()) > 2
+        await new.close()
+        admin(address, "PUT", f"{address.topic('p').replace('://', '/')}/unload")  # it is opened with another ledger
+        with pytest.raises(ChannelFencedError):
+            await append(old, maker.data(("v", b"late")))
+        with pytest.raises(ChannelFencedError):
+            await one.open("p", incarnation=INCARNATION, term=1)
+        last = await other.open("p", incarnation=INCARNATION, term=3)
+        assert [frame.view.header.term for frame in await read_all(last)] == [1] + 211 * [2]
+        await last.close()
+    finally:
+        await one.close()
+        await other.close()
+
+
+@pytest.mark.parametrize("restored_term", [2, 4])
+async def test_term_below_the_log_is_refused(address: PulsarAddress, restored_term: int) -> None:
+    """The metadata was restored from a copy of term 1, while the log went on to term 4: frames of a lower term would never be read."""
+    kv, copy = MemoryKV(), MemoryKV()
+    backends = [PulsarBackend(address, kv)]
+    try:
+        await backends[0].create("p", incarnation=INCARNATION)
+        for term in (1, 2, 3, 4):
+            log = await backends[0].open("p", incarnation=INCARNATION, term=term)
+            await append(log, FrameMaker(term).term_start(log.state.last_term, max(log.state.last_sequence, 0)))
+            await log.close()
+            if term == 1:
+                await copy.multi_save(dict(zip(*await kv.load_with_prefix(""), strict=True)))
+        backends.append(restored := PulsarBackend(address, copy))
+        with pytest.raises(ChannelFencedError, match="written in term 4"):
+            await restored.open("p", incarnation=INCARNATION, term=restored_term)
+        log = await restored.open("p", incarnation=INCARNATION, term=5)
+        assert (log.state.last_term, log.state.last_sequence) == (4, 0)
+        await append(log, FrameMaker(5).term_start(4, 0))
+        assert [frame.view.header.term for frame in await read_all(log)] == [1, 2, 3, 4, 5]
+        await log.close()
+    finally:
+        for backend in backends:
+            await backend.close()
 
 
 async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress) -> None:

@@ -20,6 +20,7 @@ from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark
 from wal.storage.pulsar.ledgers import Ledger, LedgerTable
 from wal.storage.pulsar.opening import Opened
 from wal.storage.pulsar.repair import Outage
+from wal.storage.pulsar.vchannel_index import VChannelIndex
 from wal.storage.pulsar.writer import PulsarWriter
 
 INCARNATION = FrameMaker(1).data(("v", b"")).header.incarnation
@@ -136,7 +137,7 @@ def writer_on(client: Any) -> PulsarWriter:
     """Returns the writer of term 1, whose mark is the only message."""
     state = LogState(position_of(5, 1), 0, -1, 0, (0, 0), True)
     ledgers, floor = LedgerTable([Ledger(5, 1, 0)]), FencingFloor(1, -1)
-    opened = Opened(client, client, client, ledgers, FloorIndex(), "t", Mark(1, INCARNATION), floor, state, None)
+    opened = Opened(client, client, client, ledgers, FloorIndex(), "t", Mark(1, INCARNATION), floor, state, None, VChannelIndex())
     return PulsarWriter(opened, ledger_full=lambda position: None)
 
 

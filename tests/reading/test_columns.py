@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from random import Random
 from typing import Any
 
@@ -31,9 +31,11 @@ def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
     wanted = columns.columns
     all_ids = b"".join(columns.ids)
     ids = [all_ids[at : at + columns.id_width] for at in range(0, len(all_ids), columns.id_width or 1)]
-    bases = memoryview(b"".join(columns.tick_bases)).cast("Q")
-    places = [base + at for base, at in zip(bases, memoryview(b"".join(columns.indices)).cast("I"), strict=True)]
-    ticks = [base + at for base, at in zip(bases, memoryview(b"".join(columns.events)).cast("I"), strict=True)]
+    bases = [tick for tick, number in zip(columns.first_ticks, columns.tick_counts, strict=True) for _ in range(number)]
+    places, ticks = (
+        [base + at for base, at in zip(bases, chain.from_iterable(map(numbers_of, pieces)), strict=True)]
+        for pieces in (columns.indices, columns.events)
+    )
     codes = memoryview(b"".join(columns.vchannels)).cast("I")
     types = list(memoryview(b"".join(columns.types)).cast("H")) or [2] * count
     txn_ids = list(memoryview(b"".join(columns.txn_ids)).cast("q")) or [NO_TXN] * count
@@ -59,7 +61,11 @@ def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
     return [rows[slot] for slot in order]
 
 
-def cut(pieces: Sequence[Any], lengths: Sequence[bytes], count: int) -> list[bytes]:
+def numbers_of(piece: bytes | int) -> Sequence[int]:
+    return range(piece) if isinstance(piece, int) else memoryview(piece).cast("I")
+
+
+def cut(pieces: Sequence[Any], lengths: Sequence[Any], count: int) -> list[bytes]:
     joined = b"".join(pieces)
     lens = memoryview(b"".join(lengths) or bytes(4 * count)).cast("I")
     assert len(lens) == count

@@ -11,7 +11,7 @@ from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL, Lineage, Origin
 from wal.read.cursors.in_kv import MemoryCursors
-from wal.read.read_only import ReadOnlyCore, ReadOnlySource
+from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
@@ -29,6 +29,7 @@ class EmptyLog(ReadOnlyPChannelLog):
     def __init__(self, pchannel: str) -> None:
         self.pchannel = pchannel
         self.incarnation = INCARNATION
+        self.lineage = Lineage(INCARNATION)
         self.closed = False
 
     def refresh(self) -> LogSnapshot:

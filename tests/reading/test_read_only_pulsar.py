@@ -13,10 +13,10 @@ from wal.errors import ClosedError, StorageError, UnavailableError
 from wal.location import parse_location
 from wal.read.pulsar_source import LoadedVChannels, ReadOnlyPulsarSource
 from wal.settings import Settings
-from wal.storage.pulsar import read_only
+from wal.storage.pulsar import read_only_topic
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.connection import PulsarConnection
-from wal.storage.pulsar.read_only import ReadOnlyTopic
+from wal.storage.pulsar.read_only_topic import ReadOnlyTopic
 
 
 class Metadata:
@@ -79,7 +79,7 @@ def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
 
 def test_metadata_that_do_not_answer_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that follows a log survives a restart of etcd, as it survives a restart of the broker."""
-    monkeypatch.setattr(read_only, "RETRY_S", 0.01)
+    monkeypatch.setattr(read_only_topic, "RETRY_S", 0.01)
     answers = [UnavailableError("as if etcd were away"), UnavailableError("and still"), ClosedError("it was asked again")]
 
     def look() -> Any:

@@ -18,7 +18,7 @@ from wal import ImmutableMessage, Latest, Message, WALAccesser, bridge, open_wal
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, WALError
 from wal.storage.base import LogSnapshot
-from wal.storage.journal.read_only import ReadOnlyJournalLog
+from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.fixtures import watchdog
-from tests.locations import HANG_S
+from tests.locations import begin_time
 from tests.node.servers import Child, Serving, child, serving
 from wal import WALAccesser, open_wal
 
@@ -17,7 +16,7 @@ __all__ = ["served", "server", "watchdog"]
 
 def pytest_runtest_call() -> None:
     """Gives a test its whole time from when its server runs: starting a process has its own bound, and takes long on a busy machine."""
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    begin_time()
 
 
 @pytest.fixture

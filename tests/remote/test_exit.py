@@ -54,6 +54,7 @@ def test_exit_with_tls_log_open_is_quiet(program: str, python: Path, location: s
     assert ended(python, program, location) == (0, "b'1'\n", "")
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("python", interpreters().values(), ids=interpreters().keys())
 def test_exit_with_own_log_open_is_quiet(python: Path, data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:

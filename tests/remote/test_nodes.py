@@ -30,7 +30,7 @@ from wal.node.server import States
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, GET_MOMENT, NODE_STATES, PRODUCE
 from wal.rpc.serving import Draining, add_handlers, listen, server_options
 from wal.settings import ServerBounds
 
@@ -67,10 +67,10 @@ class Coordinator:
         sent = max(0, len(self.told) - 1)
         reading = asyncio.ensure_future(self._read(context))
         while not self._ending.is_set():
-            for response in self.told[sent:]:
-                await context.write(response)
-            sent = len(self.told)
-            self._changed.clear()
+            self._changed.clear()  # before looking: what comes during a write is seen in the next round
+            while sent < len(self.told):
+                sent += 1
+                await context.write(self.told[sent - 1])
             await self._changed.wait()
         self._ending.clear()
         await context.end(reading)
@@ -139,22 +139,24 @@ async def test_server_that_does_not_have_a_pchannel_is_reported_once_for_each_te
     coordinator.tell(1, {"p": "here:1", "q": "here:1"})
     async with followed(coordinator) as nodes:
         for error in (ClosedError("it is stopping"), UnavailableError("it is gone"), InvalidArgumentError("no")):
-            nodes.report("p", error)  # none of them says that the assignment is wrong
+            nodes.reporter("p")(error)  # none of them says that the assignment is wrong
         for wrong in (ChannelNotExistError("not here"), ChannelFencedError("fenced")):
-            nodes.report("p", wrong)
+            nodes.reporter("p")(wrong)
         await until(lambda: len(coordinator.reports) == 1)
-        nodes.report("q", UnmatchedChannelTermError("another term"))
+        nodes.reporter("q")(UnmatchedChannelTermError("another term"))
         await until(lambda: len(coordinator.reports) == 2)
         assert [(one.pchannel.name, one.pchannel.term, int(one.err.code)) for one in coordinator.reports] == [
             ("p", 1, ChannelNotExistError.code),
             ("q", 1, UnmatchedChannelTermError.code),
         ]
         assert coordinator.reports[0].err.cause == "not here"
+        late = nodes.reporter("p")
         coordinator.tell(2, {"p": "there:2"}, term=2)
         await until(lambda: nodes.connection("p").where == "there:2")
-        nodes.report("p", ChannelFencedError("fenced"))
+        late(ChannelFencedError("of a call that was made before it was assigned anew"))
+        nodes.reporter("p")(ChannelFencedError("fenced"))
         await until(lambda: len(coordinator.reports) == 3)
-        assert coordinator.reports[2].pchannel.term == 2
+        assert (coordinator.reports[2].pchannel.term, coordinator.reports[2].err.cause) == (2, "fenced")
 
 
 @pytest.mark.parametrize("reading", [False, True])
@@ -165,7 +167,7 @@ async def test_appends_and_readers_report_a_server_that_does_not_have_their_pcha
     async with serving(pchannels=2) as node:
         coordinator = Coordinator()
         coordinator.tell(1, dict.fromkeys(node.log.node.pchannels, node.address))
-        handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             await log.create_vchannel("v", pchannel="p0")
             p0 = node.log.node.pchannels["p0"]
@@ -207,7 +209,7 @@ async def test_log_whose_pchannels_are_on_another_server() -> None:
     async with serving(pchannels=2) as node:
         coordinator = Coordinator()
         coordinator.tell(1, dict.fromkeys(node.log.node.pchannels, node.address))
-        handlers = {**_without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             for number in range(10):
                 await log.raw_append(Message(f"v{number}", b"%d" % number))
@@ -221,7 +223,32 @@ async def test_log_whose_pchannels_are_on_another_server() -> None:
     assert coordinator.streams == 1
 
 
-def _without_pchannels(node: Serving) -> dict[Any, Any]:
+async def test_beginning_of_a_read_outlives_a_move() -> None:
+    asked = asyncio.Event()
+
+    async def silent(_request: object, _context: object) -> Any:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    async with (
+        serving(pchannels=1) as node,
+        open_wal(f"wal://{node.address}") as log,
+        server({GET_MOMENT: silent}) as dead,
+        connected(dead) as before,
+    ):
+        await log.raw_append(Message("v", b"1"))
+        engine: Any = log._lifecycle.engine
+        ((name, pchannel),) = engine.pchannels.items()
+        now = engine._nodes.connection(name)
+        engine._nodes._places[name] = before
+        moment = asyncio.ensure_future(pchannel.log.moment())
+        await asked.wait()
+        engine._nodes._places[name] = now
+        await before.leave(UnavailableError("the server has none of its pchannels any more"))
+        assert (await moment).newest is not None
+
+
+def without_pchannels(node: Serving) -> dict[Any, Any]:
     """Returns the handlers of a coordinator of the log: what belongs to one pchannel is not served there."""
     hosted = Hosted({})
     handlers = all_handlers(node.log, hosted, Draining(), States(9), address="nowhere:1", bounds=ServerBounds())

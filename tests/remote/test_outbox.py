@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.client.outbox import AHEAD_MIN, Hold, Outbox, Sending
-from wal.errors import UnavailableError
+from wal.client.outbox import AHEAD_MIN, GROW_MESSAGES, Hold, Outbox, Sending
+from wal.errors import SessionLostError, UnavailableError
 from wal.message import Message
 from wal.rpc.api import streaming_pb2 as proto
 
@@ -38,6 +38,50 @@ def test_half_goes_ahead_while_nothing_is_under_way() -> None:
     for _ in range(AHEAD_MIN):
         outbox.add(message(1))
     assert taken() == (385, AHEAD_MIN), "few messages are one request"
+
+
+def test_few_messages_wait_for_the_answer_of_more() -> None:
+    outbox = Outbox()
+    outbox.add(message())
+    assert not outbox.may_grow(), "nothing is under way"
+    assert outbox.take() is not None
+    outbox.add(message())
+    assert not outbox.may_grow(), "one waits, and one is under way"
+    assert outbox.take() is not None
+    outbox.add(message())
+    assert outbox.may_grow()
+    outbox.add(request())
+    assert not outbox.may_grow(), "what is no message is sent at once"
+    outbox.take_back(lambda sending: sending.make is not None)
+    assert outbox.may_grow()
+    outbox.answered(1)
+    assert not outbox.may_grow(), "as many wait as are under way"
+
+
+def test_message_at_its_barrier_is_not_waited_for() -> None:
+    outbox = Outbox()
+    for _ in range(3):
+        outbox.add(Sending(None, 10, message=Message("orders", b"x"), barrier=1))
+    assert outbox.take() is not None
+    outbox.add(message())
+    assert not outbox.may_grow()
+    outbox.restart(answered=True)
+    outbox.take_back(lambda sending: sending.barrier > 0)
+    assert outbox.take() is not None
+    outbox.add(message())
+    assert not outbox.may_grow()
+
+
+def test_many_messages_wait_for_nothing() -> None:
+    outbox = Outbox()
+    for _ in range(4 * GROW_MESSAGES):
+        outbox.add(message())
+    assert outbox.take() is not None
+    outbox.take_back(lambda _: True)
+    for _ in range(GROW_MESSAGES):
+        assert not outbox.may_grow() or len(outbox.waiting) < GROW_MESSAGES
+        outbox.add(message())
+    assert not outbox.may_grow()
 
 
 class Outboxes(RuleBasedStateMachine):
@@ -162,3 +206,21 @@ def test_refused_and_repeated_requests_keep_their_order() -> None:
     assert outbox.take() is None
     assert outbox.restart() == [plain]
     assert outbox.take() == (1, [keyed, refused, newer])
+
+
+def test_unknown_outcome_of_a_keyed_request_is_asked_again() -> None:
+    """A node that lost its lease cannot say whether a frame in flight was written; with a key, the next owner can."""
+    outbox = Outbox()
+    keyed, plain, newer = message(repeatable=True), message(), message()
+    for sending in (keyed, plain):
+        outbox.add(sending)
+    outbox.take()
+    lost = SessionLostError("the lease is lost")
+    lost.outcome_unknown = True
+    assert outbox.refused(1, lost)
+    assert not outbox.refused(2, lost)
+    assert outbox.answered(2) is plain
+    outbox.add(newer)
+    assert outbox.restart() == []
+    assert outbox.take() == (1, [keyed, newer])
+    assert keyed.tried

@@ -104,7 +104,7 @@ async def test_cancelled_read_loses_no_page(served: Serving, calls: Calls) -> No
     async with open_wal(f"wal://{served.address}") as log, log.read("orders", follow=False) as scanner:
         ended = False
         while not ended:
-            task = asyncio.ensure_future(scanner.page())
+            task = asyncio.ensure_future(scanner._page())
             for _ in range(len(found) % 7):
                 await asyncio.sleep(0)
             if task.cancel():
@@ -112,8 +112,8 @@ async def test_cancelled_read_loses_no_page(served: Serving, calls: Calls) -> No
             try:
                 page = await task
             except asyncio.CancelledError:
-                page = await scanner.page()
-            found += [int(message.properties["n"]) for message in scanner.hand_over(len(page))]
+                page = await scanner._page()
+            found += [int(message.properties["n"]) for message in scanner._hand_over(len(page))]
             ended = not page
     assert found == list(range(MESSAGES))
     assert cancelled

@@ -13,12 +13,14 @@ from wal.errors import (
     BulkAppendError,
     ConflictError,
     CorruptionError,
+    HandlerFailedError,
     InvalidArgumentError,
     KeyNotExistError,
     LockedError,
     LogWentBackError,
     NoPayloadError,
     NoSpaceError,
+    PayloadError,
     ResourceAcquiredError,
     StorageError,
     TruncatedError,
@@ -29,9 +31,13 @@ from wal.message import AppendResult, MessageID, ResourceKey
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import DETAILS_BYTES_MAX, STATUSES, error_from_proto, error_in, error_to_proto, status_of
 
-# NoPayloadError is raised by an attribute of a message, so it is never an answer.
+# NoPayloadError and PayloadError are raised by what reads a message, and HandlerFailedError by a consumer: they are never an answer.
 CLASSES = sorted(
-    (one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, NoPayloadError)),
+    (
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, HandlerFailedError, NoPayloadError, PayloadError)
+    ),
     key=lambda kind: kind.__name__,
 )
 ID = MessageID("p-1", 7, 4096, 3)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message as Proto
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,20 +18,10 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
+from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.options import (
-    All,
-    DeliverFilter,
-    DeliverPolicy,
-    Latest,
-    MessageTypes,
-    ReadPosition,
-    StartAfter,
-    StartFrom,
-    TimeTickGT,
-    TimeTickGTE,
-)
-from wal.read.pchannel import PChannelStatistics
+from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
+from wal.read.pchannel import Histogram, PChannelStatistics
 from wal.rpc import broadcasts, selection
 from wal.rpc import converters as cursor_state
 from wal.rpc import converters as positions
@@ -93,25 +84,30 @@ def test_owner_without_a_role_is_refused() -> None:
 
 # -- selections
 
-policies = st.just(All()) | st.just(Latest()) | st.builds(StartFrom, ids) | st.builds(StartAfter, ids)
-filters = (
-    st.builds(TimeTickGT, u64)
-    | st.builds(TimeTickGTE, u64)
-    | st.lists(st.sampled_from(user_types), min_size=1, max_size=3).map(lambda types: MessageTypes(*types))
-)
+
+@given(ids)
+def test_policies(message_id: MessageID) -> None:
+    at = MessageIDProto(id=bytes(message_id))
+    policies: list[tuple[DeliverPolicy, streaming_pb2.DeliverPolicy]] = [
+        (All(), streaming_pb2.DeliverPolicy(all=Empty())),
+        (Latest(), streaming_pb2.DeliverPolicy(latest=Empty())),
+        (StartFrom(message_id), streaming_pb2.DeliverPolicy(start_from=at)),
+        (StartAfter(message_id), streaming_pb2.DeliverPolicy(start_after=at)),
+    ]
+    assert [selection.policy_from_proto(through(encoded)) for _, encoded in policies] == [policy for policy, _ in policies]
 
 
-@given(policies)
-def test_policies(policy: DeliverPolicy) -> None:
-    assert selection.policy_from_proto(through(selection.policy_to_proto(policy))) == policy
-
-
-@given(st.lists(names, unique=True, max_size=3), st.lists(filters, max_size=3))
-def test_filters(vchannels: list[str], given_filters: list[DeliverFilter]) -> None:
-    messages = [through(one) for one in selection.filters_to_proto(vchannels, given_filters)]
-    found, others = selection.filters_from_proto(messages)
-    assert found == tuple(vchannels)
-    assert list(map(repr, others)) == list(map(repr, given_filters))
+@given(st.lists(names, unique=True, max_size=3), u64, st.lists(st.sampled_from(user_types), min_size=1, max_size=3))
+def test_filters(vchannels: list[str], tick: int, types: list[MessageType]) -> None:
+    filters = [
+        *(streaming_pb2.DeliverFilter(vchannel=streaming_pb2.DeliverFilterVChannel(vchannel=name)) for name in vchannels),
+        streaming_pb2.DeliverFilter(time_tick_gt=streaming_pb2.DeliverFilterTimeTickGT(time_tick=tick)),
+        streaming_pb2.DeliverFilter(time_tick_gte=streaming_pb2.DeliverFilterTimeTickGTE(time_tick=tick)),
+        streaming_pb2.DeliverFilter(message_types=streaming_pb2.DeliverFilterMessageTypes(types=map(int, types))),
+    ]
+    named, others = selection.filters_from_proto(map(through, filters))
+    assert named == tuple(vchannels)
+    assert list(map(repr, others)) == list(map(repr, [TimeTickGT(tick), TimeTickGTE(tick), MessageTypes(*types)]))
 
 
 @pytest.mark.parametrize(
@@ -221,10 +217,16 @@ def test_numbers_of_a_later_version_are_refused() -> None:
 
 def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Returns statistics with any counts."""
-    return st.builds(kind, **{field.name: given_fields.get(field.name, u63) for field in msgspec.structs.fields(kind)})
+    kinds = {int: u63, float: times, str: texts, Histogram: histograms}
+    return st.builds(
+        kind, **{field.name: given_fields.get(field.name, kinds.get(field.type, u63)) for field in msgspec.structs.fields(kind)}
+    )
 
 
-@given(counts(PChannelStatistics, name=names, durable_end=frames, idempotency_reach_s=st.floats(0, 1e9)), counts(BroadcasterStatistics))
+histograms = st.builds(Histogram, st.lists(times).map(tuple), st.lists(u63).map(tuple), times)
+
+
+@given(counts(PChannelStatistics, name=names, durable_end=frames), counts(BroadcasterStatistics))
 def test_statistics(pchannel: PChannelStatistics, broadcaster: BroadcasterStatistics) -> None:
     assert reports.statistics_from_proto(through(reports.statistics_to_proto(pchannel))) == pchannel
     assert reports.broadcaster_from_proto(through(reports.broadcaster_to_proto(broadcaster))) == broadcaster
@@ -275,7 +277,7 @@ def test_tails(snapshot: LogSnapshot) -> None:
 OF_THE_PROCESS = {
     "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "token",
     "allow_message_ttl",
-    "allow_backlog_quota", "write_path",
+    "allow_backlog_quota", "write_path", "compression",
 }  # fmt: skip
 """The settings that do not concern a client: they belong to the process that has the log, or to its storage."""
 
@@ -285,8 +287,16 @@ def test_every_setting_of_a_log_travels() -> None:
     other = Settings(
         create_vchannels=False, vchannels_max=7, message_bytes_max=1 << 16, txn_bytes_max=1 << 21, txn_bodies_max=9, txn_keepalive=3.5,
         open_txn_bytes_max=1 << 23, in_flight_bytes_max=1 << 24, time_tick_interval_s=0.5, idempotency_window_count=11,
-        idempotency_window_s=12.5, producers_max=13, broadcast_tasks_max=14, broadcast_vchannels_max=15, retention_bytes=1 << 30,
+        idempotency_window_s=12.5, producers_max=13, scheduled_max=18, scheduled_bytes_max=1 << 19,
+        broadcast_tasks_max=14, broadcast_vchannels_max=15, retention_bytes=1 << 30,
         retention_s=16.5, cursor_lag_bytes_max=1 << 29, cursor_age_max_s=17.5,
     )  # fmt: skip
     for settings in (Settings(), other):
         assert reports.settings_from_proto(through(reports.settings_to_proto(settings))) == settings
+
+
+def test_older_server_schedules_nothing() -> None:
+    older = reports.settings_to_proto(Settings(producers_max=13, scheduled_max=7, scheduled_bytes_max=7))
+    older.ClearField("scheduled_max")
+    older.ClearField("scheduled_bytes_max")
+    assert reports.settings_from_proto(older) == Settings(producers_max=13)

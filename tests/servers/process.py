@@ -124,7 +124,9 @@ _WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("
 _PORTS: Final = range(12_000 + _WORKER % 10 * 2000, 14_000 + _WORKER % 10 * 2000)
 """The ports of this process of the tests. They lie below those that the system gives to outgoing connections (from 32768 on): one of these
 would be taken while the server that had it is down."""
-_ports: Final = itertools.cycle(_PORTS)
+_FIRST: Final = os.getpid() * 61 % len(_PORTS)
+"""Two runs at once begin elsewhere: a server takes its ports seconds after they were found free."""
+_ports: Final = itertools.cycle([*_PORTS[_FIRST:], *_PORTS[:_FIRST]])
 
 
 def free_ports(count: int) -> list[int]:

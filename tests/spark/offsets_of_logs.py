@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal import MessageID
-from wal.read.read_only import ReadOnlyCore
+from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.storage.base import FrameWeight
-from wal.storage.pulsar.read_only import ScannedFrames
+from wal.storage.pulsar.read_only_topic import ScannedFrames
 
 FRAMES = 40
 

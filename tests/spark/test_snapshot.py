@@ -15,7 +15,7 @@ from tests.spark.queries import Row, batch
 from tests.spark.writer import Payload, Writer, make_vchannels
 from wal import Message, bridge
 from wal.errors import WouldBlockError
-from wal.read.read_only import ReadOnlyCore
+from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
 from wal.spark.batch_reader import SnapshotWarning
 from wal.timestamp import compose, parse

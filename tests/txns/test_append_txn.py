@@ -131,8 +131,9 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
             with pytest.raises(error, match=match):
                 await txn.append_many(messages)
         for messages, error, match in refused("new", 5):
-            with pytest.raises(error, match=match):
-                await log.append_txn("new", messages)
+            if not isinstance(messages, bytes | Message):  # this call also takes single messages
+                with pytest.raises(error, match=match):
+                    await log.append_txn("new", messages)
         other = await log.txn("orders")
         await other.append_many([bytes(200)] * 4)
         with pytest.raises(WouldBlockError, match="open_txn_bytes_max=1500"):

@@ -40,6 +40,8 @@ async def opening(location: str, anything: dict[str, Any], **overrides: Unpack[S
 async def results(log: WALAccesser, key: str | None, either: str | ProducerKey | None) -> None:
     """Without a ProducerKey no field of a result is None, so no caller has to check for that."""
     message = Message("orders", b"1")
+    assert_type(await log.append("orders", b"1", properties={"a": "b"}, idempotency_key=key), AppendResult)
+    assert_type((await log.append("orders", b"1", idempotency_key=ProducerKey("p", 1))).time_tick, int | None)
     assert_type(await log.raw_append(message), AppendResult)
     assert_type(await log.raw_append(message, idempotency_key=key), AppendResult)
     assert_type(log.append_nowait(message, barrier_time_tick=3), asyncio.Future[AppendResult])
@@ -75,6 +77,16 @@ async def transactions(log: WALAccesser) -> None:
     assert_type(await log.append_txn("orders", [b"1", Message("orders", b"2")]), AppendResult)
     wide = await log.append_txn(["a", "b"], [], idempotency_key=ProducerKey("p", 1))
     assert_type(wide.time_tick, int | None)
+
+
+async def values(log: WALAccesser) -> None:
+    numbers = log.typed("numbers", int, version=2, upcast={1: str})
+    assert_type(await numbers.append(5), AppendResult)
+    async with numbers.read(follow=False) as scanner:
+        async for number in scanner:
+            assert_type(number, int)
+        async for number, body in scanner.bodies():
+            assert_type((number, body.message_id), tuple[int, MessageID])
 
 
 async def bulks(log: WALAccesser) -> None:

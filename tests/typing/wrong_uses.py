@@ -46,6 +46,7 @@ async def results_that_may_be_forgotten(log: WALAccesser, key: ProducerKey) -> N
 
 async def calls_that_do_not_exist(log: WALAccesser) -> None:
     await log.raw_append(b"1")  # E: call-overload
+    await log.append("orders", "text")  # E: call-overload
     async with log.txn("orders") as txn:
         txn.result = None  # E: misc, assignment
     try:

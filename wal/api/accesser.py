@@ -8,9 +8,10 @@ sent. It has no state of its own: `Lifecycle` knows whether the log is open, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from actors import Actor, ActorRef
 from wal.api.append_options import (
@@ -23,6 +24,8 @@ from wal.api.append_options import (
     check_expected_last,
     expected_by_name,
     explained,
+    message_of,
+    one_or_several,
 )
 from wal.api.broadcast import LogBroadcast
 from wal.api.lifecycle import Lifecycle
@@ -31,19 +34,28 @@ from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channe
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel, check_vchannels
 from wal.engine import LogStatistics
 from wal.errors import ConflictError, InvalidArgumentError
-from wal.message import AppendResult, ForgottenResult, Message, MessageID
+from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
 from wal.read.cursors.service import Cursors, CursorUse
-from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
+from wal.read.options import NAMES_MAX, READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
-from wal.ticks import check_tick
+from wal.ticks import check_tick, number_text
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from datetime import datetime
+    from typing import TypeVar, Unpack
 
+    from wal.api.scheduled import Schedule
+    from wal.api.typed import TypedLog
+    from wal.consumers.consumer import Consumer, ConsumerStatistics
     from wal.engine import PChannelRetention, ReadableEngine, WritableEngine
+    from wal.message.payloads import CodecOption, PayloadType, Upcast
+    from wal.secret import Secret
+    from wal.status.server import StatusServer
+
+    _T = TypeVar("_T")
 
 
 class WALAccesser:
@@ -60,7 +72,90 @@ class WALAccesser:
         self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
         self._broadcast = LogBroadcast(self._lifecycle)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._lifecycle.location!r}, {self._lifecycle.state})"
+
+    @property
+    def location(self) -> str:
+        """Where the log is, without passwords."""
+        return str(self._lifecycle.location)
+
+    def serve_status(self, host: str = "127.0.0.1", port: int = 0, *, token: str | Secret | None = None) -> StatusServer:
+        """Serves the status page of the log, within `async with` or until its `close()`; its `address` is a URL. Needs the extra `status`.
+
+        Actions need the token. Raises InvalidArgumentError for another address than loopback without a token; serving raises StorageError
+        if nothing can listen there. Close it before the log.
+        """
+        from wal.location import parse_location
+        from wal.status.server import StatusServer
+
+        lifecycle = self._lifecycle
+        writes = lifecycle.engine is not None
+        directory = parse_location(lifecycle.location).path
+        settings = getattr(lifecycle.readable_nowait(), "settings", None)
+        return StatusServer(self, host, port, token=token, directory=directory, settings=settings, publish=writes)
+
     # -- writing
+
+    @overload
+    async def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        deliver_at: None = None,
+    ) -> AppendResult: ...
+
+    @overload
+    async def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: ProducerKey,
+        deliver_at: None = None,
+    ) -> AppendResult | ForgottenResult: ...
+
+    @overload
+    async def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        deliver_at: datetime,
+    ) -> ScheduledResult: ...
+
+    async def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | ProducerKey | None = None,
+        deliver_at: datetime | None = None,
+    ) -> AppendResult | ForgottenResult | ScheduledResult:
+        """Appends a payload to a vchannel as an INSERT; it is durable when the call returns.
+
+        The short form of `raw_append(Message(vchannel, payload, properties=…))`, with its guarantees and errors. `raw_append` also takes
+        other types of messages, a barrier and the expected last event.
+
+        With `deliver_at`, a datetime with a time zone, the message is durable when the call returns, and is appended at that time, exact to
+        `time_tick_interval_s`, with a tick at or above it; at once if the time has passed. Messages of a pchannel are appended in the order
+        of their times. Returns a ScheduledResult, whose key `(await log.scheduled(vchannel)).cancel(key)` takes. A key of a message that
+        waits, or that is remembered, schedules nothing again (`duplicate`). Raises InvalidArgumentError for a time without a zone, a time
+        beyond the year 4199 and a ProducerKey; WouldBlockError past `scheduled_max` or `scheduled_bytes_max`.
+        """
+        message = message_of(vchannel, payload, properties)
+        if deliver_at is not None:
+            from wal.api.scheduled import schedule_message  # most clients schedule nothing, and import less
+
+            return await schedule_message(self._lifecycle, message, deliver_at, idempotency_key)
+        return await self.raw_append(message, idempotency_key=idempotency_key)
 
     @overload
     async def raw_append(
@@ -181,29 +276,42 @@ class WALAccesser:
             raise appends.no_room(message)
         return future
 
-    async def append_messages(self, *messages: Message) -> AppendResponses:
+    async def append_messages(self, *messages: Message, barrier_time_tick: int = 0) -> AppendResponses:
         """Appends messages; two or more for one vchannel form one transaction, with its bodies in input order.
 
         Returns one response for each message, in input order: the result or the error of its vchannel. Vchannels are independent of each
-        other.
+        other. The barrier is that of `raw_append`, for each of the appends.
         """
-        return await self.append_messages_with_option(AppendOption(), *messages)
-
-    async def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
-        """Appends messages as `append_messages` does, with a barrier for each append."""
-        if not isinstance(option, AppendOption):
-            raise TypeError(f"the first argument is an AppendOption, not {type(option).__name__}")
-        barrier = check_tick("barrier_time_tick", option.barrier_time_tick)
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
         return await append_groups((await self._lifecycle.ready()).appends, messages, barrier)
 
-    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+    async def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
+        """Appends messages as `append_messages` does, with the barrier of the option: the form of Milvus' protocol."""
+        if not isinstance(option, AppendOption):
+            raise TypeError(f"the first argument is an AppendOption, not {type(option).__name__}")
+        return await self.append_messages(*messages, barrier_time_tick=option.barrier_time_tick)
+
+    async def append_bulk(self, messages: Iterable[Message] | Message, *more: Message) -> list[AppendResult]:
         """Appends any number of messages in order, without a transaction, split into frames as they come.
+
+        `messages` is one iterable, or they are several arguments.
 
         A failure in the middle raises a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages
         before the first that is not known to be durable, `.outcomes` has the result or the error of each, and `.remaining` the messages
         that are not known to be durable, all in order: `await log.append_bulk(error.remaining)` goes on.
         """
-        return await (await self._lifecycle.ready()).appends.append_bulk(messages)
+        several = one_or_several("append_bulk", messages, more)
+        return await (await self._lifecycle.ready()).appends.append_bulk(several)
+
+    async def scheduled(self, vchannel: str) -> Schedule:
+        """Returns the messages of a vchannel that wait for their time (`append(…, deliver_at=…)`), the earliest first.
+
+        Raises NotLocalError if the log was opened with `read_only=True` from its files: only its writer knows them.
+        """
+        from wal.api.scheduled import Schedule
+
+        check_vchannel(vchannel)
+        return Schedule(self._lifecycle, vchannel, await (await self._lifecycle.readable()).scheduled(vchannel))
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
@@ -275,13 +383,41 @@ class WALAccesser:
         self._lifecycle.check_writable()
         return AckingScanner(options, attach=self._attach, ack=self._broadcast.ack, handler=handler, cursor=use)
 
-    async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+    def typed(
+        self,
+        vchannel: str,
+        kind: type[_T],
+        *,
+        codec: CodecOption[_T] | None = None,
+        version: int = 1,
+        upcast: Mapping[int, Upcast] | None = None,
+    ) -> TypedLog[_T]:
+        """Returns a vchannel whose payloads are values of a type: `orders = log.typed("orders", Order)`, `await orders.append(order)`.
+
+        The type is a msgspec.Struct, a dataclass, a builtin type or a pydantic model, stored as JSON (or `codec="msgpack"`), or
+        any type with `codec=(encode, decode)`. Values carry `version` in the property `payload_version`; `upcast={1: f}` has, for each
+        older version, a function from its decoded value to that of the next. Raises InvalidArgumentError for a gap between them.
+        """
+        from wal.api.typed import TypedLog
+        from wal.message.payloads import PayloadType
+
+        return TypedLog(self, vchannel, PayloadType(kind, codec=codec, version=version, upcast=upcast))
+
+    async def latest_tick(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your own writes.
 
         Raises NotLocalError if another process writes the vchannel.
         """
         check_vchannel(vchannel)
         return await (await self._lifecycle.readable()).latest_tick(vchannel)
+
+    async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+        """Returns what `latest_tick` returns, under the name that it has in Milvus.
+
+        A client of a cluster gets NotLocalError unless a streaming node on this process's own loop has the vchannel.
+        """
+        check_vchannel(vchannel)
+        return await (await self._lifecycle.readable()).latest_tick(vchannel, local_only=True)
 
     async def last(self, vchannel: str) -> MessageID | None:
         """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist.
@@ -297,21 +433,60 @@ class WALAccesser:
         """Returns all cursors, by name and vchannels. A damaged one is left out with a warning, and `retention()` names it."""
         return await (await self._cursors()).infos()
 
+    async def peek(self, cursor: str, n: int = 1, *, vchannels: str | Sequence[str] | None = None) -> list[ImmutableMessage]:
+        """Returns the next `n` messages of a saved cursor, or as many as are durable, and does not move it.
+
+        A transaction is one message. Raises InvalidArgumentError if no cursor of this name, or of this name and these vchannels, is saved,
+        or if there are several and `vchannels` does not say which; TruncatedError if the cursor is stale.
+        """
+        names = _cursor_vchannels("peek", cursor, vchannels)
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise TypeError(f"n must be a number of messages (int), not {type(n).__name__}")
+        if n < 1:
+            raise InvalidArgumentError(f"n={number_text(n)} is out of range: 1 or more")
+        saved = [info.vchannels for info in await self.cursors() if info.name == cursor and names in (None, info.vchannels)]
+        if not saved:
+            of = "" if names is None else f" of {named(names)}"
+            raise InvalidArgumentError(f"no cursor {cursor!r}{of} is saved: cursors() lists those that are")
+        if len(saved) > 1:
+            found = " and ".join(f"({named(one)})" for one in saved[:NAMES_MAX])
+            raise InvalidArgumentError(f"{len(saved)} cursors are named {cursor!r}, of {found}: say which with vchannels=")
+        messages: list[ImmutableMessage] = []
+        async with self.read(saved[0], cursor=cursor, follow=False) as scanner:
+            async for message in scanner:
+                messages.append(message)
+                if len(messages) == n:
+                    break
+        return messages
+
+    async def seek(
+        self,
+        cursor: str,
+        *,
+        to: DeliverPolicy | ReadPosition | MessageID | datetime,
+        vchannels: str | Sequence[str] | None = None,
+        reset: bool = False,
+    ) -> None:
+        """Moves a saved cursor, also back; durable when it returns. The next reader, and a consumer that runs, go on there.
+
+        `to` is a deliver policy, a position, a message (it is the next one) or a moment. `vchannels` says which cursor of this name is
+        meant; one that does not exist yet is created. What a consumer remembered of the cursor (finished messages, attempts) is forgotten.
+        With `reset` a stale cursor begins again there too. Raises InvalidArgumentError if no cursor of this name is saved, or several are
+        and `vchannels` does not say which; TruncatedError if the target is truncated, or the cursor is stale; NotLocalError in a process
+        that only reads the log, for a cursor that moves with transactions.
+        """
+        from wal.api.consuming import seek
+
+        names = _cursor_vchannels("seek", cursor, vchannels)
+        await seek(self._lifecycle, self._attach, self._cursors, cursor, to, names, reset=reset)
+
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels, or (None) all of this name, including stale and damaged ones.
 
         The deletion is durable when the call returns. A missing cursor is no error: another caller may have deleted it. A reader that
         uses the cursor is not disturbed, and its next `save()` recreates it.
         """
-        check_cursor(name)
-        names: tuple[str, ...] | None = None
-        if vchannels is not None:
-            if not isinstance(vchannels, str | Sequence):
-                raise TypeError(f"vchannels must be a name or a sequence of names, not {type(vchannels).__name__}")
-            vchannel_names = (vchannels,) if isinstance(vchannels, str) else vchannels
-            names = CursorKey.of(name, map(check_vchannel, vchannel_names)).vchannels
-            if not names:
-                raise InvalidArgumentError("delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name")
+        names = _cursor_vchannels("delete_cursor", name, vchannels)
         await (await self._cursors()).delete(name, names)
 
     # -- housekeeping
@@ -335,9 +510,14 @@ class WALAccesser:
         return self._lifecycle.readable_nowait().statistics()
 
     @property
-    def wal_name(self) -> str:
+    def backend(self) -> str:
         """The name of the backend: "journal", "memory" or "pulsar"."""
         return self._lifecycle.readable_nowait().name
+
+    @property
+    def wal_name(self) -> str:
+        """The name of the backend, under the name that it has in Milvus."""
+        return self.backend
 
     async def close(self) -> None:
         """Drains what is in flight, then closes the log. Idempotent; concurrent calls all wait, and cancelling one does not stop it.
@@ -347,11 +527,11 @@ class WALAccesser:
         """
         await self._lifecycle.close()
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Starts opening the log, on the running loop. Without this call, the first call that needs the log starts it."""
         self._lifecycle.begin()
 
-    async def wait_open(self) -> None:
+    async def _wait_open(self) -> None:
         """Returns when the log is open; raises the error of the opening."""
         await self._lifecycle.readable()
 
@@ -362,14 +542,87 @@ class WALAccesser:
         """Returns the pchannel that these vchannels are read on, and the vchannels as they are now."""
         return await (await self._lifecycle.readable()).attach(vchannels)
 
+    # -- consumers
+
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Any], Any],
+        *,
+        cursor: str,
+        concurrency: int = 1,
+        order: Literal["vchannel", "key", "none"] = "vchannel",
+        key: Callable[[ImmutableMessage], str | bytes] | None = None,
+        attempts: int = 5,
+        backoff_s: tuple[float, float] = (0.1, 30.0),
+        on_failure: Literal["block", "park"] = "block",
+        dead_letter: str | None = None,
+        batch: int | None = None,
+        timeout_s: float | None = None,
+        type: PayloadType[Any] | type[Any] | None = None,
+        exclusive: Literal["wait", "error"] = "wait",
+    ) -> Consumer:
+        """Returns a consumer: `async with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
+
+        The handler (async, or sync in a thread) gets a `Delivery` for each body, or with `batch=100` a list of up to so many. It ends by
+        returning, by `raise Retry(delay_s=…)`, by `raise Reject(reason)`, or by any other exception, which is a failed attempt. After
+        `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. What the handler
+        appends with `delivery.append` is committed together with the position of the cursor, if the attempt succeeds.
+
+        `concurrency` handlers run at a time. `order` says what keeps its order: a vchannel, the messages of a key (`key` is a function of
+        the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they go on.
+        `backoff_s` is the first pause before a retry and the longest; they double. `timeout_s` bounds an attempt. With a `type`, payloads
+        are decoded to `delivery.value`, and one that cannot be decoded becomes a dead letter.
+
+        One consumer at a time has a cursor: another one waits for it, or with `exclusive="error"` ends with a ResourceAcquiredError. A
+        message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
+        """
+        from wal.api.consuming import consume
+        from wal.consumers.options import ConsumerOptions
+
+        options = ConsumerOptions.of(
+            vchannels,
+            handler,
+            cursor=cursor,
+            concurrency=concurrency,
+            order=order,
+            key=key,
+            attempts=attempts,
+            backoff_s=backoff_s,
+            on_failure=on_failure,
+            dead_letter=dead_letter,
+            batch=batch,
+            timeout_s=timeout_s,
+            type=type,
+            exclusive=exclusive,
+        )
+        return consume(self._lifecycle, options)
+
+    def consumers(self) -> list[ConsumerStatistics]:
+        """Returns the counts of the consumers that run in this process, by cursor."""
+        registry = self._lifecycle.consumers
+        running = [] if registry is None else [consumer.statistics() for consumer in registry.running]
+        return sorted(running, key=lambda one: (one.cursor, one.vchannels))
+
+    async def redrive(self, dead_letter: str) -> int:
+        """Appends the dead letters of a vchannel to where they came from, each once, and returns how many they were.
+
+        Those that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The message
+        is as it was, with the property `redrive_cursor`: only the consumer of that cursor handles it, and others finish it unseen. Raises
+        InvalidArgumentError at a message that is no dead letter, ResourceAcquiredError while another call redrives this vchannel.
+        """
+        from wal.api.consuming import redrive
+
+        return await redrive(self._lifecycle, dead_letter)
+
     # -- transactions
 
     @overload
     async def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: str | None = None,
         expected_last: ExpectedLast = UNCHECKED,
@@ -379,8 +632,8 @@ class WALAccesser:
     async def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: ProducerKey,
         expected_last: ExpectedLast = UNCHECKED,
@@ -389,15 +642,16 @@ class WALAccesser:
     async def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: str | ProducerKey | None = None,
         expected_last: ExpectedLast = UNCHECKED,
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction on one vchannel, or on several of one pchannel; it is durable when the call returns.
 
-        `bytes` are an INSERT on its only vchannel. If one message is refused (TypeError, InvalidArgumentError), nothing is written.
+        `messages` is one iterable, or they are several arguments; `bytes` are an INSERT on its only vchannel. If one message is refused
+        (TypeError, InvalidArgumentError), nothing is written.
         The call waits for room when too much is in flight, and cancelling the caller does not undo the transaction. Without messages
         the transaction has no body, and is delivered. The barrier and the idempotency key mean what they mean for `raw_append`; the
         key belongs to the vchannel, or to the set of vchannels, as that of `txn` does. `expected_last` is what it is for `raw_append`; for
@@ -406,7 +660,7 @@ class WALAccesser:
         names = check_vchannels(vchannel, "append_txn takes the name of a vchannel, or several")
         if not names:
             raise InvalidArgumentError("append_txn([], …) names no vchannel: name at least one")
-        bodies = body_list(messages)
+        bodies = body_list(one_or_several("append_txn", messages, more))
         lifecycle = self._lifecycle
         engine = lifecycle.engine
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
@@ -503,3 +757,20 @@ class WALAccesser:
         """
         checked = None if names is None else check_channel_names(names)
         return await (await self._lifecycle.readable()).describe_channels(checked)
+
+
+Log = WALAccesser
+"""The same class, under a shorter name for annotations."""
+
+
+def _cursor_vchannels(call: str, name: str, vchannels: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Returns the vchannels of a cursor as its key has them, None for those of any; raises TypeError or InvalidArgumentError."""
+    check_cursor(name)
+    if vchannels is None:
+        return None
+    if not isinstance(vchannels, str | Sequence):
+        raise TypeError(f"vchannels must be a name or a sequence of names, not {type(vchannels).__name__}")
+    names = CursorKey.of(name, map(check_vchannel, (vchannels,) if isinstance(vchannels, str) else vchannels)).vchannels
+    if not names:
+        raise InvalidArgumentError(f"{call}(vchannels=[]) names no vchannel: name them, or None for all cursors of this name")
+    return names

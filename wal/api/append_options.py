@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar, overload
 
 import msgspec
 
@@ -82,6 +82,27 @@ async def explained(engine: ReadableEngine, conflict: ConflictError, expected: M
     )
     error.__cause__ = conflict
     return error
+
+
+def message_of(vchannel: str, payload: bytes, properties: Mapping[str, str] | None) -> Message:
+    """Returns the INSERT that `append` appends. Raises TypeError and InvalidArgumentError as `Message` does."""
+    if isinstance(vchannel, Message):
+        raise TypeError("append takes a vchannel and a payload, as in append('orders', b'created'): a Message goes to raw_append(message)")
+    if properties is None:
+        return Message(vchannel, payload)
+    return Message(vchannel, payload, properties=properties)  # type: ignore[arg-type]  # Message copies and checks any mapping
+
+
+_M = TypeVar("_M", bound=Message | bytes)
+
+
+def one_or_several(call: str, messages: Iterable[_M] | _M, more: tuple[_M, ...]) -> Iterable[_M]:
+    """Returns the messages of a call that takes one iterable of them, or several arguments. Raises TypeError for a mixture."""
+    if isinstance(messages, Message | bytes):
+        return (messages, *more)
+    if more:
+        raise TypeError(f"{call} takes one iterable of messages, or messages: not {type(messages).__name__} and {len(more)} more")
+    return messages
 
 
 class AppendOption(msgspec.Struct, frozen=True):

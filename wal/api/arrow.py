@@ -12,9 +12,10 @@ them at once, one text after the other. Raises CorruptionError if a stored value
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import chain, combinations
+from itertools import accumulate, chain, combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,7 +23,8 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.installation import install_hint
 from wal.message import MessageType
-from wal.read.columns import COLUMNS, NO_TXN, RowColumns
+from wal.read.columns import COLUMNS, NO_TXN, Piece, RowColumns
+from wal.read.frame_rows import counting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +70,7 @@ class _Making:
         """Returns the entries of the rows, in the rows' order."""
         return entries if self.picked is None else entries.take(self.picked)
 
-    def fixed(self, kind: Any, width: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Any:
+    def fixed(self, kind: Any, width: int, pieces: Sequence[Piece]) -> Any:
         """Returns a column of entries of this width."""
         return self.of_rows(_pieces(self.pa, kind, self.rows.slots, width, pieces))
 
@@ -86,16 +88,40 @@ def _picked(pa: Any, rows: RowColumns) -> Any:
         kept = pa.compute.indices_nonzero(_pieces(pa, pa.uint8(), rows.slots, 1, rows.keep))
     if rows.in_order:
         return kept
+    if kept is None and rows.order is not None and rows.order[0] == rows.slots:
+        return rows.order[1]
     places = _sum(pa, rows, rows.indices)
     if kept is None:
         return pa.compute.array_sort_indices(places)
     return kept.take(pa.compute.array_sort_indices(places.take(kept)))
 
 
-def _sum(pa: Any, rows: RowColumns, parts: Sequence[bytes]) -> Any:
+def _sum(pa: Any, rows: RowColumns, parts: Sequence[bytes | int]) -> Any:
     """Returns the ticks: the frames' first ticks plus these indices."""
-    indices = _pieces(pa, pa.uint32(), rows.slots, 4, parts).cast(pa.int64())
-    return pa.compute.add(_pieces(pa, pa.int64(), rows.slots, 8, rows.tick_bases), indices)
+    bases = rows.first_ticks
+    if all(isinstance(part, int) for part in parts):
+        bases = [first_tick - start for first_tick, start in zip(bases, accumulate(rows.tick_counts, initial=0), strict=False)]
+        numbers = _counted(rows.slots)
+    else:
+        pieces = [counting(part) if isinstance(part, int) else part for part in parts]
+        numbers = _pieces(pa, pa.uint32(), rows.slots, 4, pieces).cast(pa.int64())
+    column = struct.pack(f"<{len(bases)}Q", *[base % _TICKS for base in bases])
+    runs = pa.RunEndEncodedArray.from_arrays(
+        pa.array(accumulate(rows.tick_counts), pa.int32()), pa.Array.from_buffers(pa.int64(), len(bases), [None, pa.py_buffer(column)])
+    )
+    return pa.compute.add(pa.compute.run_end_decode(runs), numbers)
+
+
+def _counted(count: int) -> Any:
+    """Returns the numbers below `count`. Batches share their memory."""
+    numbers = _numbers()
+    return numbers.slice(0, count) if count <= len(numbers) else steps(load_pyarrow(), 0, 1, count).cast(load_pyarrow().int64())
+
+
+@cache
+def _numbers() -> Any:
+    pa = load_pyarrow()
+    return steps(pa, 0, 1, _REPEATED_ROWS).cast(pa.int64())
 
 
 # -- the columns
@@ -144,6 +170,9 @@ def _txn_ids(making: _Making) -> Any:
 
 def _payloads(making: _Making) -> Any:
     pa, rows = making.pa, making.rows
+    if rows.payload_offsets is not None and rows.payload_offsets[0] == rows.slots:
+        buffers = [None, rows.payload_offsets[1], joined(pa, rows.payloads, rows.payload_bytes)]
+        return making.of_rows(pa.Array.from_buffers(pa.binary(), rows.slots, buffers))
     return making.of_rows(_binary(pa, rows.slots, rows.payload_lens, rows.payloads, rows.payload_bytes))
 
 
@@ -152,7 +181,7 @@ def _properties(making: _Making) -> Any:
     if not rows.properties_lens:
         return properties_column(pa, None, rows.rows)
     stored = _binary(pa, rows.slots, rows.properties_lens, rows.properties, rows.properties_bytes)
-    return properties_column(pa, making.of_rows(stored), rows.rows)
+    return properties_column(pa, stored, rows.rows, picked=making.picked)
 
 
 def _times(making: _Making) -> Any:
@@ -170,24 +199,26 @@ _COLUMNS: Final[dict[str, Callable[[_Making], Any]]] = dict(
 # -- buffers
 
 
-def _joined(pa: Any, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> Any:
-    """Returns the pieces in one buffer of Arrow's own memory, which Arrow reuses."""
+def joined(pa: Any, pieces: Sequence[Piece], size: int) -> Any:
+    """Returns the pieces in one buffer of Arrow's own memory, which Arrow reuses; a single buffer of it as it is."""
+    if len(pieces) == 1 and isinstance(pieces[0], pa.Buffer):
+        return pieces[0]
     buffer = pa.allocate_buffer(size)
     into, at = memoryview(buffer).cast("B"), 0
     for piece in pieces:
-        into[at : at + len(piece)] = piece
+        into[at : at + len(piece)] = memoryview(piece).cast("B") if isinstance(piece, pa.Buffer) else piece
         at += len(piece)
     return buffer
 
 
-def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Any:
-    return pa.Array.from_buffers(kind, count, [None, _joined(pa, pieces, count * width)])
+def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[Piece]) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, joined(pa, pieces, count * width)])
 
 
-def _binary(pa: Any, count: int, lengths: Sequence[bytes], pieces: Sequence[Any], size: int) -> Any:
+def _binary(pa: Any, count: int, lengths: Sequence[Piece], pieces: Sequence[Any], size: int) -> Any:
     """Returns a column of byte strings, built from the joined bytes and the length of each string."""
     offsets = pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count + 1, 4, [bytes(4), *lengths])).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, _joined(pa, pieces, size)])
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, joined(pa, pieces, size)])
 
 
 def _named(pa: Any, codes: Any, names: Sequence[str]) -> Any:
@@ -223,26 +254,59 @@ def _schema(columns: tuple[str, ...]) -> Any:
 
 
 _REPEATED_ROWS: Final = 1 << 17
+_TICKS: Final = 1 << 64
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in MessageType}
 
 
+_TILED_MAPS: Final = 8192
+"""As many as a batch for Spark has rows."""
+_TILED_KEYS_MAX: Final = 256
+"""The most characters of keys that are repeated for all these maps."""
 PARSED_MIN: Final = 512
 """From this many different maps on, the kernels parse them; decoding fewer takes less time than calling the kernels."""
 
 
-def properties_column(pa: Any, stored: Any, rows: int, *, parsed_min: int = PARSED_MIN) -> Any:
+def properties_column(pa: Any, stored: Any, rows: int, *, parsed_min: int = PARSED_MIN, picked: Any = None) -> Any:
     """Returns the maps of `stored`, a binary array in which no bytes mean no properties. None means `rows` rows without properties.
 
-    The kernels parse the maps if at least `parsed_min` of them differ.
+    `picked` are the entries of `stored` that are rows, in the rows' order; None for all of them. The kernels parse the maps if at least
+    `parsed_min` of them differ.
     """
     if stored is None:
         return _empty(pa, rows)
     coded = stored.dictionary_encode()
-    different = coded.dictionary
+    different, codes = coded.dictionary, coded.indices
+    if len(different) == len(stored):
+        different, codes = stored if picked is None else stored.take(picked), None
+    elif picked is not None:
+        codes = codes.take(picked)  # numbers; putting the maps in order would copy all of them once more
     maps = _parsed(pa, different) if len(different) >= parsed_min else None
     if maps is None:
         maps = _decoded(pa, different)
-    return maps if len(different) == len(stored) else maps.take(coded.indices)
+    return maps if codes is None else _repeated_maps(pa, maps, codes)
+
+
+def _repeated_maps(pa: Any, maps: Any, codes: Any) -> Any:
+    """Returns the maps with these numbers. Maps with the same keys, which most producers set, share the memory of their keys."""
+    pairs = maps.offsets[1].as_py() if len(maps) else 0
+    if pairs and len(maps.keys) == pairs * len(maps) and max(len(maps), len(codes)) <= _TILED_MAPS:
+        keys = tuple(maps.keys[:pairs].to_pylist())
+        if sum(map(len, keys)) <= _TILED_KEYS_MAX and (tiled := _tiled(keys))[: len(maps.keys)].equals(maps.keys):
+            values = pa.FixedSizeListArray.from_arrays(maps.items, pairs).take(codes).flatten()
+            return pa.MapArray.from_arrays(_ends(pairs)[: len(codes) + 1], tiled[: pairs * len(codes)], values)
+    return maps.take(codes)
+
+
+@lru_cache(maxsize=4)
+def _ends(pairs: int) -> Any:
+    """Returns the offsets of `_TILED_MAPS` maps of so many pairs."""
+    return steps(load_pyarrow(), 0, pairs, _TILED_MAPS + 1)
+
+
+@lru_cache(maxsize=4)
+def _tiled(keys: tuple[str, ...]) -> Any:
+    """Returns these keys again and again, for `_TILED_MAPS` maps. Batches share the memory."""
+    return load_pyarrow().array(keys * _TILED_MAPS, load_pyarrow().string())
 
 
 def _decoded(pa: Any, stored: Any) -> Any:
@@ -316,17 +380,17 @@ def _parsed_alike(pa: Any, stored: Any, pairs: int) -> Any:
         keys, values = (_texts(pa, entries, first, pairs * count) for first in (0, 2))
     except (IndexError, pa.ArrowInvalid):  # a text ends beyond its map, or is not UTF-8
         return None
-    each = [keys.take(_steps(pa, pair, pairs, count)) for pair in range(pairs)]
+    each = [keys.take(steps(pa, pair, pairs, count)) for pair in range(pairs)]
     if any(pc.any(pc.equal(key, other)).as_py() for key, other in combinations(each, 2)):
         return None  # a map holds a key twice, which only damage causes
-    return pa.MapArray.from_arrays(_steps(pa, 0, pairs, count + 1), keys, values)
+    return pa.MapArray.from_arrays(steps(pa, 0, pairs, count + 1), keys, values)
 
 
 def _texts(pa: Any, entries: Any, first: int, count: int) -> Any:
-    return entries.take(_steps(pa, first, 4, count)).cast(pa.string())
+    return entries.take(steps(pa, first, 4, count)).cast(pa.string())
 
 
-def _steps(pa: Any, first: int, step: int, count: int) -> Any:
+def steps(pa: Any, first: int, step: int, count: int) -> Any:
     """Returns `count` numbers that start at `first` and grow by `step`."""
     steps = pa.compute.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count))
     return pa.compute.add(steps, pa.scalar(first - step, pa.int32()))

@@ -4,9 +4,7 @@ It owns a loop in a thread of its own (`LoopThread`) and the log that is open th
 here, with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the
 end of its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
 
-BlockingTxn, BlockingTxnCalls and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
-
-They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
+`BlockingTxn` and `BlockingBroadcast` own only the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
 """
 
 from __future__ import annotations
@@ -15,14 +13,16 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.api.accesser import WALAccesser
-from wal.api.append_options import UNCHECKED, AppendOption, AppendResponses, ExpectedLast, Unchecked
+from wal.api.append_options import UNCHECKED, AppendOption, AppendResponses, ExpectedLast, Unchecked, one_or_several
+from wal.api.blocking_consumer import BlockingConsumer
 from wal.api.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.api.broadcast import LogBroadcast
 from wal.api.lifecycle import all_released
@@ -33,11 +33,16 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import InvalidArgumentError
 from wal.loop_thread import LoopThread
-from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
+from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.settings import Settings, SettingsOverrides
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
+
+if TYPE_CHECKING:
+    from wal.api.scheduled import BlockingSchedule
+    from wal.consumers.consumer import ConsumerStatistics
+    from wal.message.payloads import PayloadType
 
 _T = TypeVar("_T")
 
@@ -53,12 +58,21 @@ class BlockingTxn(Generic[R_co]):
         self._thread = thread
 
     def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
-        """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel."""
+        """Adds a message and renews the keepalive. `bytes` stand for an INSERT on the transaction's only vchannel."""
         self._thread.call(self._txn.append, message, barrier_time_tick=barrier_time_tick)
 
     def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
-        """Adds messages in order, all or none of them, and refreshes the lease."""
+        """Adds messages in order, all or none of them, and renews the keepalive."""
         self._thread.call(self._txn.append_many, body_list(messages), barrier_time_tick=barrier_time_tick)
+
+    def save(
+        self, read: BlockingScanner | ReadPosition, cursor: str | None = None, *, vchannels: str | Sequence[str] | None = None
+    ) -> None:
+        """Has the commit save a cursor: it moves if and only if the transaction is written. See `Txn.save`."""
+        if isinstance(read, BlockingScanner):
+            read._save_with(self._txn, cursor, vchannels)
+        else:
+            self._txn.save(read, cursor, vchannels=vchannels)
 
     def commit(self) -> R_co:
         """Makes the whole transaction durable as one event, and returns its result."""
@@ -103,7 +117,11 @@ class BlockingBroadcast:
 
     def __init__(self, broadcast: LogBroadcast, thread: LoopThread) -> None:
         self._broadcast = broadcast
+        self._thread = thread
         self._call = thread.call
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._broadcast!r}"
 
     def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         """Appends a copy for each vchannel; all of them are durable on return."""
@@ -135,12 +153,7 @@ class BlockingBroadcast:
 
     def statistics(self) -> BroadcasterStatistics:
         """Returns the counts of this moment, and those since the log was opened."""
-        return self._call(on_loop, self._broadcast.statistics)
-
-
-async def on_loop(call: Callable[[], _T]) -> _T:
-    """Runs a call that does not wait, but must run on the loop."""
-    return call()
+        return self._thread.run(self._broadcast.statistics)
 
 
 def blocking(
@@ -167,6 +180,9 @@ class BlockingOpening:
         self._log: BlockingWAL | None = None
         self._thread: LoopThread | None = None
         self._turn = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._opening.location!r})"
 
     def open(self) -> BlockingWAL:
         """Opens the log. `close()`, here or of the log, closes it; then, or if the opening failed, it can be opened again.
@@ -216,7 +232,66 @@ class BlockingWAL:
         self._call = thread.call
         thread.closing = log.close
 
+    def __repr__(self) -> str:
+        return repr(self._log).replace(type(self._log).__name__, type(self).__name__, 1)
+
     # -- writing
+
+    @overload
+    def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        deliver_at: None = None,
+    ) -> AppendResult: ...
+
+    @overload
+    def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: ProducerKey,
+        deliver_at: None = None,
+    ) -> AppendResult | ForgottenResult: ...
+
+    @overload
+    def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        deliver_at: datetime,
+    ) -> ScheduledResult: ...
+
+    def append(
+        self,
+        vchannel: str,
+        payload: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        idempotency_key: str | ProducerKey | None = None,
+        deliver_at: datetime | None = None,
+    ) -> AppendResult | ForgottenResult | ScheduledResult:
+        """Appends a payload to a vchannel as an INSERT, which is durable on return. Interrupting the caller does not undo the append.
+
+        With `deliver_at` it is appended at that time; see `WALAccesser.append`.
+        """
+
+        async def append() -> AppendResult | ForgottenResult | ScheduledResult:
+            call: Any = self._log.append
+            result: AppendResult | ForgottenResult | ScheduledResult = await call(
+                vchannel, payload, properties=properties, idempotency_key=idempotency_key, deliver_at=deliver_at
+            )
+            return result
+
+        return self._call(append)
 
     @overload
     def raw_append(
@@ -295,17 +370,23 @@ class BlockingWAL:
 
         return self._call(_started, start)
 
-    def append_messages(self, *messages: Message) -> AppendResponses:
+    def append_messages(self, *messages: Message, barrier_time_tick: int = 0) -> AppendResponses:
         """Appends messages. Two or more for one vchannel are one transaction, with its bodies in input order."""
-        return self._call(self._log.append_messages, *messages)
+        return self._call(self._log.append_messages, *messages, barrier_time_tick=barrier_time_tick)
 
     def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
-        """Appends messages as `append_messages` does, with a barrier for each append."""
+        """Appends messages as `append_messages` does, with the barrier of the option."""
         return self._call(self._log.append_messages_with_option, option, *messages)
 
-    def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends any number of messages in order, without a transaction. `messages` is iterated in the caller's thread."""
-        return self._call(self._log.append_bulk, list(messages))
+    def append_bulk(self, messages: Iterable[Message] | Message, *more: Message) -> list[AppendResult]:
+        """Appends any number of messages in order, without a transaction. An iterable is iterated in the caller's thread."""
+        return self._call(self._log.append_bulk, list(one_or_several("append_bulk", messages, more)))
+
+    def scheduled(self, vchannel: str) -> BlockingSchedule:
+        """Returns the messages of a vchannel that wait for their time, the earliest first."""
+        from wal.api.scheduled import BlockingSchedule
+
+        return BlockingSchedule(self._call(self._log.scheduled, vchannel), self._call)
 
     def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name."""
@@ -321,7 +402,7 @@ class BlockingWAL:
 
     def broadcast(self) -> BlockingBroadcast:
         """Returns the calls that send one message to many vchannels, on any pchannels."""
-        return BlockingBroadcast(self._call(on_loop, self._log.broadcast), self._thread)
+        return BlockingBroadcast(self._thread.run(self._log.broadcast), self._thread)
 
     # -- reading
 
@@ -356,12 +437,16 @@ class BlockingWAL:
             include_time_ticks=include_time_ticks,
             auto_ack=auto_ack,
         )
-        scanner = self._call(on_loop, read) if auto_ack else read()
+        scanner = self._thread.run(read) if auto_ack else read()
         return BlockingScanner(scanner, self._thread)
 
-    def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+    def latest_tick(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your writes."""
-        return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
+        return self._call(self._log.latest_tick, vchannel)
+
+    def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+        """Returns what `latest_tick` returns, under the name that it has in Milvus."""
+        return self.latest_tick(vchannel)
 
     def last(self, vchannel: str) -> MessageID | None:
         """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist."""
@@ -371,9 +456,76 @@ class BlockingWAL:
         """Returns all cursors, by name and vchannels."""
         return self._call(self._log.cursors)
 
+    def peek(self, cursor: str, n: int = 1, *, vchannels: str | Sequence[str] | None = None) -> list[ImmutableMessage]:
+        """Returns the next `n` messages of a saved cursor, or as many as are durable, and does not move it."""
+        return self._call(self._log.peek, cursor, n, vchannels=vchannels)
+
     def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels; None deletes all of this name."""
         self._call(self._log.delete_cursor, name, vchannels=vchannels)
+
+    def seek(
+        self,
+        cursor: str,
+        *,
+        to: DeliverPolicy | ReadPosition | MessageID | datetime,
+        vchannels: str | Sequence[str] | None = None,
+        reset: bool = False,
+    ) -> None:
+        """Moves a saved cursor, also back; durable on return. The next reader, and a consumer that runs, go on there."""
+        self._call(self._log.seek, cursor, to=to, vchannels=vchannels, reset=reset)
+
+    # -- consumers
+
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Any], Any],
+        *,
+        cursor: str,
+        concurrency: int = 1,
+        order: Literal["vchannel", "key", "none"] = "vchannel",
+        key: Callable[[ImmutableMessage], str | bytes] | None = None,
+        attempts: int = 5,
+        backoff_s: tuple[float, float] = (0.1, 30.0),
+        on_failure: Literal["block", "park"] = "block",
+        dead_letter: str | None = None,
+        batch: int | None = None,
+        timeout_s: float | None = None,
+        type: PayloadType[Any] | type[Any] | None = None,
+        exclusive: Literal["wait", "error"] = "wait",
+    ) -> BlockingConsumer:
+        """Returns a consumer: `with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
+
+        A handler that is a plain function runs in a thread, and may use this log; an async one runs on the loop of the log.
+        """
+        return BlockingConsumer(
+            self._log.consume(
+                vchannels,
+                handler,
+                cursor=cursor,
+                concurrency=concurrency,
+                order=order,
+                key=key,
+                attempts=attempts,
+                backoff_s=backoff_s,
+                on_failure=on_failure,
+                dead_letter=dead_letter,
+                batch=batch,
+                timeout_s=timeout_s,
+                type=type,
+                exclusive=exclusive,
+            ),
+            self._thread,
+        )
+
+    def consumers(self) -> list[ConsumerStatistics]:
+        """Returns the counts of the consumers that run in this process, by cursor."""
+        return self._thread.run(self._log.consumers)
+
+    def redrive(self, dead_letter: str) -> int:
+        """Appends the dead letters of a vchannel to where they came from, each once, and returns how many they were."""
+        return self._call(self._log.redrive, dead_letter)
 
     # -- housekeeping
 
@@ -411,12 +563,22 @@ class BlockingWAL:
 
     def statistics(self) -> LogStatistics:
         """Returns a snapshot of the counts since the log was opened."""
-        return self._call(on_loop, self._log.statistics)
+        return self._thread.run(self._log.statistics)
+
+    @property
+    def location(self) -> str:
+        """Where the log is, without passwords."""
+        return self._log.location
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend: "journal", "memory" or "pulsar"."""
+        return self._thread.run(lambda: self._log.backend)
 
     @property
     def wal_name(self) -> str:
-        """The name of the backend: "journal", "memory" or "pulsar"."""
-        return self._call(on_loop, lambda: self._log.wal_name)
+        """The name of the backend, under the name that it has in Milvus."""
+        return self.backend
 
     def close(self) -> None:
         """Drains what is in flight, closes the log and ends the thread. Idempotent, from any thread; concurrent calls all wait."""
@@ -434,8 +596,8 @@ class BlockingWAL:
     def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: str | None = None,
         expected_last: ExpectedLast = UNCHECKED,
@@ -445,8 +607,8 @@ class BlockingWAL:
     def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: ProducerKey,
         expected_last: ExpectedLast = UNCHECKED,
@@ -455,14 +617,14 @@ class BlockingWAL:
     def append_txn(
         self,
         vchannel: str | Sequence[str],
-        messages: Iterable[Message | bytes],
-        *,
+        messages: Iterable[Message | bytes] | Message | bytes,
+        *more: Message | bytes,
         barrier_time_tick: int = 0,
         idempotency_key: str | ProducerKey | None = None,
         expected_last: ExpectedLast = UNCHECKED,
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
-        bodies = body_list(messages)
+        bodies = body_list(one_or_several("append_txn", messages, more))
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.append_txn(

@@ -22,16 +22,18 @@ from wal.channels.vchannels import check_vchannels
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
 from wal.message import MessageID
+from wal.read.begin_search import first_of_last
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.status import resumable
-from wal.read.options import READ_TAKES, Reached, ReadOptions, ReadPosition, Selection
+from wal.read.options import READ_TAKES, Reached, ReadOptions, ReadPosition, Selection, StartAt, named
 from wal.read.progress import Need, Progress
-from wal.read.read_only import ReadOnlyCore, ReadOnlySource
+from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.read.truncated import overtaken, start_truncated
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
+from wal.storage.search import run
 from wal.ticks import check_wait
 
 PAGE_BYTES: Final = 1024 * 1024
@@ -88,6 +90,11 @@ class BlockingRead:
         self._looked_s = -math.inf  # never
         self._begun = self._over = self._ended = False
         self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        cursor = "" if self._cursor is None else f"cursor={self._cursor.name!r}, "
+        state = "ended" if self._ended else "open" if self._begun else "not entered yet"
+        return f"{type(self).__name__}({named(self._names)}, {cursor}{state})"
 
     # -- beginning and ending
 
@@ -153,7 +160,8 @@ class BlockingRead:
             seen = self._options.resume if cursor is None else cursor.position
             if seen is not None:
                 core.check_seen(self._log, seen)
-            if (truncated := self._start(selection)) is not None:
+            before = self._search_begin(selection)
+            if (truncated := self._start(selection, tail=before)) is not None:
                 by_id = self._options.resume is None and cursor is None
                 whole = core.event_of(self._log, truncated) if by_id else None
                 if whole is None or self._start(selection, whole) is not None:
@@ -163,9 +171,28 @@ class BlockingRead:
             self._finish(error)
             raise
 
-    def _start(self, selection: Selection, after: MessageID | None = None) -> MessageID | None:
+    def _search_begin(self, selection: Selection) -> LogSnapshot | None:
+        """Finds where the read begins if its policy needs a search for that; returns the log as it was before the search, else None."""
+        log, policy = self._log, self._progress.searched_policy()
+        while policy is not None:
+            tail = log.reach()
+            try:
+                if isinstance(policy, StartAt):
+                    first = log.position_after(policy.time_tick - 1, tail.earliest[0], tail.durable_end)
+                else:
+                    search = first_of_last(self._options, selection, tail.earliest, tail.durable_end, log.measure)
+                    first = run(search, lambda request: log.page(request.start, request.end, request.names, request.bytes_max))
+            except TruncatedError:
+                if log.reach().earliest == tail.earliest:
+                    raise  # otherwise it was truncated meanwhile: there is a new answer
+            else:
+                self._progress.begin_at(first)
+                return tail
+        return None
+
+    def _start(self, selection: Selection, after: MessageID | None = None, *, tail: LogSnapshot | None = None) -> MessageID | None:
         log = self._log
-        self._tail = tail = log.reach()
+        self._tail = tail = tail or log.reach()
         return self._progress.begin(
             self._core.origin(log), selection, tail, tail.earliest, after=after, last_truncated=lambda: log.last_truncated
         )
@@ -265,10 +292,14 @@ class BlockingRead:
     def _take_page(self) -> None:
         progress = self._progress
         try:
-            page = self._log.page(progress.at, progress.page_end, progress.selection.names, PAGE_BYTES)
+            self._fetch_page()
         except TruncatedError as error:
             raise overtaken(self._log.pchannel, progress.at, self._core.first_event(self._log)) from error
-        progress.take(page)
+
+    def _fetch_page(self) -> None:
+        """Fetches and takes the page that the progress needs."""
+        progress = self._progress
+        progress.take(self._log.page(progress.at, progress.page_end, progress.selection.names, PAGE_BYTES))
 
     def _look(self) -> bool:
         """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""

@@ -11,9 +11,9 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.loop_thread import LoopThread
@@ -21,6 +21,9 @@ from wal.message import ImmutableMessage
 from wal.read.options import ReadPosition
 from wal.read.progress import BodyTurns
 from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
+
+if TYPE_CHECKING:
+    from wal.api.txn import Txn
 
 _T = TypeVar("_T")
 
@@ -54,6 +57,9 @@ class BlockingScanner:
         self._turns = BodyTurns()
         self._acking = scanner if isinstance(scanner, AckingScanner) else None
         self._owing = False  # whether a copy of a broadcast was delivered and is not acknowledged yet
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._scanner!r}"
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -102,6 +108,10 @@ class BlockingScanner:
         """Stores its `position`, or the given one, durably under the name of its cursor. See `Scanner.save`."""
         self._settled(lambda: None)
         self._thread.call(self._scanner.save, position)
+
+    def _save_with(self, txn: Txn[Any], cursor: str | None, vchannels: str | Sequence[str] | None) -> None:
+        """Has a transaction save the position of this scanner."""
+        self._settled(lambda: txn.save(self._scanner, cursor, vchannels=vchannels))
 
     def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
@@ -208,7 +218,7 @@ class BlockingScanner:
     async def _settle_acks(self, delivered_count: int) -> None:
         assert self._acking is not None
         self._tell(delivered_count)
-        await self._acking.settle()
+        await self._acking._settle()
 
     def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
         """Makes the fetched page the current one, once."""
@@ -228,12 +238,12 @@ class BlockingScanner:
 
     async def _fetch(self, delivered_count: int) -> list[ImmutableMessage]:
         self._tell(delivered_count)
-        return await self._scanner.page()
+        return await self._scanner._page()
 
     def _tell(self, delivered_count: int) -> None:
         """Reports to the scanner, in its loop, how many messages were delivered in all."""
         if delivered_count > self._reported_count:
-            self._scanner.hand_over(delivered_count - self._reported_count)
+            self._scanner._hand_over(delivered_count - self._reported_count)
             self._reported_count = delivered_count
 
     def _settled(self, ask: Callable[[], _T]) -> _T:

@@ -27,6 +27,9 @@ class LogBroadcast:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._lifecycle.location!r}, {self._lifecycle.state})"
+
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         """Appends a copy for each vchannel, creating vchannels as `raw_append` does; all copies are durable when the call returns.
 

@@ -11,7 +11,7 @@ from wal.settings import Settings
 
 if TYPE_CHECKING:
     from wal.engine import ReadableEngine
-    from wal.read.read_only import ReadOnlySource
+    from wal.read.read_only_core import ReadOnlySource
 
 
 def with_absolute_paths(settings: Settings) -> Settings:
@@ -41,8 +41,8 @@ async def make_engine(location: Location, settings: Settings, *, read_only: bool
 
         return RemoteLog(location.servers, settings, read_only=read_only, wait_s=wait_s)
     if read_only:
-        await import_late("wal.local.read_only")
-        from wal.local.read_only import ReadOnlyLog
+        await import_late("wal.local.read_only_log")
+        from wal.local.read_only_log import ReadOnlyLog
 
         return ReadOnlyLog(location, settings, wait_s=wait_s)
     await import_late("wal.local.log")

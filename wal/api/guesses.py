@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-_APPEND: Final = "raw_append(Message(vchannel, payload)), append_nowait, append_bulk or append_txn"
+_APPEND: Final = "append(vchannel, payload), append_nowait, append_bulk or append_txn"
 _READ: Final = "read(vchannel), with `async for`, and cursor=… for a position that the log saves"
 _GUESSES: Final = {
-    **dict.fromkeys(("produce", "publish", "push", "put", "send", "write", "add", "log", "emit", "append"), _APPEND),
-    **dict.fromkeys(("consume", "get", "iterate", "listen", "poll", "pull", "scan", "scanner", "subscribe", "tail"), _READ),
+    **dict.fromkeys(("produce", "publish", "push", "put", "send", "write", "add", "log", "emit"), _APPEND),
+    **dict.fromkeys(("get", "iterate", "listen", "poll", "pull", "scan", "scanner", "subscribe", "tail"), _READ),
     **dict.fromkeys(("begin", "begin_transaction", "begin_txn", "transaction"), "txn(vchannel)"),
     **dict.fromkeys(("commit", "rollback"), "txn(vchannel), which returns a transaction to commit or to roll back"),
     **dict.fromkeys(("channels", "list_vchannels", "streams", "topics"), "vchannels()"),

@@ -9,12 +9,6 @@ read_only=True is `readable`, and never `ready` for the writing half of the API.
 
 Every object that a caller can use (the accesser, scanners, transactions) holds the Lifecycle, and the engine does not. So the Lifecycle is
 garbage-collected with the last of these objects, and then releases an engine that is still open.
-
-Releases: how a log is released that was garbage-collected without being closed.
-
-While the log's event loop exists, the log is closed there, as by `close()`. Once that loop has ended, a thread releases the log's files,
-threads and locks, and the next opening recovers as after a crash. An opening of the same location in this process waits for the release.
-The garbage collector may begin a release at any point in any thread, so `begin` takes no lock and waits for nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
 
 if TYPE_CHECKING:
+    from wal.consumers.consumer import ConsumerRegistry
     from wal.engine import ReadableEngine, WritableEngine
 
 
@@ -61,6 +56,8 @@ class Lifecycle:
         self.is_running: Callable[[], bool] = lambda: False
         self.engine: WritableEngine | None = None
         self.forked = False
+        self.consumers: ConsumerRegistry | None = None
+        """The running consumers, None before the first one: they end before the log is closed."""
         self._make = make_engine
         self._made: ReadableEngine | None = None
         self._read_only = read_only
@@ -70,6 +67,17 @@ class Lifecycle:
         self._closed = False
         self._failure: BaseException | None = None
         _all.add(self)
+
+    @property
+    def state(self) -> str:
+        """Returns the state of the log in a word or two, from any thread."""
+        if self._closed:
+            return "closed"
+        if self._failure is not None:
+            return "failed"
+        if self._readable is not None:
+            return "open, read-only" if self._read_only else "open"
+        return "not opened yet" if self._opening is None else "opening"
 
     def begin(self) -> None:
         """Starts opening the log on the running loop. Without it, the first call that needs the log starts the opening."""
@@ -166,6 +174,8 @@ class Lifecycle:
         if self._read_only:
             opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says
         await asyncio.wait((opening,))
+        if self.consumers is not None:
+            await self.consumers.close()
         if not opening.cancelled() and opening.exception() is None:  # a failed opening has cleaned up after itself
             await opening.result().close()
 
@@ -233,7 +243,14 @@ _log: Final = logging.getLogger("wal")
 
 
 class Release:
-    """The release of one engine that no caller holds any more; `loop` is the event loop that it belongs to."""
+    """How a log is released that was garbage-collected without being closed.
+
+    While the log's event loop exists, the log is closed there, as by `close()`. Once that loop has ended, a thread releases the log's
+    files, threads and locks, and the next opening recovers as after a crash. An opening of the same location in this process waits for the
+    release. The garbage collector may begin a release at any point in any thread, so `begin` takes no lock and waits for nothing.
+
+    The release of one engine that no caller holds any more; `loop` is the event loop that it belongs to.
+    """
 
     def __init__(self, engine: ReadableEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

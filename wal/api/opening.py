@@ -59,6 +59,14 @@ class LogOpening(AsyncOnly):
         """Returns a new opening with the same arguments: an accesser that was closed cannot be opened again."""
         return LogOpening(self._make)
 
+    @property
+    def location(self) -> str:
+        """Where the log is."""
+        return self._log._lifecycle.location
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
     def __await__(self) -> Generator[Any, None, WALAccesser]:
         return self._opened().__await__()
 
@@ -70,7 +78,7 @@ class LogOpening(AsyncOnly):
 
     async def _opened(self) -> WALAccesser:
         try:
-            await self._log.wait_open()
+            await self._log._wait_open()
         except BaseException:
             await self._log.close()
             raise
@@ -103,7 +111,7 @@ def init(
     except RuntimeError:
         pass
     else:
-        log.begin()
+        log._begin()
     _shared = log
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.api.arrow import load_pyarrow, record_batch, schema
 from wal.api.blocking_read import BlockingRead
+from wal.api.row_pages import RowPages
 from wal.errors import InvalidArgumentError
 from wal.read.columns import RowColumns
 from wal.read.frame_rows import FrameRows, in_parts
@@ -103,6 +104,9 @@ class RecordBatches(BlockingRead):
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
         self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the current frame, not yet added to the rows
+        self._row_pages = RowPages(lambda request: self._log.rows_page(request))  # the log is another one when the vchannel is created
+        self._is_whole = False
+        """Whether the rows are one page, whose payloads are in one piece: with more rows, all would have to be copied."""
         self._delivered_end: Reached | None = None  # the end of the delivered batches, while some rows are undelivered
 
     @property
@@ -153,12 +157,21 @@ class RecordBatches(BlockingRead):
                     rows.add_frame(part)
                 else:
                     rows.add_messages([part])
-            full = rows.rows >= self._rows_max or rows.size >= self._bytes_max
+            full = self._is_whole or rows.rows >= self._rows_max or rows.size >= self._bytes_max
             if rows.rows and (full or need is Need.TAIL or need is Need.OVER):
                 self._cut()
                 return Need.MESSAGES
             if need is not Need.FRAME and need is not Need.MESSAGES:
                 return need
+
+    def _fetch_page(self) -> None:
+        rows = self._rows
+        empty = not rows.rows
+        rows_max, bytes_max = self._rows_max - rows.rows, self._bytes_max - rows.size
+        if not self._row_pages.take(self._progress, rows, rows_max=rows_max, bytes_max=bytes_max):
+            super()._fetch_page()
+        elif empty and rows.payload_bytes >= _PIECE_BYTES:
+            self._is_whole = True
 
     def _flush(self) -> bool:
         if self._rows.rows:
@@ -172,7 +185,7 @@ class RecordBatches(BlockingRead):
 
     def _cut(self) -> None:
         """Turns the rows into batches; several if one frame holds more than a batch should."""
-        rows, self._rows = self._rows, RowColumns(self._columns)
+        rows, self._rows, self._is_whole = self._rows, RowColumns(self._columns), False
         batch = record_batch(rows)
         step = self._rows_max
         size_max = max(self._bytes_max, _PIECE_BYTES)

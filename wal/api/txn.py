@@ -19,15 +19,19 @@ from wal.async_only import AsyncOnly
 from wal.channels.vchannels import check_vchannel, check_vchannels
 from wal.engine import NOT_EXPECTED
 from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
-from wal.message import AppendResult, Message, MessageID
-from wal.read.options import named
+from wal.message import AppendResult, LogPosition, Message, MessageID
+from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, check_cursor
+from wal.read.loop import cursor_of
+from wal.read.options import ReadPosition, named
+from wal.read.scanner import Scanner
 from wal.ticks import number_text
 from wal.write.checks import check_body
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
 
-    from wal.engine import EngineTxn
+    from wal.api.typed import TypedScanner
+    from wal.engine import EngineTxn, WritableEngine
     from wal.message import TxnContext
 
     R_co = TypeVar("R_co", covariant=True, default=AppendResult)
@@ -59,7 +63,7 @@ class Txn(Generic[R_co]):
     `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
     """
 
-    __slots__ = ("_ending", "_expected", "_lifecycle", "_result", "_served", "_vchannels", "context")
+    __slots__ = ("_before_save", "_chained", "_ending", "_expected", "_lifecycle", "_result", "_saved", "_served", "_vchannels", "context")
 
     def __init__(
         self,
@@ -74,6 +78,10 @@ class Txn(Generic[R_co]):
         self._vchannels = vchannels
         self._expected = expected
         self._ending = ""
+        self._saved: tuple[CursorKey, ReadPosition] | None = None
+        self._before_save: Callable[[], Awaitable[None]] | None = None
+        self._chained: tuple[Cursor, SaveChain] | None = None
+        """The position of a scanner to save, and the scanner's other saves."""
         self._result: R_co | None = None
         self.context: TxnContext = served.context
         """Its id and keepalive."""
@@ -88,7 +96,7 @@ class Txn(Generic[R_co]):
         return self._result
 
     async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
-        """Adds a message and refreshes the lease. `bytes` mean an INSERT on the transaction's only vchannel.
+        """Adds a message and renews the keepalive. `bytes` mean an INSERT on the transaction's only vchannel.
 
         The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (an invalid
         message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means that it has ended.
@@ -102,7 +110,7 @@ class Txn(Generic[R_co]):
             await asyncio.sleep(0)
 
     async def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
-        """Adds messages in order, all or none of them, and refreshes the lease. `bytes` mean INSERTs on the transaction's only vchannel.
+        """Adds messages in order, all or none of them, and renews the keepalive. `bytes` mean INSERTs on the transaction's only vchannel.
 
         The errors are those of `append`. InvalidArgumentError, TypeError and WouldBlockError leave the transaction open and as it was.
         """
@@ -114,6 +122,45 @@ class Txn(Generic[R_co]):
         if count // BODIES_A_TURN > (count - len(bodies)) // BODIES_A_TURN:
             await asyncio.sleep(0)
 
+    def save(
+        self, read: Scanner | TypedScanner[Any] | ReadPosition, cursor: str | None = None, *, vchannels: str | Sequence[str] | None = None
+    ) -> None:
+        """Has the commit save a cursor: it moves if and only if the transaction is written, in the same frame.
+
+        `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: that of its own cursor). Or it is a
+        position, with the name of the cursor and the vchannels that were read. A transaction saves one cursor; the last call counts. The
+        cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be on that pchannel
+        (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor
+        alone, and no reader sees it; its result has the id of no message of its own.
+
+        With an idempotency key that was seen before, the messages are not written again; the cursor is saved all the same, unless it is at
+        this position or later already. Raises InvalidArgumentError for a scanner that has not begun to read, or has no cursor and gets no
+        name here. The commit raises TruncatedError, and writes nothing, if the log was truncated past the position or the cursor is stale.
+
+        Several transactions that save positions of a scanner may be committed at a time, in the order of the positions. If one of them
+        fails, those after it fail with InvalidRequestSeqError and write nothing, and so does every later one, until its position is saved:
+        none covers what was not written. A new reader of the cursor begins where the last one that was written left it.
+        """
+        self._check_open()
+        scanner = getattr(read, "scanner", read)  # that of a TypedScanner
+        if isinstance(scanner, Scanner):
+            if vchannels is not None:
+                raise InvalidArgumentError("save(scanner, vchannels=…): the vchannels are those of the scanner; leave them out")
+            saved, before = scanner._cursor(None if cursor is None else check_cursor(cursor))
+            self._served.save(saved)
+            self._saved, self._before_save, self._chained = None, before, (saved, scanner._chain(saved.key))
+            return
+        if not isinstance(read, ReadPosition):
+            raise TypeError(f"save takes a Scanner or a ReadPosition, not {type(read).__name__}: pass the scanner, or scanner.position")
+        if cursor is None or vchannels is None:
+            raise InvalidArgumentError(
+                "save(position): name the cursor and the vchannels that were read, save(position, cursor=…, vchannels=…)"
+            )
+        names = check_vchannels(vchannels, "save(vchannels=…) takes the name of a vchannel, or several")
+        if not names:
+            raise InvalidArgumentError("save(vchannels=[]) names no vchannel: name those that were read")
+        self._saved, self._before_save, self._chained = (CursorKey.of(check_cursor(cursor), names), read), None, None
+
     async def commit(self) -> R_co:
         """Makes the whole transaction durable as one event, and returns its result.
 
@@ -124,8 +171,27 @@ class Txn(Generic[R_co]):
         Ending it a second time raises InvalidTransactionStateError.
         """
         self._end("committed")
+        if self._chained is None or (event := self._chained[0].event) is None:
+            return await self._commit()
+        cursor, chain = self._chained
+        after = chain.before(event)
+        chain.sent(event)
+        result = await self._commit(cursor, after)
+        chain.written(event)
+        return result
+
+    async def _commit(self, cursor: Cursor | None = None, after: LogPosition | None = None) -> R_co:
+        """Commits; unless the saved `cursor` has passed the event `after` by then, it is refused."""
         try:
             engine = await self._lifecycle.ready()
+            if self._before_save is not None or self._saved is not None:
+                try:
+                    await self._prepare_save(engine)
+                except BaseException:
+                    self._served.abandon()
+                    raise
+            if cursor is not None and after is not None:
+                self._served.save(cursor, after)
             result = self._result = await self._served.commit()
         except WouldBlockError:
             self._ending = ""
@@ -133,6 +199,16 @@ class Txn(Generic[R_co]):
         except ConflictError as error:
             raise await explained(engine, error, self._expected) from None
         return result
+
+    async def _prepare_save(self, engine: WritableEngine) -> None:
+        """Turns a saved position into a cursor, and acknowledges what a scanner was handed before its position."""
+        if (before := self._before_save) is not None:
+            await before()
+        if (saved := self._saved) is not None:
+            key, position = saved
+            pchannel, selection, _ = await engine.attach(key.vchannels)
+            incarnations = {name: selection.incarnation(name) for name in key.vchannels}
+            self._served.save(cursor_of(key, pchannel.origin(), incarnations, pchannel.reached_at(position)))
 
     async def rollback(self) -> None:
         """Forgets the transaction; it is no error if it has expired. Ending it a second time raises InvalidTransactionStateError."""

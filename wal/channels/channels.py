@@ -7,12 +7,12 @@ and a crash leaves nothing to clean up. All records of one call are saved in one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel, place
+from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ def check_channel_names(channels: object, *, names_max: int | None = None) -> tu
     return names
 
 
-def admit_channels(directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannels: list[str]) -> list[VChannelInfo]:
-    """Returns new channels, spread over these pchannels. Their records must still be saved by sending one `Change`.
+def admit_channels(
+    directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannel_for: Callable[[str], str]
+) -> list[VChannelInfo]:
+    """Returns new channels, each on the pchannel that `pchannel_for` chooses. Their records must still be saved by sending one `Change`.
 
     A name has the vchannel's incarnation, which a log never gives twice, so no name of a destroyed channel comes back. A name that a caller
     gave to a vchannel is skipped.
@@ -73,7 +75,7 @@ def admit_channels(directory: VChannelDirectory, owner: OwnerDescription, count:
         if name in directory.records or name in directory.saved:
             directory.next_incarnation += 1
         else:
-            infos.append(directory.admit(name, place(name, pchannels), owner))
+            infos.append(directory.admit(name, pchannel_for(name), owner))
     return infos
 
 

@@ -4,6 +4,7 @@
     cluster/leader/…        the candidates of the coordinators' election; the value of each is its address
     cluster/nodes/…         the live nodes, each under the number of its lease, with which etcd removes it
     cluster/drained/…       the nodes that get no pchannels, by the same number
+    cluster/evicted/…       the nodes whose lease a leader revokes, by the same number, each with the lifetime of its lease in s
     cluster/paused          exists while the balancer moves nothing
 
 A record that is there is also what keeps other writers away: a log that belongs to a cluster is opened by no embedded writer.
@@ -23,10 +24,13 @@ LOG_KEY: Final = "cluster/log"
 LEADER: Final = "cluster/leader"
 NODES: Final = "cluster/nodes/"
 DRAINED: Final = "cluster/drained/"
+EVICTED: Final = "cluster/evicted/"
 PAUSED: Final = "cluster/paused"
 TICKS: Final = "timestamp/nodes/"
 """The limits of the nodes' ticks, each under the server id of its node."""
-FORMAT: Final = 1
+MOVING_CURSORS: Final = 2
+"""The format from which on cursors move with transactions: a node of an earlier one refuses a log that has such a cursor."""
+FORMAT: Final = MOVING_CURSORS
 """What this version writes, and the newest that it reads. A change opens once no live node is older."""
 
 
@@ -39,7 +43,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     log: str
     settings: dict[str, Any]
     frame_bytes_max: Natural
-    format: Natural = FORMAT
+    format: Natural
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -86,6 +90,11 @@ def node_from(key: str, text: str) -> NodeRecord:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the record of a node cannot be read: {error}", expected=key) from error
     return record
+
+
+def evicted_key(server_id: int) -> str:
+    """Returns the key under which a leader saves that it evicts a node."""
+    return f"{EVICTED}{server_id:016x}"
 
 
 def ticks_key(server_id: int) -> str:

@@ -9,14 +9,16 @@ incarnation. An incarnation is never reused, even after a drop, so that a recrea
 from __future__ import annotations
 
 import asyncio
+import heapq
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from actors import Actor
-from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel
+from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, VChannelInfo, check_vchannel
 from wal.errors import CorruptionError, StorageError, WALError
 
 if TYPE_CHECKING:
@@ -45,6 +47,36 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
     """A frame has 32 bits for the incarnation."""
     owner: OwnerDescription | None = None
+    begin: VChannelBegin | None = None
+    """None for a vchannel of an earlier version, and where its creator does not host the pchannel, as in a cluster."""
+
+
+class PChannelCounts:
+    """How many vchannels each pchannel has. The one with the fewest is found without a look at all of them."""
+
+    def __init__(self, pchannels: Iterable[str] = ()) -> None:
+        """`pchannels` are those of the vchannels that exist, each as often as it has one."""
+        self._counts = Counter(pchannels)
+        self._order: dict[str, int] = {}
+        self._heap: list[tuple[int, int, str]] = []
+        """Counts with the number and the name of their pchannel. A pchannel is here with its count; what it is with others is outdated."""
+
+    def add(self, pchannel: str, count: int) -> None:
+        """Notes that a pchannel has so many vchannels more."""
+        self._counts[pchannel] += count
+        if pchannel in self._order:
+            heapq.heappush(self._heap, (self._counts[pchannel], self._order[pchannel], pchannel))
+
+    def fewest(self, pchannels: Mapping[str, object], preferred: str) -> str:
+        """Returns the pchannel with the fewest vchannels: of several the preferred one if it is among them, or else the first."""
+        if len(self._order) != len(pchannels) or len(self._heap) > 4 * len(pchannels) + 64:
+            self._order = {name: number for number, name in enumerate(pchannels)}
+            self._heap = [(self._counts[name], number, name) for name, number in self._order.items()]
+            heapq.heapify(self._heap)
+        while self._heap[0][0] != self._counts[self._heap[0][2]]:
+            heapq.heappop(self._heap)
+        count, _, name = self._heap[0]
+        return preferred if self._counts[preferred] == count else name
 
 
 class VChannelDirectory(Actor):
@@ -54,14 +86,20 @@ class VChannelDirectory(Actor):
         self._kv = kv
         self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
+        self.begins: dict[str, VChannelBegin] = {}
+        """Where those in `records` begin, as far as that is known."""
+        self.counts: PChannelCounts = PChannelCounts()
+        """How many vchannels are in `records`, by pchannel."""
         self.saved_next: int = 0
         """The counter for `saved`: every incarnation below it is in `saved`, or has ended."""
         self.saved: dict[str, VChannelInfo] = {}
         """The saved records, which may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
         """Called after each save with the pchannels whose records changed, and the names whose former incarnation ended."""
-        self.watchers: set[Callable[[list[tuple[VChannelInfo, bool]]], None]] = set()
+        self.watchers: dict[Callable[[list[tuple[VChannelInfo, bool]]], None], None] = {}
         """Each is called after each save with the vchannels that changed, and whether they exist now. A caller may add and remove one."""
+        self.end_of: Callable[[str], VChannelBegin | None] = lambda pchannel: None
+        """Returns the incarnation of a pchannel and where its log ends, for a vchannel that begins there; None if that is not known."""
         self._counter: int = 0
         """The counter in the KV; it is above `saved_next` while a turn's records are being saved in parts."""
 
@@ -72,6 +110,7 @@ class VChannelDirectory(Actor):
             for key, value in zip(keys, values, strict=True):
                 info = record_from(key, value)
                 self.records[info.name] = info
+                self._begin(info.name, _decoder.decode(value).begin)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
             self._counter = self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
             newest = max((info.incarnation for info in self.records.values()), default=0)
@@ -80,10 +119,15 @@ class VChannelDirectory(Actor):
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
         self.saved = dict(self.records)
+        self.counts = PChannelCounts(info.pchannel for info in self.records.values())
 
     def admit(self, name: str, pchannel: str, owner: OwnerDescription | None = None) -> VChannelInfo:
         """Returns a new vchannel with a new incarnation; its record must still be saved by sending a `Change`."""
+        if (before := self.records.get(name)) is not None:
+            self.counts.add(before.pchannel, -1)
         info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation, owner)
+        self._begin(name, self.end_of(pchannel))
+        self.counts.add(pchannel, 1)
         self.next_incarnation += 1
         return info
 
@@ -91,6 +135,14 @@ class VChannelDirectory(Actor):
         """Removes the record from memory, unless another incarnation of the name has replaced it."""
         if self.records.get(info.name) == info:
             del self.records[info.name]
+            self.begins.pop(info.name, None)
+            self.counts.add(info.pchannel, -1)
+
+    def _begin(self, name: str, begin: VChannelBegin | None) -> None:
+        if begin is None:
+            self.begins.pop(name, None)
+        else:
+            self.begins[name] = begin
 
     async def receive(self, batch: list[Any]) -> None:
         """Saves all changes of the batch; the last change of a name counts.
@@ -142,7 +194,8 @@ class VChannelDirectory(Actor):
             if remove:
                 removals.append(PREFIX + info.name)
             else:
-                record = _Record(info.pchannel, info.incarnation, info.owner)
+                begin = self.begins.get(info.name) if self.records.get(info.name) == info else None
+                record = _Record(info.pchannel, info.incarnation, info.owner, begin)
                 saves[PREFIX + info.name] = _encoder.encode(record).decode()
         try:
             await self._kv.multi_save_and_remove(saves, removals)

@@ -1,4 +1,5 @@
-"""The records of pchannels in the KV: their names, the incarnation of each, the term of its last writer, and where its recovery begins.
+"""The records of pchannels in the KV: their names, the incarnation of each, the term of its last writer, and where its recovery begins;
+and whether the frames of the log are compressed.
 
 A writer takes over a pchannel by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
 the backend stores the state itself. The record is saved only if the term is still the writer's own, so a fenced writer never moves the
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError, KeyNotExistError
+from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError
 from wal.message import Natural
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "pchannels/"
 CHECKPOINT_PREFIX: Final = "checkpoints/"
+COMPRESSION_KEY: Final = "compression"
+"""What the setting `compression` of the log was set to last; without the key it is "none"."""
+FORMAT_KEY: Final = PREFIX + "format"
+"""Exists once the log has cursors that move with transactions. Earlier versions take it for the record of a pchannel and refuse the log."""
+_FORMAT: Final = 2
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A number that files store in 64 bits."""
 
@@ -51,6 +57,11 @@ def pchannel_names(count: int) -> list[str]:
 async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
     """Returns the records of all pchannels by name, in the order of their numbers."""
     keys, values = await kv.load_with_prefix(PREFIX)
+    if FORMAT_KEY in keys:
+        at = keys.index(FORMAT_KEY)
+        del keys[at]
+        if (saved := values.pop(at)) != str(_FORMAT):
+            raise FormatError(f"the metadata of the log have format {saved[:40]}, known here is {_FORMAT}: upgrade to open the log")
     try:
         metas = [_decoder.decode(value) for value in values]
         if sorted(PREFIX + meta.name for meta in metas) != sorted(keys):
@@ -70,6 +81,11 @@ async def load_pchannel(kv: KVBase, name: str) -> PChannelMeta:
     except (KeyNotExistError, msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
     return meta
+
+
+async def raise_format(kv: KVBase) -> None:
+    """Notes that the log has cursors that move with transactions; versions that do not know these refuse it from then on. Idempotent."""
+    await kv.save(FORMAT_KEY, str(_FORMAT))
 
 
 def _number(name: str) -> int:
@@ -131,6 +147,22 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
         raise ChannelFencedError(
             f"pchannel {meta.name} was taken over by another writer; the checkpoint of term {record.term} is not saved"
         )
+
+
+async def load_compression(kv: KVBase) -> bool:
+    """Returns whether new frames of the log are compressed. Raises FormatError for a codec that this version does not know."""
+    try:
+        saved = await kv.load(COMPRESSION_KEY)
+    except KeyNotExistError:
+        return False
+    if saved not in ("none", "zstd"):
+        raise FormatError(f"the log is written with compression {saved!r}, which this version does not know: upgrade to write it")
+    return saved == "zstd"
+
+
+async def save_compression(kv: KVBase, compression: str) -> None:
+    """Saves the setting with the log, for whoever opens a pchannel of it from now on."""
+    await kv.save(COMPRESSION_KEY, compression)
 
 
 def check_count(count: int | None, present: int) -> int:

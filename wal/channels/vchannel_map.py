@@ -25,9 +25,10 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
+from wal.files.system import sync_data, sync_file
 
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
@@ -160,7 +161,7 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        os.fdatasync(fd)  # a power cut leaves the old map or the new one, never a name without its bytes
+        sync_data(fd)  # a power cut leaves the old map or the new one, never a name without its bytes
     finally:
         os.close(fd)
     os.rename(temporary, path)
@@ -170,10 +171,14 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
 
 
 class VChannelView(msgspec.Struct, frozen=True):
-    """The known vchannels at one moment: by name in `records`, and the map of each pchannel that has one in `maps`."""
+    """The known vchannels at one moment: by name in `records`, and the map of each pchannel that has one in `maps`.
+
+    `begins`: where vchannels begin, by name, if that is known.
+    """
 
     records: Mapping[str, VChannelInfo]
     maps: Mapping[str, VChannelMap]
+    begins: Mapping[str, VChannelBegin] = {}
 
     def current(self, name: str) -> int | None:
         """Returns the current incarnation of this vchannel, or None if the vchannel is unknown."""
@@ -259,7 +264,7 @@ def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
 def _sync_directory(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 

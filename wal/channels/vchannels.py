@@ -3,8 +3,6 @@
 A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read
 of a name that nothing creates within seconds logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded
 number of names is compared for that list.
-
-OwnerDescription: who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
 """
 
 from __future__ import annotations
@@ -16,11 +14,14 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from wal.message import Lineage
 
 ROLE_BYTES_MAX: Final = 255
 ADDRESS_BYTES_MAX: Final = 255
@@ -31,7 +32,9 @@ OWNERS_MAX: Final = 60
 
 
 class OwnerDescription(msgspec.Struct, frozen=True, gc=False):
-    """The owner of a channel: its role (not empty), its address, and a description for people.
+    """Who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
+
+    The owner of a channel: its role (not empty), its address, and a description for people.
 
     Raises TypeError for a text that is not a str, InvalidArgumentError for one that is too long or that UTF-8 cannot encode.
     """
@@ -126,6 +129,27 @@ def check_vchannels(vchannels: object, call: str) -> tuple[str, ...]:
     if not isinstance(vchannels, Iterable) or isinstance(vchannels, bytes | bytearray | memoryview):
         raise TypeError(f"{call}, not {vchannels!r}")
     return tuple(dict.fromkeys(check_vchannel(name) for name in vchannels))
+
+
+VChannelBegin = tuple[int, int]
+"""Where the log of the pchannel ended when a vchannel was created, as (incarnation of the pchannel, position): no event of it is below."""
+
+
+def first_position(begins: Iterable[VChannelBegin | None], lineage: Lineage, end: int) -> int:
+    """Returns a position below which the log has no event of the vchannels with these begins; 0 if one of them is not known.
+
+    `lineage` and the durable `end` are those of the log. What a restore from a copy has lost does not count, nor does the record of a
+    vchannel that is ahead of the log.
+    """
+    first: int | None = None
+    for begin in begins:
+        if begin is None:
+            return 0
+        incarnation, position = begin
+        if position > end or not lineage.covers(incarnation, position):
+            return 0
+        first = position if first is None else min(first, position)
+    return first or 0
 
 
 def place(name: str, pchannels: list[str]) -> str:

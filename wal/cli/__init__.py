@@ -1,5 +1,6 @@
-"""The command line: `wal standalone …` and `wal mark-restored …`, or `python -m wal …`.
+"""The command line: `wal COMMAND …`, or `python -m wal …`.
 
-`main` finds the command and says what becomes of its errors; each command has a file with its flags and its help. Options come from a
-file, from WAL_… variables and from flags. Only `serving` needs the extra `cluster`.
+`commands.py` lists the commands, and `main` finds the one that is named, imports it, and says what becomes of its errors. `look.py` prints
+the rows of `wal.inspect`, as `output.py` shows them. Options come from a file, from WAL_… variables and from flags. Only `serving` needs
+the extra `cluster`.
 """

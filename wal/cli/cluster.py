@@ -15,6 +15,7 @@ from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
 from wal.cli.standalone import loop_factory
 from wal.errors import InvalidArgumentError, WALError
+from wal.inspect.rows import VERSION
 from wal.location import parse_location
 from wal.secret import Secret
 from wal.settings import Settings
@@ -46,36 +47,37 @@ are finished, and the process exits with 0. A node that loses its lease in
 etcd exits with 3."""
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the commands to the command line."""
-    for name, text, description, run in (
-        ("coordinator", "coordinates a cluster", _COORDINATOR, _coordinator),
-        ("node", "serves pchannels of a cluster", _NODE, _node),
-    ):
-        parser = commands.add_parser(
-            name,
-            help=text,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            description=description,
-            epilog=_EPILOG,
-            usage="%(prog)s [OPTION]... ROOT",
-        )
-        parser.add_argument("root", metavar="ROOT", help=_ROOT)
-        parser.add_argument(
-            "--session-ttl",
-            metavar="SECONDS",
-            type=float,
-            default=TTL_S,
-            help="after how long without a word to etcd this process is taken for gone (default 10)",
-        )
-        if name == "coordinator":
-            parser.add_argument("--log", metavar="LOCATION", help="the log on Pulsar: pulsar://HOST:PORT/TENANT/NAMESPACE")
-            parser.add_argument("--expected-nodes", metavar="N", type=int, help="how many nodes the first assignment waits for")
-        add_options(parser)
-        parser.set_defaults(run=run, parser=parser)
-    cluster = commands.add_parser("cluster", help="shows a cluster, and gives it orders", allow_abbrev=False)
-    orders = cluster.add_subparsers(title="orders", required=True, metavar="ORDER")
+def fill_coordinator(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal coordinator`."""
+    _fill_process(parser, _COORDINATOR)
+    parser.add_argument("--log", metavar="LOCATION", help="the log on Pulsar: pulsar://HOST:PORT/TENANT/NAMESPACE")
+    parser.add_argument("--expected-nodes", metavar="N", type=int, help="how many nodes the first assignment waits for")
+    add_options(parser)
+    parser.set_defaults(run=_coordinator)
+
+
+def fill_node(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal node`."""
+    _fill_process(parser, _NODE)
+    add_options(parser)
+    parser.set_defaults(run=_node)
+
+
+def _fill_process(parser: argparse.ArgumentParser, description: str) -> None:
+    parser.description, parser.epilog, parser.usage = description, _EPILOG, "%(prog)s [OPTION]... ROOT"
+    parser.add_argument("root", metavar="ROOT", help=_ROOT)
+    parser.add_argument(
+        "--session-ttl",
+        metavar="SECONDS",
+        type=float,
+        default=TTL_S,
+        help="after how long without a word to etcd this process is taken for gone (default 10)",
+    )
+
+
+def fill_cluster(parser: argparse.ArgumentParser) -> None:
+    """Adds the orders of `wal cluster`."""
+    orders = parser.add_subparsers(title="orders", required=True, metavar="ORDER")
     for name, text in (
         ("status", "which node has which pchannel"),
         ("drain", "has a node give its pchannels up, and get none"),
@@ -170,7 +172,8 @@ async def _leader_of(root: str) -> Connection:
         coordinators = await Coordinators.open(servers.root)
         addresses = coordinators.addresses
         await coordinators.close()
-    token = Settings.load().token
+    # An operator shows a token as any client does; in the environment of a server there is the one that servers share.
+    token = Settings.load().token or os.environ.get("WAL_SERVER_TOKEN") or None
     tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
     return await Connection.open(addresses, tls=tls, token=None if token is None else Secret.of(token))
 
@@ -212,6 +215,8 @@ def _as_json(status: Any) -> str:
     return (
         json.dumps(
             {
+                "version": VERSION,
+                "row": "cluster",
                 "leader": status.leader,
                 "paused": status.paused,
                 "broadcasts": status.broadcasts or "running",
@@ -238,8 +243,7 @@ def _as_json(status: Any) -> str:
                     }
                     for each in status.pchannels
                 ],
-            },
-            indent=2,
+            }
         )
         + "\n"
     )

@@ -1,46 +1,82 @@
-"""The entry point: reads the command line, and turns errors into a line on standard error and an exit code."""
+"""The entry point: reads the command line, and turns errors into a line on standard error and an exit status."""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from wal._version import __version__
-from wal.cli import cluster, restored, standalone
-from wal.errors import InvalidArgumentError, WALError
-from wal.installation import install_hint
+from wal.cli.commands import COMMANDS, EXIT_ERROR, EXIT_FINDING, EXIT_UNREACHABLE, EXIT_USAGE, Command
 
-_EXIT_ERROR: Final = 1
-_EXIT_USAGE: Final = 2
-"""As argparse exits for a wrong flag."""
+_GROUPS: Final = {"look": "look at a log", "check": "check a log", "do": "change a log", "serve": "serve a log"}
+_INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, 1 for an error of the log, 2 for a wrong argument, or one of the command's own."""
-    parser = argparse.ArgumentParser(prog="wal", description="The write-ahead log of wal-runtime.")
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    standalone.add_command(commands)
-    cluster.add_commands(commands)
-    restored.add_command(commands)
-    parsed, unknown = parser.parse_known_args(arguments)
+    """Runs a command; returns its exit status, see `wal.cli.commands`."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = make_parser(next((word for word in given if not word.startswith("-")), None))
+    parsed, unknown = parser.parse_known_args(given)
     if unknown:
         parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    command: Command = parsed.command
+    if not command.operates:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from wal.errors import InvalidArgumentError, LockedError, UnavailableError, UnknownOutcomeError, WALError
+
     try:
         code: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except InvalidArgumentError as error:
-        sys.stderr.write(f"wal: {error}\n")
-        return _EXIT_USAGE
+        return _failed(str(error), EXIT_USAGE)
     except WALError as error:
-        sys.stderr.write(f"wal: {type(error).__name__}: {error}\n")
-        return _EXIT_ERROR
+        unreachable = isinstance(error, LockedError | UnavailableError | UnknownOutcomeError)
+        status = EXIT_UNREACHABLE if unreachable else EXIT_ERROR
+        return _failed(f"{type(error).__name__}: {error}", status if command.operates else EXIT_FINDING)
     except ImportError as error:
+        from wal.installation import install_hint
+
         is_plain = isinstance(error, ModuleNotFoundError)  # a room of ours raises an ImportError with the remedy
-        said = f"{error.name} is not installed: {install_hint('cluster')}" if is_plain else str(error)
-        sys.stderr.write(f"wal: {said}\n")
-        return _EXIT_USAGE
+        return _failed(f"{error.name} is not installed: {install_hint('cluster')}" if is_plain else str(error), EXIT_USAGE)
+    except OSError as error:
+        if not command.operates:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", EXIT_ERROR)
     return code
+
+
+def make_parser(named: str | None = None, *, whole: bool = False) -> argparse.ArgumentParser:
+    """Returns the parser of the command line. Only the command that is `named` has its flags, or all have them with `whole`."""
+    parser = argparse.ArgumentParser(prog="wal", description="The write-ahead log of wal-runtime.", formatter_class=_Help)
+    parser.add_argument("--version", action="version", version=__version__)
+    lines = ["commands:"]
+    for group, title in _GROUPS.items():
+        lines += [f"  {title}:", *(f"    {each.name:15}{each.help}" for each in COMMANDS if each.group == group)]
+    parser.epilog = "\n".join([*lines, "", "`wal COMMAND --help` explains a command."])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, allow_abbrev=False, formatter_class=_Help)
+        own.set_defaults(command=command, parser=own)
+        if whole or command.name == named:
+            command.add_flags(own)
+    return parser
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions and epilogs as they are."""
+
+
+def _failed(text: str, status: int) -> int:
+    sys.stderr.write(f"wal: {text}\n")
+    return status

@@ -29,19 +29,23 @@ _SERVER: Final[Mapping[str, str]] = {
     "tls_key": "the key of that certificate (PEM)",
     "tls_ca": "the authority (PEM) whose certificate every client has to show",
     "token_file": "a file with the tokens that clients may show, one a line: TOKEN, or NAME RIGHTS TOKEN",
+    "metrics": "where to serve metrics for Prometheus, to everybody who reaches it (needs the extra metrics)",
+    "status": "where to serve the status page, on loopback without a token (needs the extra status)",
     "insecure": "listens beyond loopback without TLS or without a token",
 }
-_ADDRESSES: Final = ("listen", "advertise")
+_ADDRESSES: Final = ("listen", "advertise", "metrics", "status")
 _SECRET: Final = "token"
 """The one option of the server that has no flag."""
 _NO_FLAGS: Final = frozenset(("pulsar_token", "token"))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the server, and one for each setting of the log."""
+def add_options(parser: argparse.ArgumentParser, *, page: bool = False) -> None:
+    """Adds the flags of the server, and one for each setting of the log; `page` says that it can serve a status page."""
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings, and those of the server in its table [server]")
     server = parser.add_argument_group("server", f"Also in the file's table [server], and as {SERVER_PREFIX}… variables.")
     for name, text in _SERVER.items():
+        if name == "status" and not page:
+            continue
         if name == "insecure":
             server.add_argument("--insecure", action="store_const", const=True, help=text)
         else:
@@ -107,7 +111,7 @@ def access_from(arguments: argparse.Namespace) -> Access:
     for name in SERVER_BOUNDS:
         if (value := getattr(arguments, name)) is not None:
             bounds[name] = _flag(name), value
-    options |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
+    options |= {name: value for name in _SERVER if (value := getattr(arguments, name, None)) is not None}
     certificate, key, ca = (options.get(name) for name in _FILES)
     if ca is not None and certificate is None:
         raise InvalidArgumentError("tls_ca is for a server with TLS: give tls_certificate and tls_key with it, or leave it out")

@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 from wal.api.factory import with_absolute_paths
+from wal.cli.output import check_present
 from wal.location import parse_location
 from wal.settings import Settings
 
@@ -25,19 +26,11 @@ example:
   cp -a backup/ data/ && wal mark-restored data/"""
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command to the command line."""
-    parser = commands.add_parser(
-        "mark-restored",
-        help="notes that a journal was restored from a copy",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        usage="%(prog)s [OPTION]... DIRECTORY",
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the command."""
+    parser.description, parser.epilog, parser.usage = _DESCRIPTION, _EPILOG, "%(prog)s [OPTION]... DIRECTORY"
     parser.add_argument("location", metavar="DIRECTORY", help="the directory of the journal")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     from wal.local.restored import mark_restored
 
     location, settings = parse_location(arguments.location), with_absolute_paths(Settings.load())
+    if location.path is not None:
+        check_present(location.path)
     for pchannel, lineage in asyncio.run(mark_restored(location, settings)).items():
         restore = lineage.restores[-1]
         newest = restore.newest

@@ -12,13 +12,19 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wal.errors import WALError
+from wal.errors import InvalidArgumentError, WALError
+from wal.installation import install_hint
 from wal.node.access import Access
 from wal.node.process import raise_limit
 from wal.node.server import Server
 from wal.rpc.serving import check_free
+
+if TYPE_CHECKING:
+    from wal.metrics.endpoint import MetricsEndpoint
+    from wal.metrics.snapshot import SnapshotSource
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILED: Final = 3
@@ -35,11 +41,20 @@ class Served(Protocol):
     async def failed(self) -> WALError:
         """Returns the reason once it cannot serve any more."""
 
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of it."""
+
     async def close(self) -> None:
         """Finishes what is under way, and releases everything."""
 
 
-async def serve(opened: Callable[[Access], Awaitable[Served]], access_now: Callable[[], Access], what: str) -> int:
+Page = Callable[[Any, Access], AbstractAsyncContextManager[str]]
+"""Serves the status page of a process, and enters with its address."""
+
+
+async def serve(
+    opened: Callable[[Access], Awaitable[Served]], access_now: Callable[[], Access], what: str, *, page: Page | None = None
+) -> int:
     """Opens `what` and serves it until a signal, or until it fails; returns the exit code.
 
     `access_now` reads how clients reach the server. SIGHUP has it read again: the tokens and the files of TLS may be others then.
@@ -56,11 +71,22 @@ async def serve(opened: Callable[[Access], Awaitable[Served]], access_now: Calla
         access = await asyncio.to_thread(access_now)
         if access.tls is not None:
             await access.tls.server_configuration()
+        if access.status and page is None:
+            raise InvalidArgumentError(
+                "a status page is served by `wal standalone` only: take status out of [server] and WAL_SERVER_STATUS"
+            )
         await check_free(access.listen)
         process = await opened(access)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(process.close)
             server = process.server
+            if access.metrics:
+                endpoint_of = _metrics_endpoint()
+
+                endpoint = await stack.enter_async_context(endpoint_of(access.metrics, process.measured()))
+                _log.info("metrics are served at %s", endpoint.address)
+            if access.status and page is not None:
+                _log.info("the status page is served at %s", await stack.enter_async_context(page(process, access)))
             sys.stdout.write(f"listening on {server.address}\n")
             sys.stdout.flush()
             _log.info("%s is served at %s", what, server.address)
@@ -77,6 +103,15 @@ async def serve(opened: Callable[[Access], Awaitable[Served]], access_now: Calla
         for number in (*SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
     return 0 if failure is None else EXIT_FAILED
+
+
+def _metrics_endpoint() -> type[MetricsEndpoint]:
+    """Returns the server of metrics. Raises ImportError with the remedy without the extra."""
+    try:
+        from wal.metrics.endpoint import MetricsEndpoint
+    except ModuleNotFoundError as error:
+        raise ImportError(f"metrics need {error.name}, which is not installed: {install_hint('metrics')}") from error
+    return MetricsEndpoint
 
 
 async def _renew(server: Server, access_now: Callable[[], Access], requested: asyncio.Event) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
-from wal.location import parse_location
+from wal.location import Location, parse_location
+
+if TYPE_CHECKING:
+    from wal.engine import ReadableEngine
+    from wal.local.log import LocalLog
+    from wal.local.served import ServedLog
+    from wal.node.access import Access
 
 _DESCRIPTION: Final = """\
 Serves a log to clients on the network, until SIGTERM or SIGINT. Then it
@@ -38,20 +46,12 @@ examples:
       --advertise log.example:8810 --tls-certificate cert.pem --tls-key key.pem"""
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command to the command line."""
-    parser = commands.add_parser(
-        "standalone",
-        help="serves a log to clients",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        usage="%(prog)s [OPTION]... LOCATION",
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the command."""
+    parser.description, parser.epilog, parser.usage = _DESCRIPTION, _EPILOG, "%(prog)s [OPTION]... LOCATION"
     parser.add_argument("location", metavar="LOCATION", help="where the log is: a directory, memory:, or pulsar://…")
-    add_options(parser)
-    parser.set_defaults(run=run, parser=parser)
+    add_options(parser, page=True)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,7 +62,46 @@ def run(arguments: argparse.Namespace) -> int:
     location, settings = parse_location(arguments.location), with_absolute_paths(settings_from(arguments))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         opened = partial(ServedLog.open, location, settings)
-        return runner.run(serve(opened, lambda: access_from(arguments), f"the log at {location}"))
+        return runner.run(serve(opened, lambda: access_from(arguments), f"the log at {location}", page=partial(_page, location)))
+
+
+@contextlib.asynccontextmanager
+async def _page(location: Location, served: ServedLog, access: Access) -> AsyncIterator[str]:
+    """Serves the status page of the log that this process has open; yields its URL.
+
+    Its token is the first of the server's that has all rights. Raises ImportError without the extra.
+    """
+    from wal.api.accesser import WALAccesser
+    from wal.api.opening import LogOpening
+    from wal.rpc.auth import ALL_RIGHTS
+
+    async def engine() -> ReadableEngine:
+        return cast("ReadableEngine", _OpenLog(served.log))
+
+    token = next((token.secret for token in access.tokens if token.rights == ALL_RIGHTS), None)
+    host, _, port = access.status.rpartition(":")
+    opening = LogOpening(lambda: WALAccesser(str(location), engine))
+    async with opening as log, log.serve_status(host.strip("[]"), int(port), token=token) as page:
+        yield page.address
+
+
+class _OpenLog:
+    """The engine of a log that is open already, and that another owner closes."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def open(self) -> None:
+        """Does nothing."""
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+    def abandon(self) -> None:
+        """Does nothing."""
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -3,8 +3,6 @@
 Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
 up may create it. While the server is asked for the pchannel of an unknown vchannel, its messages already have their turn on the pchannel
 that the name would get, so that calls keep their order.
-
-KnownProducers: what the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
@@ -25,7 +23,7 @@ from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
 from wal.engine import NOT_EXPECTED
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, type_properties
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
 from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
@@ -34,14 +32,20 @@ from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
 from wal.settings import Settings
 from wal.ticks import check_tick
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import as_messages, bodies_of, check_client_type, check_size, kept_key_ext
+from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext
 from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 
+if TYPE_CHECKING:
+    from wal.client.schedules import RemoteSchedules
+
 
 class KnownProducers:
-    """The producers on these pchannels, whose servers are `nodes`."""
+    """What the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
+
+    The producers on these pchannels, whose servers are `nodes`.
+    """
 
     def __init__(self, pchannels: Iterable[str], nodes: Nodes) -> None:
         self._pchannels = pchannels
@@ -91,6 +95,8 @@ class RemoteAppends:
         locate: Locate,
         known_producers: KnownProducers,
         judges_expected_last: bool,
+        save_of: Callable[..., pchannel_calls_pb2.CursorSave],
+        schedules: Callable[[], Awaitable[RemoteSchedules]],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -103,6 +109,9 @@ class RemoteAppends:
         self._locate = locate
         self._known_producers = known_producers
         self._judges_expected_last = judges_expected_last
+        self._save_of = save_of
+        self._make_schedules = schedules
+        self._schedules: RemoteSchedules | None = None
         self._held: dict[str, tuple[Hold, Producer]] = {}
         self._dropping: set[str] = set()
         self._txns: WeakSet[RemoteTxn] = WeakSet()
@@ -217,6 +226,20 @@ class RemoteAppends:
         assert future is not None
         return future
 
+    async def schedules(self) -> RemoteSchedules:
+        """Returns the calls for messages that wait for their time."""
+        if self._schedules is None:
+            self._schedules = await self._make_schedules()
+        return self._schedules
+
+    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
+        """Schedules a message when there is room in flight; see `wal.engine.Appends`."""
+        return await (await self.schedules()).schedule(message, due_ms, key, keyed=keyed)
+
+    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
+        """Cancels a scheduled message durably; see `wal.engine.Appends`."""
+        return await (await self.schedules()).cancel(vchannel, key)
+
     # -- many messages
 
     async def append_txn(
@@ -304,11 +327,47 @@ class RemoteAppends:
 
         future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
         producer.add(Sending(future, 0, make=make, repeatable=True))
+        begun, bytes_max = await future, self.message_bytes_max
         txn = RemoteTxn(
-            producer, self._in_flight, self._known, await future, names, key, expected_last, self._limits, bytes_max=self.message_bytes_max
+            producer, self._in_flight, self._known, begun, names, key, expected_last, self._limits, self._save_of, bytes_max=bytes_max
         )
         self._txns.add(txn)
         return txn
+
+    def commit_with(self, messages: Sequence[Message], save: pchannel_calls_pb2.CursorSave, home: str) -> asyncio.Future[Any]:
+        """Sends a whole transaction that saves a cursor, or the save alone; its vchannels must be on this pchannel.
+
+        It takes room without asking. It may be sent again, since its number is recognised.
+        """
+        names = tuple(dict.fromkeys([message.vchannel for message in messages]))
+        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max + LETTER_BYTES) if names else None
+        columns, size = None, save.ByteSize()
+        if bodies is not None:
+            for name in names:
+                if (info := self._known.records.get(check_vchannel(name))) is not None and info.pchannel != home:
+                    raise InvalidArgumentError(
+                        f"vchannel {name!r} is on pchannel {info.pchannel}, and cursor {save.key.name!r} is kept in the log of pchannel "
+                        f"{home}: what is written together with a save has to be on that pchannel"
+                    )
+            size += bodies.stored + names_size(names, key_bytes=0)
+            check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
+            columns = columns_of(list(messages))
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            request = append_pb2.AppendTxnRequest(request_id=number, vchannels=names, bodies=columns, seen_time_tick=seen, save=save)
+            return proto.ProduceRequest(append_txn=request)
+
+        future: asyncio.Future[Any] = self._create_future()
+        sending = Sending(future, size, make=make, repeatable=True)
+        producer = self._route(names[0], sending) if names else self._producers[home]
+        if producer is not self._producers[home]:
+            raise InvalidArgumentError(
+                f"vchannel {names[0]!r} would be created on another pchannel than {home}, where cursor {save.key.name!r} is kept: create "
+                f"it there with create_vchannel(…, pchannel={home!r})"
+            )
+        producer.add(sending)
+        self._in_flight.force(size)
+        return future
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""

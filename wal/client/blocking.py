@@ -2,18 +2,6 @@
 
 Owns a `RemoteLog` that is open for reading, and the thread whose event loop runs it. A call waits for a server that is being restarted, for
 a bounded time. `end_calls` and `close` end calls under way, from any thread. A forked child has to open the log again.
-
-BlockingLog: the log of one pchannel on a server, read from threads without an event loop.
-
-Owns the prefetched page: while a caller works on a page, the next page of the same read is under way. The server pushes how far the log
-reaches, so looking at it costs no request.
-
-BlockingCursors: the cursors of a log on the network, for threads without an event loop. The servers keep them.
-
-BlockingSource: a log on the network as a source for reads in the caller's thread (`wal.read.read_only.ReadOnlySource`).
-
-The servers push how far the log reaches and which vchannels there are, so a read that waits at the tail sends no requests. While no server
-can be reached, the last known state stays valid, and a reader at the tail waits.
 """
 
 from __future__ import annotations
@@ -40,7 +28,7 @@ from wal.message import FORM_JOURNAL, Lineage, LogPosition
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.store import SavedCursors
-from wal.read.read_only import ReadOnlySource
+from wal.read.read_only_core import ReadOnlySource
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.converters import (
@@ -198,7 +186,13 @@ _Read = tuple[int, int, frozenset[str] | None, int]
 
 
 class BlockingLog(ReadOnlyPChannelLog):
-    """See `ReadOnlyPChannelLog`. The server searches; without `follow`, `refresh` returns what the last `reach` found."""
+    """The log of one pchannel on a server, read from threads without an event loop.
+
+    Owns the prefetched page: while a caller works on a page, the next page of the same read is under way. The server pushes how far the log
+    reaches, so looking at it costs no request.
+
+    See `ReadOnlyPChannelLog`. The server searches; without `follow`, `refresh` returns what the last `reach` found.
+    """
 
     refresh_waits: bool = True
 
@@ -364,7 +358,10 @@ _AHEAD_BYTES_MIN: Final = 1 << 16
 
 
 class BlockingCursors(SavedCursors):
-    """The cursors of this log. `ends` returns, by pchannel, where the log is known to end."""
+    """The cursors of a log on the network, for threads without an event loop. The servers keep them.
+
+    `ends` returns, by pchannel, where the log is known to end.
+    """
 
     def __init__(self, remote: BlockingRemote, ends: Callable[[], Mapping[str, int]]) -> None:
         self._remote = remote
@@ -410,7 +407,12 @@ def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
 
 
 class BlockingSource(ReadOnlySource):
-    """The log of these servers. See `ReadOnlySource`; opening it waits at least `wait_s` for a server.
+    """A log on the network as a source for reads in the caller's thread (`wal.read.read_only_core.ReadOnlySource`).
+
+    The servers push how far the log reaches and which vchannels there are, so a read that waits at the tail sends no requests. While no
+    server can be reached, the last known state stays valid, and a reader at the tail waits.
+
+    See `ReadOnlySource`; opening it waits at least `wait_s` for a server.
 
     With `follow=False` the servers push nothing: a log is what its last `reach` found.
     """

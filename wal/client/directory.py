@@ -2,10 +2,6 @@
 
 Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
 that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
-
-ShownVChannels: the vchannels of a log as its server has shown them. Pure.
-
-It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import UNKNOWN_S, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
 from wal.client.calls import Pauses, SharedCalls, Supervision
 from wal.client.remote_pchannel import RemotePChannel
-from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
 from wal.read.options import Selection
 from wal.rpc.api import cluster_pb2, pchannel_pb2
@@ -41,7 +37,12 @@ _State = pchannel_pb2.VChannelState
 
 
 class ShownVChannels:
-    """The vchannels by name, and for each pchannel the smallest incarnation that an unknown vchannel of it can have."""
+    """The vchannels of a log as its server has shown them. Pure.
+
+    It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
+
+    The vchannels by name, and for each pchannel the smallest incarnation that an unknown vchannel of it can have.
+    """
 
     def __init__(self) -> None:
         self.records: dict[str, VChannelInfo] = {}
@@ -266,7 +267,8 @@ class RemoteDirectory:
     # -- watching
 
     async def _watch(self) -> None:
-        """Takes what changes. The first failure of the first watch fails the opening; later ones are waited out."""
+        """Takes what changes. A server that is away, or does not lead yet, is waited for. Another failure of the first watch fails the
+        opening."""
         pauses, request = Pauses(), cluster_pb2.WatchVChannelsRequest()
         while True:
             known = False
@@ -282,7 +284,7 @@ class RemoteDirectory:
                         if not self._listed.done():
                             self._listed.set_result(None)
             except WALError as error:
-                if not self._listed.done():
+                if not self._listed.done() and not isinstance(error, (ClosedError, UnavailableError)):
                     self._listed.set_exception(error)
                     return
                 if pauses.to_tell():

@@ -2,8 +2,6 @@
 
 Owns the connection and the parts: producers, pchannels for readers, vchannels, cursors, broadcasts. What concerns the log, such as its
 limits, belongs to the server: this side takes the settings of the log and refuses others.
-
-RemoteCursors: the cursors of a log on the network. The server that has a pchannel keeps its cursors; nothing is kept here.
 """
 
 from __future__ import annotations
@@ -29,21 +27,22 @@ from wal.client.nodes import Nodes
 from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
-from wal.engine import LogStatistics, PChannelRetention
-from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError
+from wal.engine import CursorHome, LogStatistics, PChannelRetention
+from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, NotLocalError, WALError
 from wal.location import ServerLocation
-from wal.message import MessageID
+from wal.message import LogPosition, MessageID, ScheduledMessage
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import Selection
 from wal.read.pchannel import PChannelStatistics, ReadablePChannel
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
-from wal.rpc.connection import Connection
+from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.converters import (
     LOG_SETTINGS,
     cursor_from_proto,
     cursor_to_proto,
+    event_to_proto,
     id_or_none,
     identity_from_proto,
     info_from_proto,
@@ -61,6 +60,7 @@ from wal.rpc.methods import (
     GET_RETENTION,
     LIST_CURSORS,
     LOAD_CURSOR,
+    NAME_CURSOR_HOME,
     SAVE_CURSOR,
     TRUNCATE,
 )
@@ -72,6 +72,7 @@ from wal.write.txn_table import TxnLimits
 
 if TYPE_CHECKING:
     from wal.client.coordinators import Coordinators
+    from wal.client.schedules import RemoteSchedules
 
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
@@ -203,10 +204,11 @@ class RemoteLog:
         self.settings = self._checked(settings_from_proto(description.settings))
         self.name = description.wal_name
         self.frame_bytes_max = description.frame_bytes_max
+        timeout_s = max(timeout_s, UNREACHABLE_S)  # the server that has just answered may not lead any more
         await self._nodes.start(timeout_s)
         await self.system.start()
         self._know_pchannels(description)
-        self.cursors = RemoteCursors(self.pchannels, self._nodes)
+        self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=description.saves_cursors)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
         self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
@@ -219,6 +221,23 @@ class RemoteLog:
             locate=self._directory.located_to_write,
             known_producers=KnownProducers(self.pchannels, self._nodes),
             judges_expected_last=description.judges_expected_last,
+            save_of=self.cursors.save_of,
+            schedules=self._make_schedules,
+        )
+
+    async def _make_schedules(self) -> RemoteSchedules:
+        await import_late("wal.client.schedules")  # most clients schedule nothing
+        from wal.client.schedules import RemoteSchedules
+
+        directory = self._directory
+        return RemoteSchedules(
+            directory.known,
+            self._nodes,
+            self.in_flight,
+            self.seen,
+            self.settings,
+            locate=directory.located_to_write,
+            pchannel_of=directory.pchannel_of,
         )
 
     async def use(self, names: Iterable[str]) -> None:
@@ -241,14 +260,11 @@ class RemoteLog:
                 continue
             origin, lineage = identity_from_proto(identity), lineage_from_proto(identity)
             log = RemoteReadableLog(
-                LogSnapshot(origin, lineage, identity.pchannel.term, 0, (0, 0), 0, False, None),
-                partial(self._node, name),
-                partial(self._nodes.report, name),
-                self.supervision.end,
+                LogSnapshot(origin, lineage, identity.pchannel.term, 0, (0, 0), 0, False, None), self._nodes, self.supervision.end
             )
-            pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision)
+            pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision, moves=partial(self._nodes.may_move, name))
             self.producers[name] = Producer(
-                name, partial(self._node, name), self.in_flight, self.seen, partial(self._nodes.report, name), self.supervision, pchannel
+                name, partial(self._node, name), self.in_flight, self.seen, partial(self._nodes.reporter, name), self.supervision, pchannel
             )
 
     def _checked(self, settings: Settings) -> Settings:
@@ -278,7 +294,8 @@ class RemoteLog:
         servers, token = self._servers, self._client_settings.token
         tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
         secret = None if token is None else Secret.of(token)
-        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
+        here = servers.root is not None  # a node of the cluster may be in this process
+        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S, in_process=here)
         if self._log_id:
             connection.belong_to(self._log_id, self.supervision.end)
         return connection
@@ -324,9 +341,17 @@ class RemoteLog:
 
     # -- the log
 
-    async def latest_tick(self, vchannel: str) -> int:
-        """Returns a tick that covers every write to this vchannel that has returned, to any client."""
+    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned, to any client.
+
+        With `local_only` a client of a cluster asks no other process: NotLocalError unless a node of this one has the vchannel.
+        """
         name = await self._directory.pchannel_of(vchannel)
+        if local_only and self._servers.root is not None and not self._node(name).is_here:
+            raise NotLocalError(
+                f"vchannel {vchannel!r} is on pchannel {name}, whose node at {self._node(name).where} is no node of this process: "
+                "latest_tick() asks it there"
+            )
         request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
         answer = await self._nodes.read(name, GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
         return answer.time_tick
@@ -337,6 +362,10 @@ class RemoteLog:
         request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
         answer = await self._nodes.read(name, GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
         return id_or_none("last", answer.last)
+
+    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
+        """Returns the messages of this vchannel that wait for their time, the earliest first."""
+        return await (await self.appends.schedules()).listed(vchannel)
 
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel holds, and who holds it."""
@@ -366,6 +395,10 @@ class RemoteLog:
             self.in_flight.size,
             self.in_flight.waiting,
             tuple(self._statistics(pchannel) for pchannel in self.pchannels.values()),
+            bytes_in_flight_max=self.in_flight.bytes_max,
+            appends_refused=self.in_flight.refused,
+            appends_delayed=self.in_flight.delayed,
+            role="client",
         )
 
     async def truncate(self, up_to: MessageID) -> None:
@@ -381,6 +414,19 @@ class RemoteLog:
         )
         await self._nodes.repeat(up_to.pchannel, TRUNCATE, request, f"truncating up to {up_to}")
         await pchannel.look()
+
+    async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
+        """Returns the home of a cursor; the server names one if it has none."""
+        save_of = self.cursors.save_of
+        if not self.cursors.moves_with_transactions:
+            raise _too_old(key)
+        await import_late("wal.client.cursor_home")
+        from wal.client.cursor_home import RemoteCursorHome  # consumers alone need it
+
+        asked = pchannel or await self._directory.pchannel_of(key.vchannels[0])
+        request = pchannel_calls_pb2.CursorHomeRequest(pchannel=_named(asked), key=key_to_proto(key))
+        answer = await self._nodes.repeat(asked, NAME_CURSOR_HOME, request, f"looking for the home of {key}")
+        return RemoteCursorHome(key, answer.pchannel, self._nodes, self.appends, self.supervision, save_of)
 
     async def allocate_time_tick(self) -> int:
         """Returns a tick above every tick that this client has seen."""
@@ -399,12 +445,35 @@ def _closed() -> ClosedError:
     return ClosedError("the log was closed: open it again to go on")
 
 
-class RemoteCursors:
-    """See `wal.read.cursors.service.Cursors`. `nodes` are the servers of the pchannels."""
+def _too_old(key: CursorKey) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the server is of a version that does not save cursors with transactions ({key}): upgrade the server")
 
-    def __init__(self, pchannels: Mapping[str, ReadablePChannel], nodes: Nodes) -> None:
+
+class RemoteCursors:
+    """The cursors of a log on the network. The server that has a pchannel keeps its cursors; nothing is kept here.
+
+    See `wal.read.cursors.service.Cursors`. `nodes` are the servers of the pchannels.
+    """
+
+    def __init__(self, pchannels: Mapping[str, ReadablePChannel], nodes: Nodes, *, moves_with_transactions: bool) -> None:
+        """`moves_with_transactions`: the server saves cursors with transactions. One of an earlier version would ignore that."""
         self._pchannels = pchannels
         self._nodes = nodes
+        self.moves_with_transactions: bool = moves_with_transactions
+
+    def save_of(self, cursor: Cursor, after: LogPosition | None = None) -> pchannel_calls_pb2.CursorSave:
+        """Returns the save of a cursor by a transaction. Raises InvalidArgumentError if the server does not know such saves."""
+        if not self.moves_with_transactions:
+            raise _too_old(cursor.key)
+        return pchannel_calls_pb2.CursorSave(
+            key=key_to_proto(cursor.key), cursor=cursor_to_proto(self._below_end(cursor)), after=event_to_proto(after)
+        )
+
+    def _below_end(self, cursor: Cursor) -> Cursor:
+        """Returns the cursor as the server takes it, as of now."""
+        # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
+        start = min(cursor.start, (self._pchannels[cursor.pchannel].tail.durable_end, 0))
+        return msgspec.structs.replace(cursor, start=start, saved_at=time.time())
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved."""
@@ -414,11 +483,8 @@ class RemoteCursors:
 
     async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
-        # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
-        start = min(cursor.start, (self._pchannels[cursor.pchannel].tail.durable_end, 0))
-        cursor = msgspec.structs.replace(cursor, start=start, saved_at=time.time())
         request = pchannel_calls_pb2.SaveCursorRequest(
-            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
+            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(self._below_end(cursor)), waited_s=time.monotonic() - since_s
         )
         await self._nodes.repeat(cursor.pchannel, SAVE_CURSOR, request, f"saving {cursor.key}")
 

@@ -24,11 +24,11 @@ from wal.errors import (
     WALError,
 )
 from wal.network import Method
-from wal.rpc.api import pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
 from wal.rpc.connection import Connection, Stream
-from wal.rpc.methods import ASSIGNMENT_DISCOVER
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, GET_MOMENT
 
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
@@ -37,8 +37,6 @@ ELSEWHERE: Final = (*MISPLACED, ClosedError, SessionLostError, UnavailableError)
 """The errors with which a server, or the way to it, says that a pchannel is elsewhere, or nowhere for the moment."""
 MOVING_S: Final = 30.0
 """How long a call waits for a pchannel that is on no server."""
-ANNOUNCED_S: Final = 0.2
-"""How long the news of a move may be on its way."""
 LOWER_S: Final = 15.0
 """How long a deposed leader may push assignments at most: its session is over then."""
 LEAVE_S: Final = 1.0
@@ -85,6 +83,10 @@ class Nodes:
         """Returns the connection to the server that has this pchannel. If none has it, returns the coordinator's, which can say why."""
         return self._places.get(pchannel, self._coordinator)
 
+    def may_move(self, pchannel: str) -> bool:
+        """Returns whether a pchannel is at a node of a cluster, or at none at the moment, and not at the one server that there is."""
+        return pchannel in self._places or pchannel not in self._terms
+
     async def read(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
         """Returns the answer of the server of a pchannel to a call that changes nothing, wherever the pchannel moves meanwhile."""
         return await self._ask(pchannel, lambda connection: connection.read(method, request, what))
@@ -100,31 +102,51 @@ class Nodes:
     async def _ask(self, pchannel: str, call: Callable[[Connection], Awaitable[_Response]]) -> _Response:
         """Makes a call again, elsewhere perhaps, while servers refuse it because they do not have the pchannel; then it was not executed.
 
-        A vchannel that does not exist is refused with the same error, so that is believed when the pchannel is where it was.
+        A vchannel that does not exist is refused with the same error. That is raised if the server has the pchannel in the same term before
+        and after the call: a node that was started again at its address has none of them, as long as the coordinator does not know of it.
         """
         loop, pauses = asyncio.get_running_loop(), Pauses()
         deadline = loop.time() + MOVING_S
+        before: tuple[Connection, int] | None = None
         while True:
-            connection, term = self.connection(pchannel), self._terms.get(pchannel)
+            connection, report = self.connection(pchannel), self.reporter(pchannel)
             try:
                 return await call(connection)
             except ELSEWHERE as error:
-                if pchannel not in self._places or error.outcome_unknown or self._supervision.closing:
+                if not self.may_move(pchannel) or error.outcome_unknown or self._supervision.closing or loop.time() >= deadline:
                     raise
-                self.report(pchannel, error)
+                if isinstance(error, ChannelNotExistError) and (term := await self._term_at(connection, pchannel)) is not None:
+                    if before == (connection, term):
+                        raise
+                    before = connection, term
+                    continue
+                before = None
+                report(error)
                 await asyncio.sleep(pauses.next())
-                is_there = term is not None and self._terms.get(pchannel) == term and pauses.waited_s > ANNOUNCED_S
-                if loop.time() >= deadline or (isinstance(error, ChannelNotExistError) and is_there):
-                    raise
 
-    def report(self, pchannel: str, error: WALError) -> None:
+    async def _term_at(self, connection: Connection, pchannel: str) -> int | None:
+        """Returns the term in which a server has a pchannel now, or None if it does not say so."""
+        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
+        try:
+            moment = await connection.read(GET_MOMENT, request, f"looking whether pchannel {pchannel} is there")
+        except WALError:
+            return None
+        return moment.log.pchannel.term
+
+    def reporter(self, pchannel: str) -> Callable[[WALError], None]:
+        """Returns what reports the error of a call that is made now."""
+        return partial(self._report, pchannel, self._terms.get(pchannel, 0))
+
+    def _report(self, pchannel: str, term: int, error: WALError) -> None:
         """Tells the coordinator that a server answered with this error for a pchannel, if that says that the assignment is wrong.
 
-        Without a stream it tells nothing: the next stream begins with the assignments.
+        Without a stream it tells nothing: the next stream begins with the assignments. Nor does it if the pchannel was assigned anew since
+        the call was made: the error says nothing of that.
         """
-        term = self._terms.get(pchannel, 0)
-        if not isinstance(error, MISPLACED) or self._stream is None or self._reported.get(pchannel, -1) >= term:
+        is_told = self._stream is None or self._reported.get(pchannel, -1) >= term
+        if not isinstance(error, MISPLACED) or is_told or self._terms.get(pchannel, 0) > term:
             return
+        assert self._stream is not None
         self._reported[pchannel] = term
         report = proto.ReportAssignmentErrorRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error))
         request = proto.AssignmentDiscoverRequest(report_error=report)

@@ -3,12 +3,6 @@
 Requests are sent in the order in which they were added. A request that the server refused for its own state was not executed, and is sent
 again; so is one without an answer if executing it twice does no harm, such as an append with an idempotency key. Both are sent again before
 anything newer, in their order. The outcome of any other request without an answer is unknown.
-
-Withdrawals: the requests of one producer whose callers wait no longer, until the server has been asked to withdraw them.
-
-What was sent takes room in flight until the server has answered it, and an append that waits at the server for its barrier would be
-answered only then. The request that withdraws has its turn among the others: what is added after a cancellation may share the result of
-the append that was cancelled, as in an open log of this process.
 """
 
 from __future__ import annotations
@@ -31,6 +25,9 @@ REQUEST_MESSAGES: Final = 4096
 AHEAD_MIN: Final = 64
 """While nothing is under way, the first request takes half of the waiting messages, and at least this many. After that the client and the
 server work at the same time, each on one half. A request of fewer messages would cost more than that saves."""
+
+GROW_MESSAGES: Final = 32
+"""A request of fewer messages may wait for an answer: a request costs the client, the server and the log as much as about 20 messages."""
 
 Make = Callable[[int, int], proto.ProduceRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
@@ -91,6 +88,8 @@ class Outbox:
         self.refusing: WALError | None = None
         """The error with which the server refused requests on this stream: it refuses all that follow."""
         self._refused: list[tuple[int, Sending]] = []
+        self._at_barriers: set[int] = set()
+        """The numbers of the sent requests that may wait for a barrier at the server."""
         self._next = 1
 
     def __bool__(self) -> bool:
@@ -100,6 +99,16 @@ class Outbox:
     def add(self, sending: Sending) -> None:
         """Adds a request after all others."""
         self.waiting.append(sending)
+
+    def may_grow(self) -> bool:
+        """Returns whether the next request is better sent after the next answer: fewer messages wait than have no answer yet.
+
+        Writers that append to several pchannels in turn would send a few at a time to each otherwise. Where one half waits and the other is
+        under way, nothing is delayed.
+        """
+        waiting = self.waiting
+        under_way = len(self.sent) - len(self._at_barriers)
+        return 0 < len(waiting) < min(under_way, GROW_MESSAGES) and waiting[0].make is None and waiting[-1].make is None
 
     def take(self, *, bytes_max: int = REQUEST_BYTES) -> tuple[int, list[Sending]] | None:
         """Takes what is sent next: one request, or the messages of one. Returns it with its first number; None if nothing may be sent now.
@@ -121,6 +130,8 @@ class Outbox:
                 break
             taken.append(waiting.popleft())
             size += sending.size
+            if sending.barrier:
+                self._at_barriers.add(self._next + len(taken) - 1)
             if sending.make is not None:
                 break
         if not taken:
@@ -131,13 +142,28 @@ class Outbox:
 
     def answered(self, number: int) -> Sending | None:
         """Returns the request that got its outcome; None for a number that no request without an outcome has."""
+        if self._at_barriers:
+            self._at_barriers.discard(number)
         return self.sent.pop(number, None)
 
-    def refused(self, number: int, error: WALError) -> None:
-        """Notes that the server refused a request for its own state: it will be sent again, on another stream."""
-        if (sending := self.sent.pop(number, None)) is not None:
-            self._refused.append((number, sending))
-            self.refusing = error
+    def refused(self, number: int, error: WALError) -> bool:
+        """Notes that the server refused a request for its own state: it will be sent again, on another stream.
+
+        A request that may have been executed all the same (`error.outcome_unknown`) is sent again if that does no harm. Returns False if it
+        is not: then it still waits for its outcome.
+        """
+        sending = self.sent.get(number)
+        if sending is None:
+            return True
+        if error.outcome_unknown:
+            if not sending.repeatable:
+                return False
+            sending.tried = True
+        del self.sent[number]
+        self._at_barriers.discard(number)
+        self._refused.append((number, sending))
+        self.refusing = error
+        return True
 
     def restart(self, *, answered: bool = False) -> list[Sending]:
         """Starts over because the stream has ended. Returns the requests whose outcome is unknown, in their order.
@@ -155,6 +181,7 @@ class Outbox:
         again.sort(key=lambda numbered: numbered[0])
         self.waiting.extendleft(sending for _, sending in reversed(again))
         self.sent.clear()
+        self._at_barriers.clear()
         self._refused.clear()
         self.refusing = None
         self._next = 1
@@ -193,7 +220,13 @@ class Withdrawable(asyncio.Future[Any]):
 
 
 class Withdrawals:
-    """The withdrawals of the requests in `outbox`. `release` gives the room of a request back that is not sent any more.
+    """The requests of one producer whose callers wait no longer, until the server has been asked to withdraw them.
+
+    What was sent takes room in flight until the server has answered it, and an append that waits at the server for its barrier would be
+    answered only then. The request that withdraws has its turn among the others: what is added after a cancellation may share the result of
+    the append that was cancelled, as in an open log of this process.
+
+    The withdrawals of the requests in `outbox`. `release` gives the room of a request back that is not sent any more.
 
     `changed` is called when the outbox has changed.
     """

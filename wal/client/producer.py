@@ -133,6 +133,8 @@ class UnknownOutcomes:
 
 
 QUIET_S: Final = 5.0  # how long the close of a log waits for the next outcome
+GROW_S: Final = 0.02
+"""How long messages wait at most for the answer of others, so that they share a request."""
 REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
 """A server refuses requests with these errors for its own state: nothing was written, and another server may take them."""
 MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
@@ -142,8 +144,8 @@ MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 class Producer:
     """The requests for one pchannel; `connection` returns the connection to the server that has it.
 
-    `report` is called with each error that says that a server does not take requests for the pchannel now. `log` checks what each server
-    has, and notes what was written.
+    `reporter` returns, before a stream is opened, what is told the error with which a server does not take requests for the pchannel. `log`
+    checks what each server has, and notes what was written.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Producer:
         connection: Callable[[], Connection],
         in_flight: InFlight,
         seen: SeenTick,
-        report: Callable[[WALError], None],
+        reporter: Callable[[], Callable[[WALError], None]],
         supervision: Supervision,
         log: RemotePChannel,
     ) -> None:
@@ -164,7 +166,8 @@ class Producer:
         self.written: Written = Written()
         self._outcomes = 0
         self._connection = connection
-        self._report = report
+        self._reporter = reporter
+        self._report = reporter()
         self._supervision = supervision
         self._log = log
         self._in_flight = in_flight
@@ -180,6 +183,8 @@ class Producer:
         """Whether the server has sent `close` on the newest stream, so that it has answered everything that it executed."""
         self._pauses = Pauses()
         """The pauses before the next stream, while no server takes requests."""
+        self._growing_until_s: float | None = None
+        """Until when the next request waits for an answer, if it does."""
         self._failure: WALError | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -266,7 +271,7 @@ class Producer:
     async def _produce(self) -> None:
         """Opens a stream and uses it until it ends."""
         began = asyncio.get_running_loop().time()
-        self._opening = True
+        self._opening, self._report = True, self._reporter()
         try:
             stream, self.term = await open_stream(self._connection(), self.pchannel, self._session, self._log.begin_stream())
         except WALError as error:
@@ -313,6 +318,10 @@ class Producer:
         try:
             while not reading.done():
                 self._changed.clear()
+                if self.outbox.may_grow() and self._waits_to_grow():
+                    await self._changed.wait()
+                    continue
+                self._growing_until_s = None
                 taken = self.outbox.take()
                 if taken is not None:
                     await stream.write(request_for(*taken, seen_time_tick=self._seen.value))
@@ -332,6 +341,14 @@ class Producer:
                 stream.cancel()
             await asyncio.wait([reading])
         return reading.result()
+
+    def _waits_to_grow(self) -> bool:
+        """Returns whether the next request waits for an answer, which happens for `GROW_S` at most."""
+        loop = asyncio.get_running_loop()
+        if self._growing_until_s is None:
+            self._growing_until_s = loop.time() + GROW_S
+            loop.call_later(GROW_S, self._changed.set)
+        return loop.time() < self._growing_until_s and not self._withdrawals.closing
 
     async def _read(self, stream: ProduceStream) -> WALError | None:
         """Takes outcomes until the stream ends; returns the error with which it ended."""
@@ -357,8 +374,7 @@ class Producer:
         self.written.count(outcomes.appended)
         for number, outcome in outcomes_from_proto(outcomes):
             if isinstance(outcome, BaseException):
-                if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:
-                    outbox.refused(number, outcome)
+                if isinstance(outcome, REFUSALS) and outbox.refused(number, outcome):
                     self._changed.set()
                 elif (sending := outbox.answered(number)) is not None:
                     released += sending.size
@@ -388,7 +404,7 @@ class Producer:
         if outbox.refusing is None:
             self._outcomes += 1
             self._pauses.reset()
-        if not outbox.sent:
+        if outbox.waiting or not outbox.sent:
             self._changed.set()
 
     @staticmethod

@@ -4,11 +4,6 @@ It knows the log as the server last showed it. A first read asks the server for 
 that of a reader that goes forward: to such a reader the server sends all pages up to the end of the log, without being asked for each. A
 page is found by where it begins, so no reader has to say that it ends. Readers that want the same page at the same time share one read. A
 read is asked again while no server can be reached: a reader outlives the restart of its server.
-
-PagesAhead: the pages that the server sends to one reader before the reader asks for them.
-
-Owns one call and the task that takes its pages, at most `AHEAD_PAGES` before the reader does. The rest waits at the server: HTTP/2 has a
-window for each call, so a reader that is slow costs a few pages of memory, and holds up no other.
 """
 
 from __future__ import annotations
@@ -18,11 +13,13 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from wal.client.calls import Pauses, SharedCalls
+from wal.client.nodes import Nodes
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -51,7 +48,13 @@ AHEAD_PAGES: Final = 2
 
 
 class PagesAhead:
-    """The pages of one call, in order, up to the position `end`. `task` runs the call; cancel it to end the call."""
+    """The pages that the server sends to one reader before the reader asks for them.
+
+    Owns one call and the task that takes its pages, at most `AHEAD_PAGES` before the reader does. The rest waits at the server: HTTP/2 has
+    a window for each call, so a reader that is slow costs a few pages of memory, and holds up no other.
+
+    The pages of one call, in order, up to the position `end`. `task` runs the call; cancel it to end the call.
+    """
 
     def __init__(self, responses: AsyncGenerator[EncodedPage, None], *, end: int, name: str) -> None:
         self.end: int = end
@@ -106,14 +109,13 @@ _Following = tuple[int, frozenset[str] | None, int, int | None]
 
 
 class RemoteReadableLog(ShownLog):
-    """`connection` returns the connection to the server that has the pchannel; `shown` is the log as its readers see it at first.
+    """`shown` is the log as its readers see it at first; `end` is called with the error of another log.
 
-    `report` is called with each error that says that a server does not serve the pchannel now, `end` with the error of another log.
+    `connection` returns the connection to the server that has the pchannel now; `reporter` returns, before a call, what is told an error of
+    it which says that the server does not have it.
     """
 
-    def __init__(
-        self, shown: LogSnapshot, connection: Callable[[], Connection], report: Callable[[WALError], None], end: Callable[[WALError], None]
-    ) -> None:
+    def __init__(self, shown: LogSnapshot, nodes: Nodes, end: Callable[[WALError], None]) -> None:
         self.origin: Origin = shown.origin
         self.pchannel = self.origin.pchannel
         self.incarnation = self.origin.incarnation
@@ -128,8 +130,9 @@ class RemoteReadableLog(ShownLog):
         """… and the losses after which it was checked that the log still has `seen`."""
         self.check_again: Callable[[], Awaitable[None]]
         """Checks that; raises LogWentBackError if the log went back. Set by the owner of the log."""
-        self.connection: Callable[[], Connection] = connection
-        self.report: Callable[[WALError], None] = report
+        self.connection: Callable[[], Connection] = partial(nodes.connection, self.pchannel)
+        self.reporter: Callable[[], Callable[[WALError], None]] = partial(nodes.reporter, self.pchannel)
+        self._nodes = nodes
         self._end_client = end
         self._closed = False
         self._ends: OrderedDict[_Following, None] = OrderedDict()
@@ -181,7 +184,7 @@ class RemoteReadableLog(ShownLog):
 
     async def _moment(self) -> LogSnapshot:
         request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
-        moment = await self.connection().read(GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
+        moment = await self._nodes.read(self.pchannel, GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
         self.check(moment.log)
         return self.snapshot(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
 
@@ -300,13 +303,14 @@ class RemoteReadableLog(ShownLog):
         while True:
             if self._closed:
                 raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            report = self.reporter()
             try:
                 return await ask()
             except LATER as error:
                 if self._closed:
                     raise
                 self.losses += 1
-                self.report(error)
+                report(error)
                 if pauses.to_tell():
                     _log.warning("reading pchannel %s has to wait: %s", self.pchannel, error)
             await asyncio.sleep(pauses.next())

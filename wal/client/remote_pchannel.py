@@ -2,7 +2,7 @@
 
 Owns the Consume stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream begins
 with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted, and
-continues exactly where it stopped.
+continues exactly where it stopped. In a cluster it also waits for the next owner of a pchannel whose log has failed at a node.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 
 from wal.client.calls import Pauses, Supervision
 from wal.client.remote_log import LATER, RemoteReadableLog
-from wal.errors import LogWentBackError, WALError
+from wal.errors import LogWentBackError, StorageError, UnknownError, WALError
 from wal.message import LogPosition
 from wal.read.options import ReadPosition
-from wal.read.pchannel import PAGE_BYTES, ShownPChannel
+from wal.read.pchannel import ShownPChannel
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection, Stream
@@ -29,6 +29,8 @@ from wal.rpc.methods import CONSUME
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
 
+FAILED: Final = (StorageError, UnknownError)
+"""With these errors a node says that a pchannel has failed there: it is opened anew, there or elsewhere."""
 ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
 Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
 
@@ -42,14 +44,18 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class RemotePChannel(ShownPChannel):
-    """A pchannel of an open log. `close` it with the error for its readers."""
+    """A pchannel of an open log. `close` it with the error for its readers.
+
+    `moves` says whether the pchannel is one of a cluster, in which another node gets it when it has failed.
+    """
 
     log: RemoteReadableLog
 
-    def __init__(self, log: RemoteReadableLog, supervision: Supervision) -> None:
+    def __init__(self, log: RemoteReadableLog, supervision: Supervision, *, moves: Callable[[], bool]) -> None:
         shown = log.shown
         super().__init__(log, form=log.form, promised_tick=shown.promised_tick, newest=shown.newest)
         self._supervision = supervision
+        self._moves = moves
         self._following: asyncio.Task[None] | None = None
         self._stream: ConsumeStream | None = None
         self._awaited_tick = 0
@@ -57,9 +63,6 @@ class RemotePChannel(ShownPChannel):
         self._asking: set[asyncio.Task[None]] = set()
         self._checking = asyncio.Lock()
         log.check_again = self.look
-
-    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
-        return await self.log.read(start, names=names, bytes_max=PAGE_BYTES)  # the log shares what is transferred
 
     async def look(self) -> None:
         """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
@@ -143,6 +146,7 @@ class RemotePChannel(ShownPChannel):
         """Keeps a stream open and shows what it says."""
         try:
             while True:
+                report = self.log.reporter()
                 try:
                     check = self.begin_stream()
                     stream = await self._open()
@@ -152,8 +156,10 @@ class RemotePChannel(ShownPChannel):
                         self.log.losses += 1
                         self._stream = None
                         stream.cancel()
-                except LATER as error:
-                    self.log.report(error)
+                except (*LATER, *FAILED) as error:
+                    if isinstance(error, FAILED) and not self._moves():
+                        raise
+                    report(error)
                     if self._pauses.to_tell():
                         _log.warning("readers of pchannel %s wait for a server: %s", self.channel, error)
                 await asyncio.sleep(self._pauses.next())

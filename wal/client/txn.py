@@ -1,22 +1,23 @@
 """RemoteTxn: an open transaction of a log on the network. Its bodies are kept here until the commit, which sends all of them.
 
-The server keeps the lease and ends the transaction at an exclusive message. Bodies that were added renew the lease, within a third of the
+The server keeps the keepalive and ends the transaction at an exclusive message. Bodies that were added renew it, within a third of the
 keepalive and at most once in it; an answer that the transaction has ended fails the next call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wal.client.directory import ShownVChannels
 from wal.client.outbox import Make, Sending, Withdrawable
 from wal.client.producer import Producer
-from wal.errors import ChannelNotExistError, TransactionExpiredError, WALError, WouldBlockError
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
+from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
-from wal.rpc.api import append_pb2
+from wal.read.cursors.cursor import Cursor
+from wal.rpc.api import append_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto
 from wal.ticks import check_tick
@@ -26,7 +27,7 @@ from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits, check_txn_size, names_size
 
 RENEWALS: Final = 3
-"""The lease is renewed at most this often during a keepalive, and only after bodies were added."""
+"""The keepalive is renewed at most this often during a keepalive, and only after bodies were added."""
 
 
 class RemoteTxn:
@@ -42,6 +43,7 @@ class RemoteTxn:
         key: Key | None,
         expected_last: Mapping[str, MessageID | None],
         limits: TxnLimits,
+        save_of: Callable[..., pchannel_calls_pb2.CursorSave],
         *,
         bytes_max: int,
     ) -> None:
@@ -56,6 +58,8 @@ class RemoteTxn:
         self._key = key
         self._expected = expected_to_proto(expected_last)
         self._limits = limits
+        self._save_of = save_of
+        self._save: pchannel_calls_pb2.CursorSave | None = None
         self._bytes_max = bytes_max
         self._incarnations = {name: info.incarnation for name in names if (info := known.records.get(name)) is not None}
         self._loop = asyncio.get_running_loop()
@@ -98,6 +102,15 @@ class RemoteTxn:
         self._barrier = max(self._barrier, barrier)
         return len(self._bodies)
 
+    def save(self, cursor: Cursor, after: LogPosition | None = None) -> None:
+        """Has the commit save this cursor; see `EngineTxn.save`."""
+        save = self._save_of(cursor, after)
+        if self._save is not None and self._save.key != save.key:
+            raise InvalidArgumentError(
+                f"the transaction saves cursor {self._save.key.name!r} already, and saves one cursor: save {cursor.key} in another one"
+            )
+        self._save = save
+
     async def commit(self) -> AppendResult | ForgottenResult:
         """Sends all bodies; the commit is durable on return."""
         self._committing = True
@@ -126,7 +139,7 @@ class RemoteTxn:
         try:
             await self._ask_rollback()
         except WALError:
-            return  # it has ended already, or it ends with its lease
+            return  # it has ended already, or it ends with its keepalive
 
     def abandon(self) -> bool:
         """Rolls back without waiting; returns False if the transaction has ended. From any thread."""
@@ -134,7 +147,7 @@ class RemoteTxn:
             return False
         try:
             self._loop.call_soon_threadsafe(self._forget)
-        except RuntimeError:  # the loop has ended, and the transaction ends with its lease
+        except RuntimeError:  # the loop has ended, and the transaction ends with its keepalive
             return False
         return True
 
@@ -148,7 +161,7 @@ class RemoteTxn:
         try:
             self._ask_rollback().add_done_callback(_seen)
         except WALError:
-            pass  # the log is closed, and the transaction ends with its lease
+            pass  # the log is closed, and the transaction ends with its keepalive
 
     def _ask_rollback(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -176,7 +189,7 @@ class RemoteTxn:
         if self._renewal is not None:
             self._renewal.cancel()
 
-    # -- the lease
+    # -- the keepalive
 
     def _plan_renewal(self) -> None:
         due = self._renewed_at + self.context.keepalive / RENEWALS
@@ -250,7 +263,7 @@ class RemoteTxn:
 
     def _commit_request(self) -> Make:
         """Returns what makes the request of a commit with the bodies as they are now."""
-        columns = columns_of(self._bodies)
+        columns, save = columns_of(self._bodies), self._save
 
         def make(number: int, seen: int) -> proto.ProduceRequest:
             return proto.ProduceRequest(
@@ -263,6 +276,7 @@ class RemoteTxn:
                     barrier_time_tick=self._barrier,
                     seen_time_tick=seen,
                     expected_last=self._expected,
+                    save=save,
                 )
             )
 

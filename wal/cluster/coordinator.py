@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from wal.backoff import Backoff
-from wal.channels.cluster import LEADER, ClusterRecord, create_cluster, load_cluster
+from wal.channels.cluster import FORMAT, LEADER, ClusterRecord, create_cluster, load_cluster
 from wal.channels.pchannels import load_pchannels
 from wal.cluster.leading import Leading
-from wal.cluster.opening import check_log, open_log, open_root, saved_settings, settings_for
+from wal.cluster.opening import check_format, check_log, connected, open_log, open_root, saved_settings, settings_for
+from wal.cluster.readiness import Readiness
 from wal.coordinator.assigner import LeadingEndedError
 from wal.errors import ClosedError, InvalidArgumentError, NotLeaderError, UnavailableError, UnknownError, WALError
 from wal.kv.etcd import EtcdElection, EtcdKV, EtcdSession, Leadership
 from wal.local.storage import Undo
-from wal.network import Method, TlsFiles
+from wal.metrics.snapshot import CoordinatorStatistics, Snapshot, SnapshotSource
+from wal.network import Method
 from wal.node.access import Access
 from wal.node.fence import CallFence, LogCheck
 from wal.node.server import Server, States
-from wal.rpc.auth import Right
 from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CLUSTER_METHODS, LOG_METHODS, PCHANNEL_METHODS
 from wal.rpc.serving import Draining, Handler, handed_on
@@ -37,7 +39,6 @@ from wal.settings import Settings
 
 TTL_S: Final = 10.0
 """The lifetime of a coordinator's session: it outlives an election of etcd's."""
-CALL_S: Final = 10.0
 _log: Final = logging.getLogger("wal.cluster")
 
 
@@ -91,6 +92,14 @@ class ClusterCoordinator:
             await asyncio.shield(asyncio.ensure_future(self._undo.run()))
             raise
 
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of this coordinator."""
+        return _Measured(self)
+
+    def statistics(self) -> CoordinatorStatistics:
+        """Returns the counts of the cluster if this coordinator leads."""
+        return CoordinatorStatistics(False) if self._leading is None else self._leading.statistics()
+
     async def failed(self) -> WALError:
         """Returns the reason once this coordinator cannot go on: a defect in one of its tasks."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -114,6 +123,7 @@ class ClusterCoordinator:
         self._record = await self._joined()
         self._settings = settings = settings_for(self._record, self._own, self._root)
         states = States(0)
+        await states.ready("it is not known yet where the pchannels are")
         draining = Draining()
         interceptors = (self._check, CallFence())
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=1)
@@ -125,6 +135,9 @@ class ClusterCoordinator:
         await self.server.listen(handlers)
         await states.leads(False)
         self._undo.add(self.server.close)
+        readiness = Readiness(kv, states.ready)
+        readiness.start()
+        self._undo.add(readiness.close)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="coordinator"), loop.create_task(self._observe(), name="who leads")]
 
@@ -142,7 +155,7 @@ class ClusterCoordinator:
                 await undo.run()
             pchannels = len(await load_pchannels(self._kv)) or None
             own = self._own if self._own.pchannels is not None else self._own.replace(pchannels=pchannels)
-            await create_cluster(self._kv, ClusterRecord(self._named, saved_settings(own), frame_bytes_max))
+            await create_cluster(self._kv, ClusterRecord(self._named, saved_settings(own), frame_bytes_max, FORMAT))
             record = await load_cluster(self._kv)
             assert record is not None, "it was saved, here or elsewhere"
         if self._named not in (None, record.log):
@@ -168,15 +181,18 @@ class ClusterCoordinator:
     async def _stand(self, session: EtcdSession) -> None:
         """Becomes a candidate, and leads when elected, until the session is lost."""
         election = EtcdElection(self._kv, LEADER)
+        check_format(await load_cluster(self._kv) or self._record)
         async with await election.campaign(self.server.advertised, session) as leadership:
             _log.info("this coordinator leads, with token %d", leadership.token)
-            backoff = Backoff(0.1, 2.0)
+            backoff, version_count = Backoff(0.1, 2.0), 0
             while session.alive:
-                await session.guard(self._lead(leadership))
+                self._record = check_format(await load_cluster(self._kv) or self._record)  # a leader of a later version may have raised it
+                # What this process leads with next may be older than what it has told clients: it is a later version all the same.
+                version_count = 1 + await session.guard(self._lead(leadership, version_count))
                 await asyncio.sleep(backoff.next())
 
-    async def _lead(self, leadership: Leadership) -> None:
-        """Leads once, until a write fails or this is cancelled."""
+    async def _lead(self, leadership: Leadership, version_count: int) -> int:
+        """Leads once, until a write fails or this is cancelled. Returns the count of the last version that clients were told."""
         leading = Leading(
             self._kv,
             leadership,
@@ -186,6 +202,7 @@ class ClusterCoordinator:
             connect=self._connect,
             expected_nodes=self._expected,
             ttl_s=self._ttl_s,
+            version_count=version_count,
         )
         try:
             await leading.open()
@@ -198,6 +215,7 @@ class ClusterCoordinator:
         finally:
             self._leading = None
             await asyncio.shield(asyncio.ensure_future(self._step_down(leading)))
+        return leading.version_count
 
     async def _step_down(self, leading: Leading) -> None:
         await self.server.states.leads(False)
@@ -233,7 +251,17 @@ class ClusterCoordinator:
 
     async def _connect(self, address: str) -> Connection:
         """Returns a connection to a node, with the token that the servers of this cluster share."""
-        access = self._access
-        secret = next((token.secret for token in access.tokens if Right.SERVER in token.rights), None)
-        tls = None if access.tls is None else TlsFiles(ca=access.tls.ca, certificate=access.tls.certificate, key=access.tls.key)
-        return await Connection.open([address], tls=tls, token=secret, timeout_s=CALL_S)
+        return await connected(self._access, address)
+
+
+class _Measured:
+    """The snapshots of a coordinator: it has no log."""
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def take(self) -> Snapshot:
+        return self.take_nowait()
+
+    def take_nowait(self) -> Snapshot:
+        return Snapshot(time.time(), coordinator=self._coordinator.statistics())

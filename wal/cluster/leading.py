@@ -20,7 +20,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from actors import ActorSystem, SystemClock
 from wal.backoff import Backoff
-from wal.channels.cluster import ClusterRecord
+from wal.channels.cluster import FORMAT, ClusterRecord
 from wal.channels.pchannels import PChannelMeta
 from wal.cluster.opening import open_log
 from wal.coordinator.assigner import Assigner
@@ -37,6 +37,7 @@ from wal.kv.etcd import EtcdKV, Leadership
 from wal.kv.etcd.led import LedKV
 from wal.local.storage import Undo
 from wal.message import FORM_PULSAR
+from wal.metrics.snapshot import CoordinatorStatistics
 from wal.network import Method
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -48,6 +49,8 @@ from wal.timestamp import TimestampOracle
 
 WAIT_FOR_NODES_S: Final = 5.0
 """How long the first leader of a cluster waits for its nodes, if nobody says how many there will be."""
+FORMAT_LOOK_S: Final = 1.0
+"""How often a leader that knows a later format looks whether all nodes do."""
 WAIT_EXPECTED_S: Final = 60.0
 """How long it waits for as many as are expected."""
 _log: Final = logging.getLogger("wal.cluster")
@@ -67,7 +70,10 @@ class Leading:
         connect: Callable[[str], Awaitable[Connection]],
         expected_nodes: int | None,
         ttl_s: float,
+        version_count: int = 0,
     ) -> None:
+        """`version_count` is that of the first version of the assignments, as `Assignments` has it."""
+        self._version_count = version_count
         self.handlers: Mapping[Method[Any, Any], Handler] = {}
         """The handlers of all that a leader serves, once it is open."""
         self._kv = kv
@@ -85,6 +91,7 @@ class Leading:
         self._assigner: Assigner
         self._membership: Membership
         self._starting: asyncio.Task[None] | None = None
+        self._raising: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begins to lead. A failure undoes what was done and raises."""
@@ -97,6 +104,24 @@ class Leading:
     async def run(self) -> None:
         """Leads until that ends. Raises the reason."""
         await self._assigner.run()
+
+    @property
+    def version_count(self) -> int:
+        """The count of the newest version of the assignments that clients may have been told."""
+        return max(self._version_count, self._assigner.assignments.version.count if hasattr(self, "_assigner") else 0)
+
+    def statistics(self) -> CoordinatorStatistics:
+        """Returns how many nodes and pchannels there are, by state, and the counts of the broadcaster once it runs."""
+        membership, coordinator = self._membership, self._coordinator
+        nodes = dict.fromkeys(("healthy", "unhealthy", "draining"), 0)
+        for server_id, one in membership.nodes.items():
+            drains = server_id in membership.drained or one.record.stopping
+            nodes["unhealthy" if one.healthy_since_s is None else "draining" if drains else "healthy"] += 1
+        pchannels = {state.name.lower(): 0 for state in AssignmentState}
+        for record in self._assigner.assignments.records.values():
+            pchannels[record.state.name.lower()] += 1
+        broadcasts = coordinator.broadcasts.statistics() if coordinator.broadcasting else None
+        return CoordinatorStatistics(True, membership.paused, nodes, pchannels, broadcasts)
 
     async def close(self) -> None:
         """Ends all of it; what has begun is left to the next leader. Idempotent."""
@@ -115,30 +140,35 @@ class Leading:
         undo.add(calls.close)
         keys, texts = await kv.load_with_prefix(PREFIX)
         records = [decode(key, text) for key, text in zip(keys, texts, strict=True)]
-        assignments = Assignments({record.name: record for record in records}, leader=self._leadership.token)
+        assignments = Assignments({record.name: record for record in records}, leader=self._leadership.token, count=self._version_count)
         oracle = TimestampOracle(kv, clock=self._system.clock)
         await oracle.start()
         undo.add(oracle.close)
-        membership = self._membership = Membership(kv, calls, monotonic=time.monotonic, wall=time.time, silent_max_s=self._ttl_s)
+        membership = self._membership = Membership(
+            kv, calls, monotonic=time.monotonic, wall=time.time, silent_max_s=self._ttl_s, form=self._record.format
+        )
         assigner = self._assigner = Assigner(
             kv,
             coordinator.pchannels,
             assignments,
             membership,
             calls,
-            evict=self._kv.revoke,
+            leases=self._kv,
             monotonic=time.monotonic,
             expected_nodes=self._expected,
             ttl_s=self._ttl_s,
             wait_s=WAIT_FOR_NODES_S if self._expected is None else WAIT_EXPECTED_S,
         )
-        await assigner.add()
+        await assigner.load()
         await membership.start()
         undo.add(membership.close)
+        self._raising = asyncio.get_running_loop().create_task(self._raise_format(), name="format of the cluster")
+        undo.add(self._end_raising)
         nodes = AssignedNodes(assigner, calls)
         host = VChannelsOnNodes(nodes)
         undo.add(host.close)
         coordinator.vchannels.host = host
+        coordinator.vchannels.spreads = True
         operator = CopiesOnNodes(nodes, coordinator.vchannels, oracle)
         undo.add(operator.close)
         discovery = ClusterDiscovery(assigner, self._draining)
@@ -167,12 +197,26 @@ class Leading:
         finally:
             await undo.run()
 
+    async def _raise_format(self) -> None:
+        while self._record.format < FORMAT:
+            await asyncio.sleep(FORMAT_LOOK_S)
+            try:
+                self._record = await self._membership.raise_format(self._record)
+            except WALError as error:  # the assigner finds out whether this process still leads
+                _log.info("the format of the cluster is not raised now: %s", error)
+
+    async def _end_raising(self) -> None:
+        if self._raising is not None:
+            self._raising.cancel()
+            await asyncio.wait([self._raising])
+
     async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
         backoff = Backoff(0.5, 30.0)
         while not self._coordinator.broadcasting:
             try:
                 await self._coordinator.start_broadcasts(operator)
             except WALError as error:
+                self._coordinator.broadcasts_trouble = error
                 _log.error("the broadcaster cannot start, and will be tried again: %s", error)
                 await asyncio.sleep(backoff.next())
 
@@ -216,7 +260,9 @@ class Leading:
             )
             for server_id, one in sorted(membership.nodes.items())
         ]
-        waiting = "" if self._coordinator.broadcasting else "the broadcaster asks every pchannel first, and some are on no node"
+        asks = "the broadcaster asks every pchannel first, and some are on no node"
+        trouble = self._coordinator.broadcasts_trouble
+        waiting = "" if self._coordinator.broadcasting else asks if trouble is None else f"the broadcaster cannot start: {trouble}"
         return nodes_pb2.ClusterStatus(
             leader=self._leadership.value,
             token=self._leadership.token,

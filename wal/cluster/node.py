@@ -18,16 +18,18 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from actors import ActorSystem, SystemClock
 from wal._version import __version__
 from wal.backoff import Backoff
-from wal.channels.cluster import FORMAT, NODES, NodeRecord, encode, load_cluster, node_from, node_key, ticks_key
+from wal.channels.cluster import FORMAT, LEADER, MOVING_CURSORS, NODES, NodeRecord, encode, load_cluster, node_from, node_key, ticks_key
 from wal.channels.pchannels import load_pchannels
 from wal.channels.vchannels import VChannelInfo
-from wal.cluster.opening import open_log, open_root, settings_for
-from wal.errors import WALError
+from wal.cluster.opening import connected, open_log, open_root, settings_for
+from wal.cluster.readiness import Readiness
+from wal.errors import ChannelExistError, UnavailableError, WALError
 from wal.kv import KVBase
 from wal.local.storage import Storage, Undo
 from wal.network import Method
@@ -36,6 +38,7 @@ from wal.node.consume import ConsumeService
 from wal.node.copies_service import CopiesService
 from wal.node.directory_view import DirectoryView
 from wal.node.fence import CallFence, LogCheck
+from wal.node.fenced_cursors import FencedCursors
 from wal.node.hosted import Hosted
 from wal.node.manager import CallCheck, NodeManager
 from wal.node.node import StreamingNode
@@ -44,12 +47,16 @@ from wal.node.produce import ProduceService
 from wal.node.routes import closed_log
 from wal.node.server import Server, States
 from wal.node.session import TTL_S, NodeSession
-from wal.read.cursors.in_kv import CursorsInKV
+from wal.read.cursors.cursor import CursorInfo
+from wal.rpc.api.cluster_pb2 import CreateVChannelRequest
+from wal.rpc.methods import CREATE_VCHANNEL
 from wal.rpc.serving import Draining, Handler
 from wal.secret import Secret
 from wal.settings import Settings
-from wal.storage.metadata import CURSOR_ROOT
 from wal.write.recovery import CheckpointRule
+
+if TYPE_CHECKING:
+    from wal.metrics.snapshot import SnapshotSource
 
 HAND_OVER_S: Final = 20.0
 """How long a node that stops waits for the leader to take its pchannels away."""
@@ -91,6 +98,18 @@ class ClusterNode:
     async def failed(self) -> WALError:
         """Returns the reason once the session is lost; from then on nothing is answered here."""
         return await asyncio.shield(self.session.lost)
+
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of the pchannels that are here, and of the cursors on them."""
+        from wal.metrics.snapshot import Snapshots  # only where it is asked for
+
+        node = self.node
+
+        async def cursors() -> list[CursorInfo]:
+            infos = await node.cursors.infos()
+            return [info for info in infos if info.position is not None and info.position.message_id.pchannel in node.pchannels]
+
+        return Snapshots(lambda: node.statistics("pulsar", vchannels=len(node.routes.known.records)), cursors, node.retention.report)
 
     async def hand_over(self) -> None:
         """Has the leader take all pchannels away, as far as there is one."""
@@ -140,18 +159,34 @@ class ClusterNode:
         await node.open_oracle(storage.kv, key=ticks_key(self.server_id), save_window_s=TICKS_AHEAD_S)
         undo.add(node.oracle.close)
         view = DirectoryView(storage.kv, names)
+        view.ask_to_create = self._have_created
         await view.start()
         undo.add(view.close)
         node.host(storage.backend, storage.kv, view, limits=storage.limits, checkpoint_rule=CheckpointRule(), lease=self.session)
         undo.add(node.hosting.close)
         view.on_changed = self._changed
-        await node.open_cursors(CursorsInKV(storage.kv.under(CURSOR_ROOT)))
+        await node.open_cursors(FencedCursors(storage.kv, node.hosting.claim))
         undo.add(node.cursors.close)
+        await node.open_homes(storage.kv, raise_format=partial(_raise_format, storage), shared=True)
+        undo.add(node.homes.end)
         await node.start_retention()
         undo.add(node.retention.close)
         node.hosting.arm()
         await self._serve(storage, view, settings, log_id=metas[names[0]].incarnation, pchannels=len(names))
         await self._show(stopping=False)
+
+    async def _have_created(self, name: str, pchannel: str) -> None:
+        """Has the leading coordinator create a vchannel, unless it exists."""
+        _, coordinators = await self._kv.load_with_prefix(LEADER)
+        if not coordinators:
+            raise UnavailableError(f"vchannel {name!r} does not exist, and no coordinator is there to create it: try again when one is")
+        connection = await connected(self._access, *dict.fromkeys(coordinators))
+        try:
+            request = CreateVChannelRequest(name=name, pchannel=pchannel)
+            with contextlib.suppress(ChannelExistError):
+                await connection.repeat(CREATE_VCHANNEL, request, f"creating vchannel {name!r} for a producer")
+        finally:
+            await connection.close()
 
     async def _joined(self) -> tuple[Any, Settings]:
         """Returns the record of the cluster, once a coordinator has made it, and this node's settings."""
@@ -176,6 +211,7 @@ class ClusterNode:
         self._manager = manager = NodeManager(node, view, storage.kv, check, wall=time.time)
         copies = CopiesService(node, view, hosted, check)
         states = States(self.server_id)
+        await states.ready("it is not known yet where the pchannels are")
 
         def handlers(_address: str) -> Mapping[Method[Any, Any], Handler]:
             return {
@@ -188,10 +224,15 @@ class ClusterNode:
             }
 
         interceptors = (LogCheck(log_id, node.pchannels), CallFence())
-        self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels)
+        self.server = Server(
+            self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels, directly=True
+        )
         await self.server.listen(handlers)
         self._undo.add(self.server.close)
         self._undo.add(manager.close)
+        readiness = Readiness(storage.kv, states.ready)
+        readiness.start()
+        self._undo.add(readiness.close)
 
     async def _others(self) -> bool:
         """Returns whether another node is there to take pchannels."""
@@ -217,3 +258,17 @@ class ClusterNode:
             await self.node.routes.delete_cursors(info)
         except WALError as error:  # they are useless now, and are deleted at the next opportunity
             _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error)
+
+
+async def _raise_format(storage: Storage) -> None:
+    """Raises the format of the log for the first cursor that moves with transactions.
+
+    Raises UnavailableError as long as the cluster has an earlier format: its nodes of an earlier version would refuse the log.
+    """
+    record = await load_cluster(storage.kv)
+    if record is not None and record.format < MOVING_CURSORS:
+        raise UnavailableError(
+            f"cursors move with transactions from format {MOVING_CURSORS} of a cluster on, and this one has format {record.format}: update "
+            "all its nodes, and try again some seconds later"
+        )
+    await storage.backend.raise_format()

@@ -16,6 +16,10 @@ from wal.errors import FormatError, InvalidArgumentError
 from wal.kv.etcd import EtcdKV
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import parse_location, parse_root
+from wal.network import TlsFiles
+from wal.node.access import Access
+from wal.rpc.auth import Right
+from wal.rpc.connection import Connection
 from wal.rpc.converters import LOG_SETTINGS
 from wal.secret import Secret
 from wal.settings import Settings
@@ -23,6 +27,8 @@ from wal.storage.metadata import open_metadata
 
 PROCESS_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
 """Settings of a log that each process may choose for itself."""
+CALL_S: Final = 10.0
+"""The deadline of a server's call to another one."""
 _OF_PULSAR: Final = ("pchannels", "pulsar_admin_url", "allow_message_ttl", "allow_backlog_quota")
 _SAVED: Final = tuple(sorted({*LOG_SETTINGS, *_OF_PULSAR} - PROCESS_SETTINGS))
 """The settings that belong to the log of a cluster."""
@@ -57,13 +63,19 @@ def saved_settings(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in _SAVED}
 
 
+def check_format(record: ClusterRecord) -> ClusterRecord:
+    """Returns the record of a cluster; raises FormatError if it writes a newer format than this version knows."""
+    if record.format > FORMAT:
+        raise FormatError(f"the cluster at {LOG_KEY} writes format {record.format}, and this version knows {FORMAT}: update it first")
+    return record
+
+
 def settings_for(record: ClusterRecord, own: Settings, root: str | Secret) -> Settings:
     """Returns the settings of a process of this cluster: the cluster's where they concern the log, its own elsewhere.
 
     Raises FormatError for a cluster of a newer format, InvalidArgumentError for a setting that contradicts the cluster's.
     """
-    if record.format > FORMAT:
-        raise FormatError(f"the cluster at {LOG_KEY} writes format {record.format}, and this version knows {FORMAT}: update it first")
+    check_format(record)
     defaults = Settings()
     for name in _SAVED:
         chosen, saved = getattr(own, name), record.settings.get(name, getattr(defaults, name))
@@ -71,6 +83,13 @@ def settings_for(record: ClusterRecord, own: Settings, root: str | Secret) -> Se
             raise InvalidArgumentError(f"{name}={chosen} contradicts the cluster, which was made with {name}={saved}: leave it out here")
     changes = {name: record.settings[name] for name in _SAVED if name in record.settings}
     return msgspec.structs.replace(own, kv=root, **changes)
+
+
+async def connected(access: Access, *addresses: str) -> Connection:
+    """Returns a connection to servers of this cluster at these addresses, with the certificate and the token that the servers share."""
+    secret = next((token.secret for token in access.tokens if Right.SERVER in token.rights), None)
+    tls = None if access.tls is None else TlsFiles(ca=access.tls.ca, certificate=access.tls.certificate, key=access.tls.key)
+    return await Connection.open(addresses, tls=tls, token=secret, timeout_s=CALL_S)
 
 
 async def open_log(log: str, settings: Settings, undo: Undo, *, create: bool) -> Storage:

@@ -10,8 +10,12 @@ that is gone the saved limit of its ticks is taken over, which nobody can raise 
 
 What can go wrong: an attempt that fails is made again in a higher term, since a log on Pulsar opens no term twice, and at the same node,
 unless that is gone: what fails everywhere, such as Pulsar, moves nothing. A node that shows no progress for `PROGRESS_S` is given up for
-this term. One that answers nothing for longer than its lease would live, and from which something is to be removed, is evicted: its lease
-is revoked, at most one in that time. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
+this term. One that answers neither a Remove nor the question for its status for as long as a lease lives is evicted: its lease is revoked,
+at most one in that time. It may not hear of that, and answers readers until its own clock ends the lease: only then what it had is opened
+elsewhere. The eviction is saved first, so the next leader waits as well. etcd itself may revoke a lease that is renewed: a member that led
+and stood still does, when it goes on (etcd-io/etcd#15247). So a node whose record is gone is asked once more, and waited for while it
+answers. A node at whose address another start of it answers is gone, and needs no waiting. What is saved of nodes that are gone is removed
+once every floor is above their limits. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
 leads.
 """
 
@@ -20,17 +24,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 from wal.backoff import Backoff
-from wal.channels.cluster import ticks_key
+from wal.channels.cluster import EVICTED, TICKS, evicted_key, ticks_key
 from wal.channels.pchannels import PREFIX, PChannelMeta, encode
 from wal.coordinator.assignments import Assignments, AssignmentState, Change, Holder, Node
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
-from wal.errors import SessionLostError, UnavailableError, WALError
+from wal.errors import SessionLostError, UnavailableError, UnknownOutcomeError, WALError
 from wal.kv import KVBase
 from wal.timestamp import LOGICAL_BITS
 from wal.timestamp.oracle import SavedLimit
@@ -39,6 +43,8 @@ ROUND_S: Final = 60.0
 """How often the plan is asked when nothing has changed."""
 PROGRESS_S: Final = 30.0
 """How long an opening or a closing may show no progress. The time that it takes in all has no bound."""
+GONE_S: Final = 1.0
+"""How long a node whose lease is gone has to answer that it is there all the same."""
 RECORDS_MAX: Final = 40
 """The most pchannels that change in one transaction: two records each, and as many comparisons."""
 _LOOK_S: Final = 1.0
@@ -47,6 +53,16 @@ _log: Final = logging.getLogger("wal.cluster")
 
 class LeadingEndedError(Exception):
     """What this leader knows may not be what is saved: the leading begins anew, here or elsewhere."""
+
+
+class Leases(Protocol):
+    """The leases of the nodes' sessions. The number of a lease is the server id of its node."""
+
+    async def lifetime(self, lease: int) -> float:
+        """Returns the lifetime in seconds with which a lease was granted, or 0.0 if it is gone, and never comes back."""
+
+    async def revoke(self, lease: int) -> None:
+        """Ends a lease; one that is gone already is fine."""
 
 
 class Assigner:
@@ -60,13 +76,13 @@ class Assigner:
         membership: Membership,
         calls: NodeCalls,
         *,
-        evict: Callable[[int], Awaitable[None]],
+        leases: Leases,
         monotonic: Callable[[], float],
         expected_nodes: int | None,
         ttl_s: float,
         wait_s: float,
     ) -> None:
-        """`metas` are the claims, which rise with the terms. `evict` revokes the lease of a node, whose lifetime is `ttl_s`.
+        """`metas` are the claims, which rise with the terms. A node that answers nothing for `ttl_s` may be evicted.
 
         A cluster whose pchannels were never assigned waits `wait_s` for its nodes, or until there are `expected_nodes` of them.
         """
@@ -81,7 +97,7 @@ class Assigner:
         self._metas = metas
         self._membership = membership
         self._calls = calls
-        self._evict = evict
+        self._leases = leases
         self._monotonic = monotonic
         self._expected = expected_nodes or math.inf
         self._wait_until_s = monotonic() + wait_s
@@ -92,11 +108,21 @@ class Assigner:
         self._saving = asyncio.Lock()
         self._woken = asyncio.Event()
         self._moves: dict[str, asyncio.Task[None]] = {}
+        self._put_off: set[str] = set()
+        """The pchannels that move, and that the newest plan would have elsewhere: a round looks at them again when they have moved."""
         self._retries: dict[str, Backoff] = {}
         self._retry_at_s: dict[str, float] = {}
         self._limits: dict[int, int] = {}
         """The ticks above which lost nodes gave none."""
         self._evicted_s = -math.inf
+        self._evicted: dict[int, float] = {}
+        """The nodes that this or an earlier leader evicted, with the lifetimes of their leases."""
+        self._ends_s: dict[int, float] = {}
+        """When the leases of evicted nodes have ended by the nodes' own clocks."""
+        self._silencing: dict[int, asyncio.Task[None]] = {}
+        """The tasks that wait until nodes whose leases are gone answer nothing, and those that have ended."""
+        self._sweep_s = monotonic() + ROUND_S
+        self._sweeping: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         membership.on_changed = self.wake
 
@@ -104,10 +130,19 @@ class Assigner:
         """Has a round look at what has changed."""
         self._woken.set()
 
-    async def add(self) -> None:
-        """Saves assignments for the pchannels that have none yet."""
+    def is_live(self, node: Node) -> bool:
+        """Returns whether a node has its lease, as far as this leader knows."""
+        return node.server_id in self._membership.nodes
+
+    async def load(self) -> None:
+        """Loads which nodes earlier leaders evicted, and saves assignments for the pchannels that have none yet."""
+        keys, lifetimes = await self._kv.load_with_prefix(EVICTED)
+        for key, lifetime_s in zip(keys, lifetimes, strict=True):
+            self._evicted[int(key.removeprefix(EVICTED), 16)] = float(lifetime_s)
         async with self._saving:
-            await self._save(self.assignments.add({name: meta.term for name, meta in self._metas.items()}))
+            names = [name for name in self._metas if name not in self.assignments.records]
+            for first in range(0, len(names), RECORDS_MAX):
+                await self._save(self.assignments.add({name: self._metas[name].term for name in names[first : first + RECORDS_MAX]}))
 
     async def run(self) -> None:
         """Assigns until this process leads no more. Raises the reason."""
@@ -115,6 +150,11 @@ class Assigner:
             while True:
                 self._woken.clear()
                 pause_s = await self._round()
+                if self._monotonic() >= self._sweep_s:
+                    self._sweep_s = self._monotonic() + ROUND_S
+                    sweeping = asyncio.get_running_loop().create_task(self.sweep(), name="limits of nodes that are gone")
+                    self._sweeping.add(sweeping)
+                    sweeping.add_done_callback(self._sweeping.discard)
                 waiting = asyncio.ensure_future(self._woken.wait())
                 await asyncio.wait((waiting, self._failure), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
@@ -122,10 +162,11 @@ class Assigner:
                     self._failure.result()
         finally:
             self._failure.cancel()
-            for move in self._moves.values():
-                move.cancel()
-            if self._moves:
-                await asyncio.wait(self._moves.values())
+            tasks = [*self._moves.values(), *self._sweeping, *self._silencing.values()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
 
     async def lost(self, name: str, term: int, why: str) -> None:
         """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term.
@@ -135,11 +176,34 @@ class Assigner:
         async with self._saving:
             try:
                 if name in self.assignments.records and await self._save(self.assignments.lost(name, term)):
-                    _log.warning("pchannel %s is not available in term %d: %s", name, term, why)
+                    _log.warning(
+                        "pchannel %s is not available in term %d: %s",
+                        name,
+                        term,
+                        why,
+                        extra={"wal_event": "pchannel lost", "wal_pchannel": name, "wal_term": term},
+                    )
                     self.troubles[name] = why
             except LeadingEndedError as error:
                 self._fail(error)
         self.wake()
+
+    async def sweep(self) -> None:
+        """Removes the limits and evictions of nodes that are gone for good, and that no record names: then every floor is above them."""
+        try:
+            for prefix in (TICKS, EVICTED):
+                keys, values = await self._kv.load_with_prefix(prefix)
+                for key, value in zip(keys, values, strict=True):
+                    server_id = int(key.removeprefix(prefix), 16)
+                    records = self.assignments.records.values()
+                    named = any(holder.node.server_id == server_id for record in records for holder in (*record.owners, *record.histories))
+                    # A node that is starting has a lease before it has a limit, and a limit before it has a record.
+                    if not named and server_id not in self._membership.nodes and not await self._leases.lifetime(server_id):
+                        await self._kv.change_if({key: value}, removals=[key])
+                        for known in (self._limits, self._evicted, self._ends_s, self._silencing):
+                            known.pop(server_id, None)
+        except WALError as error:
+            _log.info("the limits of nodes that are gone stay for now: %s", error)
 
     # -- rounds
 
@@ -147,11 +211,10 @@ class Assigner:
         """Begins the moves that are due; returns for how long nothing else is, in seconds."""
         now_s, live = self._monotonic(), self._membership.nodes
         for one in list(live.values()):
-            if one.status is not None:
-                for hosted in one.status.pchannels:
-                    record = self.assignments.records.get(hosted.pchannel.name)
-                    if hosted.failed and record is not None and record.term == hosted.pchannel.term:
-                        await self.lost(record.name, record.term, "the node says that it has failed there")
+            for name, term in one.failed.items():
+                record = self.assignments.records.get(name)
+                if record is not None and record.term == term:
+                    await self.lost(name, term, "the node says that it has failed there")
         doubt_s = self._mass.look(live, now_s)
         if doubt_s:
             if not self._doubts:
@@ -170,6 +233,7 @@ class Assigner:
             if owner.node.server_id in views and self._retry_at_s.get(name, 0.0) <= now_s:
                 targets[name] = owner.node.server_id
         due = {name: server_id for name, server_id in targets.items() if name not in self._moves}
+        self._put_off = targets.keys() & self._moves.keys()
         await self._assign(due)
         pauses = [at - now_s for name, at in self._retry_at_s.items() if at > now_s and name not in self._moves]
         return max(0.01, min([ROUND_S, *pauses]))
@@ -182,6 +246,8 @@ class Assigner:
         for name, record in self.assignments.records.items():
             owner = record.owner
             rested_s = now_s - self.since_s[name] if name in self.since_s else math.inf
+            if record.state is not AssignmentState.ASSIGNED:
+                rested_s = math.inf  # nobody is served there: it may go on if its node is not healthy
             if name in self._moves:
                 rested_s = 0.0  # it is not moved again while it moves
             placed[name] = Placed(None if owner is None or owner.node.server_id not in views else owner.node.server_id, rested_s)
@@ -212,22 +278,33 @@ class Assigner:
             for holder in record.histories:
                 await self._raise_floor(name, await self._removed(name, holder))
             floor = self.assignments.records[name].floor
-            await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor))
+            await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor), gives_up=True)
             async with self._saving:
                 await self._save(self.assignments.assigned(name, term))
             for kept in (self._retries, self._retry_at_s, self.troubles):
                 kept.pop(name, None)
             _log.info("pchannel %s is at node %x in term %d", name, node.server_id, term)
         except WALError as error:
+            if isinstance(error, SessionLostError):
+                self._membership.replaced(node.server_id, error)
             self.troubles[name] = str(error)
             pause_s = self._retries.setdefault(name, Backoff(0.1, 5.0)).next()
             self._retry_at_s[name] = self._monotonic() + pause_s
-            _log.warning("pchannel %s could not be assigned to node %x in term %d: %s", name, node.server_id, term, error)
+            _log.warning(
+                "pchannel %s could not be assigned to node %x in term %d: %s",
+                name,
+                node.server_id,
+                term,
+                error,
+                extra={"wal_event": "assignment failed", "wal_pchannel": name, "wal_term": term, "wal_node": f"{node.server_id:x}"},
+            )
         except Exception as failure:
             self._fail(failure)
         finally:
             del self._moves[name]
-            self.wake()
+            # No round for what is where the plan wants it: the loss of a node would be as many plans for all pchannels as it had.
+            if name in self._put_off or self.assignments.records[name].state is not AssignmentState.ASSIGNED:
+                self.wake()
 
     def _fail(self, error: BaseException) -> None:
         if not self._failure.done():
@@ -235,22 +312,55 @@ class Assigner:
 
     async def _removed(self, name: str, holder: Holder) -> int:
         """Returns when a node holds a pchannel no more, with a tick above which it gave none."""
-        node, backoff = holder.node, Backoff(0.1, 2.0)
+        node, backoff, answered_s = holder.node, Backoff(0.1, 2.0), self._monotonic()
         while node.server_id in self._membership.nodes:
+            removing = asyncio.ensure_future(self._progressing(node, name, self._calls.remove(node, name, holder.term)))
             try:
-                return await self._progressing(node, name, self._calls.remove(node, name, holder.term))
-            except SessionLostError:  # another start of the node: this one is gone
-                break
+                while not removing.done():
+                    await asyncio.wait((removing,), timeout=_LOOK_S)
+                    await self._evict_silent(node, answered_s)
+                return removing.result()
+            except SessionLostError as error:  # another start of the node: this one is gone
+                self._membership.replaced(node.server_id, error)
+                return await self._limit_of(node.server_id)
             except WALError as error:
                 if node.server_id not in self._membership.nodes:
                     break
+                if not isinstance(error, UnavailableError | UnknownOutcomeError):
+                    answered_s = self._monotonic()
                 _log.warning("pchannel %s could not be removed from node %x yet: %s", name, node.server_id, error)
-                await self._evict_silent(node)
+                await self._evict_silent(node, answered_s)
+            finally:
+                removing.cancel()
             await asyncio.sleep(backoff.next())
+        silencing = self._silencing.get(node.server_id)
+        if silencing is None:
+            silencing = asyncio.get_running_loop().create_task(self._silent(node), name=f"is node {node.server_id:x} silent")
+            self._silencing[node.server_id] = silencing
+        await asyncio.shield(silencing)
+        if (lifetime_s := self._evicted.get(node.server_id)) is not None:
+            # An earlier leader may have revoked the lease a moment ago.
+            left_s = self._ends_s.setdefault(node.server_id, self._monotonic() + lifetime_s) - self._monotonic()
+            await asyncio.sleep(max(0.0, left_s))
         return await self._limit_of(node.server_id)
 
-    async def _progressing(self, node: Node, name: str, call: Coroutine[Any, Any, int | None]) -> int:
-        """Returns the outcome of a call as long as the node shows progress with the pchannel. Raises UnavailableError otherwise."""
+    async def _silent(self, node: Node) -> None:
+        """Returns when a node whose lease is gone answers nothing any more, which it does for as long as a lease lives at most."""
+        until_s = self._monotonic() + self._ttl_s
+        try:
+            while self._monotonic() < until_s:
+                await self._calls.status(node, timeout_s=GONE_S)
+                await asyncio.sleep(GONE_S / 4)
+        except WALError:
+            pass  # it is dead, or has found that its lease is gone
+        finally:
+            await self._calls.forget(node.server_id)
+
+    async def _progressing(self, node: Node, name: str, call: Coroutine[Any, Any, int | None], *, gives_up: bool = False) -> int:
+        """Returns the outcome of a call as long as the node shows progress with the pchannel. Raises UnavailableError otherwise.
+
+        A call that `gives_up` also ends when the node has answered nothing for as long as a lease lives.
+        """
         calling = asyncio.ensure_future(call)
         seen, since_s = -1, self._monotonic()
         try:
@@ -259,29 +369,36 @@ class Assigner:
                 if calling.done():
                     return calling.result() or 0
                 one = self._membership.nodes.get(node.server_id)
-                if one is None:
+                if one is None or one.gone:
                     raise UnavailableError(f"node {node.server_id:x} is gone")
-                progress = -1
-                if one.status is not None:
-                    progress = max((hosted.progress for hosted in one.status.pchannels if hosted.pchannel.name == name), default=-1)
-                now_s = self._monotonic()
+                progress, now_s = one.progress.get(name, -1), self._monotonic()
                 if progress != seen:
                     seen, since_s = progress, now_s
-                await self._evict_silent(node)
+                if gives_up and self._membership.silent_s(node.server_id) >= self._ttl_s:
+                    raise UnavailableError(f"node {node.server_id:x} answers nothing")
                 if now_s - since_s > PROGRESS_S:
                     raise UnavailableError(f"node {node.server_id:x} has shown no progress with pchannel {name} for {PROGRESS_S:.0f} s")
         finally:
             calling.cancel()
 
-    async def _evict_silent(self, node: Node) -> None:
-        """Has the lease of a node revoked that answers nothing; one at most in the lifetime of a session."""
+    async def _evict_silent(self, node: Node, answered_s: float) -> None:
+        """Has the lease of a node revoked that answers neither a Remove, since `answered_s`, nor the question for its status."""
         now_s = self._monotonic()
-        if node.server_id not in self._membership.nodes or self._membership.silent_s(node.server_id) < self._ttl_s:
+        if node.server_id not in self._membership.nodes:
+            return
+        if min(now_s - answered_s, self._membership.silent_s(node.server_id)) < self._ttl_s:
             return
         if now_s - max(self._evicted_s, self._began_s) >= self._ttl_s:
             self._evicted_s = now_s
             _log.warning("node %x answers nothing, and is evicted", node.server_id)
-            await self._evict(node.server_id)
+            lifetime_s = await self._leases.lifetime(node.server_id)
+            await self._kv.save(evicted_key(node.server_id), str(lifetime_s))
+            self._evicted[node.server_id] = lifetime_s
+            # Also before the answer: the keys may be seen to go before it, or it may not come although the lease is revoked.
+            self._ends_s[node.server_id] = self._monotonic() + lifetime_s
+            await self._leases.revoke(node.server_id)
+            # Whenever it renewed the lease last, that was before this moment.
+            self._ends_s[node.server_id] = self._monotonic() + lifetime_s
 
     # -- floors
 

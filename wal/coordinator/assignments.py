@@ -84,8 +84,8 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True, order=True):
-    """The version of all assignments: `leader` is the token of the leader that counts, `count` rises with each commit. Compared in this
-    order."""
+    """The version of what clients are told: `leader` is the token of the leader that counts, `count` rises with each commit that changes
+    it. Compared in this order."""
 
     leader: int
     count: int
@@ -110,10 +110,11 @@ class Assignments:
     """The assignments of all pchannels, as the leader with this token knows them. A method that changes something returns a Change, or None
     if there is nothing to change; nothing is changed before `commit`."""
 
-    def __init__(self, records: Mapping[str, Assignment], *, leader: int) -> None:
+    def __init__(self, records: Mapping[str, Assignment], *, leader: int, count: int = 0) -> None:
+        """`count` is that of the first version: above all that this leader has told clients, if it leads for a second time."""
         self.records: Mapping[str, Assignment] = dict(records)
         """By name. Replaced as a whole by each commit, so that who has it may keep it."""
-        self.version: Version = Version(leader, 0)
+        self.version: Version = Version(leader, count)
 
     def add(self, terms: Mapping[str, int]) -> Change | None:
         """Adds the pchannels of these names that are not known yet, each with the newest term that its log has had."""
@@ -151,10 +152,11 @@ class Assignments:
         )
 
     def commit(self, change: Change) -> Version:
-        """The change is durable: makes it visible and returns the new version."""
+        """The change is durable: makes it visible and returns the version, which is a new one if clients are told something else now."""
         assert all(self.records.get(name) == record for name, record in change.before.items()), "a change is committed before the next one"
         self.records = {**self.records, **change.after}
-        self.version = Version(self.version.leader, self.version.count + 1)
+        if any(_shown(change.before[name]) != _shown(record) for name, record in change.after.items()):
+            self.version = Version(self.version.leader, self.version.count + 1)
         return self.version
 
     def shown(self) -> dict[Node, list[Assignment]]:
@@ -203,6 +205,11 @@ def decode(key: str, text: str) -> Assignment:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the assignment in the KV cannot be read: {error}", expected=key) from error
     return record
+
+
+def _shown(record: Assignment | None) -> Holder | None:
+    """Returns what clients are told of a pchannel; None while it is not there for them."""
+    return None if record is None or record.state is not AssignmentState.ASSIGNED else record.owner
 
 
 def _change(records: Mapping[str, Assignment], after: dict[str, Assignment]) -> Change | None:

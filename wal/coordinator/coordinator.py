@@ -25,11 +25,20 @@ from broadcaster.broadcast import Broadcast
 from broadcaster.operator import AppendOperator
 from wal.channels.directory import VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
-from wal.channels.pchannels import PChannelMeta, check_count, create_pchannel, load_pchannels, new_incarnation, pchannel_names, raise_term
+from wal.channels.pchannels import (
+    PChannelMeta,
+    check_count,
+    create_pchannel,
+    load_pchannels,
+    new_incarnation,
+    pchannel_names,
+    raise_term,
+    save_compression,
+)
 from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.vchannels import VChannels
-from wal.errors import CorruptionError, UnavailableError
+from wal.errors import CorruptionError, UnavailableError, WALError
 from wal.files import HeldDirectory
 from wal.kv import KVBase
 from wal.settings import Settings
@@ -54,6 +63,8 @@ class Coordinator:
         self.is_new: bool = False
         """Whether this opening creates the log."""
         self._broadcasting = asyncio.Event()
+        self.broadcasts_trouble: WALError | None = None
+        """Why the broadcaster could not start, if it was tried."""
         self._system = system
         directory = VChannelDirectory(kv)
         saver = system.spawn(directory, name="directory", inbox_max=DIRECTORY_INBOX_MAX)
@@ -68,6 +79,8 @@ class Coordinator:
         await directory.load()
         metas = await load_pchannels(self.kv)
         self.is_new = not metas
+        if self.settings.compression is not None:
+            await save_compression(self.kv, self.settings.compression)
         for name in pchannel_names(check_count(self.settings.pchannels, len(metas))):
             if name not in metas:
                 meta = PChannelMeta(name, new_incarnation(), 0)
@@ -118,10 +131,8 @@ class Coordinator:
             try:
                 await asyncio.wait_for(self._broadcasting.wait(), BROADCASTS_S)
             except TimeoutError:
-                raise UnavailableError(
-                    "the broadcaster has not started yet, since it asks every pchannel first, and some are on no node: nothing was done; "
-                    "try again"
-                ) from None
+                trouble = self.broadcasts_trouble or "it asks every pchannel first, and some are on no node"
+                raise UnavailableError(f"the broadcaster has not started yet: {trouble}; nothing was done, try again") from None
         return self.broadcasts
 
     @property

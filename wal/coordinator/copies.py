@@ -90,6 +90,11 @@ class CopiesOnNodes:
             places.setdefault(info.pchannel, []).append(name)
         return places
 
+    def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:
+        """Returns the pchannels of those of these vchannels that exist."""
+        records = self._vchannels.records
+        return {name: records[name].pchannel for name in vchannels if name in records}
+
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer
     ) -> bool:

@@ -1,13 +1,16 @@
 """AssignmentDiscover: which pchannels are on which node.
 
 A log in one process has one node, with all of them, as long as it runs (`Discovery`). The leader of a cluster (`ClusterDiscovery`) pushes
-all assignments in full, after each change: what is not ASSIGNED is not among them. Changes that come while a client reads are one push.
+all assignments in full, after each change: what is not ASSIGNED is not among them. Changes that come while a client reads are one push,
+and so are those that come soon after a push, if that was large: the loss of a node that has many pchannels is many changes, and a client
+is pushed at most `PUSH_BYTES_S` of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+from typing import Any, Final
 
 import grpc.aio
 
@@ -20,6 +23,9 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
 from wal.rpc.serving import Draining, Handler
+
+PUSH_BYTES_S: Final = 256 * 1024
+"""The most bytes of assignments that a client is pushed in a second: with 10,000 pchannels two pushes, with 100 of them all changes."""
 
 
 class Discovery:
@@ -71,7 +77,7 @@ class ClusterDiscovery:
     def __init__(self, assigner: Assigner, draining: Draining) -> None:
         self._assigner = assigner
         self._draining = draining
-        self._streams: set[asyncio.Event] = set()
+        self._streams: dict[asyncio.Event, None] = {}
         self._pushed: tuple[Version, bytes] | None = None
         """The newest push, encoded once for all clients."""
         self._ended = False
@@ -93,25 +99,33 @@ class ClusterDiscovery:
 
     async def _discover(self, context: Any) -> None:
         woken = asyncio.Event()
-        self._streams.add(woken)
+        self._streams[woken] = None
         stop_waiting = self._draining.on_begin(woken.set)
         reader = asyncio.get_running_loop().create_task(self._read(context, woken), name="assignment discovery")
         told: Version | None = None
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
         try:
             while not reader.done():
                 woken.clear()
                 if self._ended or self._draining.begun:
                     raise self._draining.error()
+                pause_s = None
                 if told != self._assigner.assignments.version:
-                    told, push = self._push()
-                    await context.write(push)
-                    continue
-                await woken.wait()
+                    pause_s = next_s - loop.time()
+                    if pause_s <= 0.0:
+                        told, push = self._push()
+                        await context.write(push)
+                        next_s = loop.time() + len(push) / PUSH_BYTES_S
+                        continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await woken.wait()
             reader.result()
             await context.write(proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse()))
         finally:
             stop_waiting()
-            self._streams.discard(woken)
+            self._streams.pop(woken, None)
             await context.end(reader)
 
     async def _read(self, context: Any, woken: asyncio.Event) -> None:

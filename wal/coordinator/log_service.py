@@ -1,14 +1,4 @@
-"""LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log.
-
-VChannelCalls: the calls of LogService that create, end, find and list vchannels and channels.
-
-An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
-
-BroadcastCalls: the calls of LogService that concern broadcasts.
-
-When a client disconnects, its calls that still wait for resource keys are withdrawn; broadcasts that have begun are completed. When the
-node stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
-"""
+"""LogService: the calls that belong to the log as a whole. A process that is its coordinator and its only node serves them from its log."""
 
 from __future__ import annotations
 
@@ -69,7 +59,12 @@ BEHIND_MAX: Final = 65_536
 
 
 class VChannelCalls:
-    """Serves the vchannels of a log. Its streams end when `draining` begins."""
+    """The calls of LogService that create, end, find and list vchannels and channels.
+
+    An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
+
+    Its streams end when `draining` begins.
+    """
 
     def __init__(self, coordinator: Coordinator, draining: Draining) -> None:
         self._vchannels = coordinator.vchannels
@@ -150,7 +145,7 @@ class VChannelCalls:
                 changed.update((info.name, _told(info, exists=exists)) for info, exists in changes)
             woken.set()
 
-        directory.watchers.add(note)
+        directory.watchers[note] = None
         stop_waiting = self._draining.on_begin(woken.set)
         try:
             yield await self._states()
@@ -168,7 +163,7 @@ class VChannelCalls:
                 yield await encoded(news, lambda some: proto.VChannelStates(vchannels=some), proto.VChannelStates(floors=floors))
         finally:
             stop_waiting()
-            directory.watchers.discard(note)
+            directory.watchers.pop(note, None)
 
     async def _create_channels(self, request: proto.CreateChannelsRequest, _context: object) -> proto.ChannelNames:
         owner = owner_from_proto(request.owner)
@@ -235,7 +230,13 @@ def _names(request: proto.ChannelNames, names_max: int) -> tuple[str, ...]:
 
 
 class BroadcastCalls:
-    """Serves the broadcaster of a log, until `draining` begins. A client's ticks are below those that `oracle` gives from then on."""
+    """The calls of LogService that concern broadcasts.
+
+    When a client disconnects, its calls that still wait for resource keys are withdrawn; broadcasts that have begun are completed. When the
+    node stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
+
+    Serves the broadcaster of a log, until `draining` begins. A client's ticks are below those that `oracle` gives from then on.
+    """
 
     def __init__(self, coordinator: Coordinator, oracle: TimestampOracle, draining: Draining, *, frame_bytes_max: int) -> None:
         self._running = coordinator.running_broadcasts
@@ -343,6 +344,7 @@ class LogService:
             settings=settings_to_proto(self._coordinator.settings),
             log_id=self._coordinator.log_id,
             judges_expected_last=True,
+            saves_cursors=True,
         )
 
     def _identity(self, meta: PChannelMeta) -> LogIdentity:

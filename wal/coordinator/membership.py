@@ -8,6 +8,7 @@ Who calls: the assigner reads `nodes` and `views`, and is told of every change b
 orders, so that the next leader keeps to it.
 
 What it never does: a node that does not answer is not taken for dead. Its lease decides that, or the assigner, which may have it revoked.
+A node at whose address another start of it answers is dead, and is no part of a plan although its lease goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from typing import Final
 import msgspec
 
 from wal.backoff import Backoff
-from wal.channels.cluster import DRAINED, FORMAT, NODES, PAUSED, NodeRecord, node_from
+from wal.channels.cluster import DRAINED, FORMAT, LOG_KEY, NODES, PAUSED, ClusterRecord, NodeRecord, encode, node_from
 from wal.coordinator.assignments import Node
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import NodeView
-from wal.errors import ClosedError, InvalidArgumentError, WALError
+from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
 from wal.kv import KVBase
-from wal.rpc.api import streaming_pb2 as proto
 
 STATUS_PAUSE_S: Final = 1.0
 RELIST_S: Final = 60.0
@@ -37,15 +37,19 @@ _log: Final = logging.getLogger("wal.cluster")
 
 
 class LiveNode(msgspec.Struct):
-    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), why it is not, and whether it was
-    asked: whether that is known."""
+    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), why it is not, whether it was
+    asked: whether that is known, and whether it is gone before its lease: another start of it answers at its address."""
 
     record: NodeRecord
     answered_s: float
     healthy_since_s: float | None = None
     trouble: str = ""
     asked: bool = False
-    status: proto.StreamingNodeManagerCollectStatusResponse | None = None
+    gone: bool = False
+    failed: dict[str, int] = {}
+    """The pchannels that have failed there, with their terms."""
+    progress: dict[str, int] = {}
+    """How far the openings and closings under way there are, by pchannel."""
 
     @property
     def node(self) -> Node:
@@ -56,9 +60,19 @@ class Membership:
     """The nodes of the cluster in `kv`. `start` it before use, and `close` it."""
 
     def __init__(
-        self, kv: KVBase, calls: NodeCalls, *, monotonic: Callable[[], float], wall: Callable[[], float], silent_max_s: float
+        self,
+        kv: KVBase,
+        calls: NodeCalls,
+        *,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+        silent_max_s: float,
+        form: int = FORMAT,
     ) -> None:
-        """A node that has not answered for `silent_max_s`, the lifetime of a session, is not healthy."""
+        """A node that has not answered for `silent_max_s`, the lifetime of a session, is not healthy.
+
+        `form` is the format that the cluster has, which an update of the leader alone does not raise.
+        """
         self.nodes: dict[int, LiveNode] = {}
         """The live nodes by server id."""
         self.drained: set[int] = set()
@@ -66,6 +80,7 @@ class Membership:
         self.silent_max_s: float = silent_max_s
         self.on_changed: Callable[[], object] = lambda: None
         """Called after each change of what a plan depends on."""
+        self._form = form
         self._kv = kv
         self._calls = calls
         self._monotonic = monotonic
@@ -88,7 +103,8 @@ class Membership:
             await asyncio.wait(tasks)
 
     def views(self) -> dict[int, NodeView]:
-        """Returns the nodes as a plan sees them. One that is being stopped is not among them: it gives everything up."""
+        """Returns the nodes as a plan sees them. One that is being stopped gives everything up, and is not among them, nor is one that is
+        gone."""
         now_s = self._monotonic()
         return {
             server_id: NodeView(
@@ -97,12 +113,19 @@ class Membership:
                 asked=one.asked,
             )
             for server_id, one in self.nodes.items()
-            if not one.record.stopping
+            if not one.record.stopping and not one.gone
         }
 
     def silent_s(self, server_id: int) -> float:
         """Returns for how long a live node has not answered."""
         return self._monotonic() - self.nodes[server_id].answered_s
+
+    def replaced(self, server_id: int, why: WALError) -> None:
+        """A node is gone, as another start of it says that answers at its address; or as it says itself, whose lease is lost."""
+        if (one := self.nodes.get(server_id)) is not None and not one.gone:
+            one.gone = True
+            self._judge(one, str(why))
+            self.on_changed()
 
     async def drain(self, server_id: int, *, drain: bool) -> None:
         """Saves that a node gets no pchannels and gives up what it has, or that it takes some again."""
@@ -119,6 +142,21 @@ class Membership:
         await (self._kv.save(PAUSED, "") if pause else self._kv.remove(PAUSED))
         self.paused = pause
         self.on_changed()
+
+    async def raise_format(self, record: ClusterRecord) -> ClusterRecord:
+        """Returns the record of the cluster, with the format of this version saved once every live node has written it for a while.
+
+        From then on an older node is refused when it starts. An update of some processes alone changes nothing.
+        """
+        proven = [one for one in self.views().values() if one.healthy_s >= self.silent_max_s]
+        every = len(proven) == len(self.nodes) and all(one.record.format >= FORMAT for one in self.nodes.values())
+        if record.format < FORMAT and proven and every:
+            raised = msgspec.structs.replace(record, format=FORMAT)
+            if await self._kv.change_if({LOG_KEY: encode(record)}, saves={LOG_KEY: encode(raised)}) is None:
+                _log.info("every node writes format %d, and so does the cluster from now on; it was %d", FORMAT, record.format)
+                self._form = FORMAT
+                return raised
+        return record
 
     # -- who lives
 
@@ -192,31 +230,35 @@ class Membership:
     def _ask_now(self, server_id: int) -> None:
         name = f"status of node {server_id:x}"
         if all(task.get_name() != name for task in self._asking):
-            asking = asyncio.get_running_loop().create_task(self._ask_one(server_id), name=name)
+            asking = asyncio.get_running_loop().create_task(self._ask_one(self.nodes[server_id]), name=name)
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
 
-    async def _ask_one(self, server_id: int) -> None:
-        one = self.nodes[server_id]
+    async def _ask_one(self, one: LiveNode) -> None:
         began, wall = self._monotonic(), self._wall()
         try:
             status = await self._calls.status(one.node)
+        except SessionLostError as error:
+            self.replaced(one.record.server_id, error)
+            return
         except WALError as error:
             silent = self._monotonic() - one.answered_s
             if silent >= self.silent_max_s:
                 self._judge(one, f"it has not answered for {silent:.0f} s: {error}")
             return
         took = self._monotonic() - began
-        one.answered_s, one.status = self._monotonic(), status
+        one.answered_s, one.gone = self._monotonic(), False
+        one.failed = {hosted.pchannel.name: hosted.pchannel.term for hosted in status.pchannels if hosted.failed}
+        one.progress = {hosted.pchannel.name: hosted.progress for hosted in status.pchannels if not (hosted.available or hosted.failed)}
         # The node read its clock between the request and the answer.
         skew = status.wall_s - (wall + took / 2)
         if abs(skew) > SKEW_MAX_S + took / 2:
             self._judge(one, f"its clock is off by {skew:+.1f} s, and {SKEW_MAX_S} s are allowed: set it by NTP")
-        elif one.record.format < FORMAT:
-            self._judge(one, f"it writes format {one.record.format}, and the cluster {FORMAT}: update it")
+        elif one.record.format < self._form:
+            self._judge(one, f"it writes format {one.record.format}, and the cluster {self._form}: update it")
         else:
             self._judge(one, "")
-        if any(hosted.failed for hosted in status.pchannels):
+        if one.failed:
             self.on_changed()
 
     def _judge(self, one: LiveNode, trouble: str) -> None:

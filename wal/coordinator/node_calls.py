@@ -51,10 +51,10 @@ class NodeCalls:
         answer = await self.call(node, REMOVE, request, f"removing pchannel {name} in term {term}", timeout_s=MOVE_S)
         return answer.floor
 
-    async def status(self, node: Node) -> proto.StreamingNodeManagerCollectStatusResponse:
+    async def status(self, node: Node, *, timeout_s: float = STATUS_S) -> proto.StreamingNodeManagerCollectStatusResponse:
         """Returns what the node has, and its clock."""
         request = proto.StreamingNodeManagerCollectStatusRequest(call=self.of(node))
-        return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=STATUS_S)
+        return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=timeout_s)
 
     async def end_vchannels(self, node: Node, pchannel: PChannelInfo, infos: Iterable[VChannelInfo]) -> None:
         """Has the node finish what these vchannels were told before, and end them."""

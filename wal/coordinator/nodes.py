@@ -48,9 +48,14 @@ class AssignedNodes:
         self._assigner = assigner
 
     def place(self, name: str) -> tuple[Node, PChannelInfo] | None:
-        """Returns the node that has a pchannel now, and the pchannel in its term; None while nobody has it."""
+        """Returns the node that has a pchannel now, and the pchannel in its term; None while nobody has it.
+
+        A node that was gone before this leader began is nobody: a call to it would wait for a connection until its deadline.
+        """
         record = self._assigner.assignments.records.get(name)
         if record is None or record.state is not AssignmentState.ASSIGNED or record.owner is None:
+            return None
+        if not self._assigner.is_live(record.owner.node):
             return None
         return record.owner.node, PChannelInfo(name=name, term=record.term)
 

@@ -64,6 +64,8 @@ class VChannels:
         """The vchannels whose records are being saved, and when that is done."""
         self.on_dropped: Callable[[str], object] = lambda name: None
         """Called with the name of each vchannel that was dropped, when its record is gone."""
+        self.spreads: bool = False
+        """Whether a new vchannel goes to the pchannel with the fewest, and not to the one that its name hashes to."""
         self.maps: VChannelMapKeeper | None = None
         """Keeps the maps for other processes; None if no other process can read the log."""
         self._saver = saver
@@ -90,9 +92,12 @@ class VChannels:
         return self.directory.saved.values()
 
     def pchannel_of(self, name: str) -> str:
-        """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
+        """Returns the pchannel of this vchannel: where it is, or, unless new ones are spread, where an append would create it."""
         info = self.directory.records.get(check_vchannel(name))
         return place(name, list(self.pchannels)) if info is None else info.pchannel
+
+    async def create_on(self, name: str, pchannel: str) -> None:
+        """Does nothing: an append creates the vchannel."""
 
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Returns the vchannel of this name, durable, or None if there is none."""
@@ -134,7 +139,7 @@ class VChannels:
         self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         saved.add_done_callback(_ignore_failure)
-        self._start((self.directory.admit(name, place(name, list(self.pchannels))),), saved)
+        self._start((self.directory.admit(name, self._place_new(name)),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
@@ -146,7 +151,7 @@ class VChannels:
         if pchannel is not None and pchannel not in self.pchannels:
             raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}")
         self.check_room(f"vchannel {name!r}", 1)
-        info = self.directory.admit(name, pchannel or place(name, list(self.pchannels)))
+        info = self.directory.admit(name, pchannel or self._place_new(name))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start((info,), saved)
         await asyncio.shield(saved)
@@ -155,11 +160,16 @@ class VChannels:
     async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
         """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
         self.check_room(f"{count} channels", count)
-        infos = tuple(admit_channels(self.directory, owner, count, list(self.pchannels)))
+        infos = tuple(admit_channels(self.directory, owner, count, self._place_new))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start(infos, saved)
         await asyncio.shield(saved)
         return [info.name for info in infos]
+
+    def _place_new(self, name: str) -> str:
+        """Returns the pchannel for a vchannel that is created now. Of several with the fewest, it is the one of its hash, or the first."""
+        hashed = place(name, list(self.pchannels))
+        return self.directory.counts.fewest(self.pchannels, hashed) if self.spreads else hashed
 
     def _check_allowed(self, name: str) -> None:
         if not self._settings.create_vchannels:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.files.access import FileAccess
+from wal.files.system import allocate, sync_file
 
 RESERVE_BYTES: Final = 128 << 10
 """Thirty-two pages: several times what an operation on a few records writes."""
@@ -45,14 +46,14 @@ class SpaceReserve:
         try:
             held = min(os.fstat(fd).st_size, RESERVE_BYTES)
             with contextlib.suppress(OSError):
-                os.posix_fallocate(fd, held, RESERVE_BYTES - held)
+                allocate(fd, held, RESERVE_BYTES - held)
                 held = RESERVE_BYTES
             with contextlib.suppress(OSError):
                 while held < RESERVE_BYTES:
-                    os.posix_fallocate(fd, held, _STEP_BYTES)
+                    allocate(fd, held, _STEP_BYTES)
                     held += _STEP_BYTES
             os.ftruncate(fd, held)  # a failed attempt may have made the file longer
-            os.fsync(fd)
+            sync_file(fd)
             self.held = held
         except OSError:
             self.held = 0  # its size is unknown

@@ -21,6 +21,7 @@ import msgspec
 
 from wal.errors import ClosedError, StorageError
 from wal.files.access import PRIVATE, FileAccess
+from wal.files.system import is_running
 
 LOCK_NAME: Final = "LOCK"
 """The lock file of the process that has the journal open for writing."""
@@ -151,6 +152,10 @@ class LockHolder(msgspec.Struct, frozen=True):
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
+        if not os.path.isdir("/proc/self"):  # not Linux: which process holds the lock cannot be asked
+            if noted is None or not is_running(noted):
+                return cls(None, "another process")
+            return cls(noted, f"process {noted}")
         # A process that hides its open files (of root, say) counts as the holder if it runs.
         if noted is not None and _holds(noted, identity) is not False:
             return cls(noted, f"process {noted}")

@@ -7,16 +7,6 @@ one message for each tick (a SkipTickMsg where the node gave none), and that a t
 A graph cannot stall, whatever the lengths of its queues. A node that lacks an input for tick t waits for a node that has handed on less
 than t; a node that lacks room for its result waits for a node whose oldest input is a tick that was handed on before. So the ticks descend
 along every chain of waiting nodes, and no chain is a circle.
-
-Edge: carries the messages of one node to another, and bounds them.
-
-Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit goes
-back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the faster
-one would use them all, and the join would wait for the slower one for ever.
-
-Work: one tick that a node works on.
-
-The way of a node's results to its out-edges. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +26,14 @@ from wal.flowgraph.node import FlowGraphStates, Msg, Node, NodeFailedError, Node
 
 
 class Edge:
-    """The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes."""
+    """Carries the messages of one node to another, and bounds them.
+
+    Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit
+    goes back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the
+    faster one would use them all, and the join would wait for the slower one for ever.
+
+    The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes.
+    """
 
     __slots__ = (
         "_index", "_inputs", "_queue", "_source_waits", "_wake_source", "_wake_target", "capacity", "source", "target", "tick",
@@ -99,7 +96,12 @@ class Edge:
 
 
 class Work:
-    """One tick, from its call of `operate` until the results are handed on."""
+    """One tick that a node works on.
+
+    The way of a node's results to its out-edges. Pure.
+
+    One tick, from its call of `operate` until the results are handed on.
+    """
 
     __slots__ = ("awaitable", "began", "done", "error", "limit", "outputs", "routed", "skipped", "stopped", "tick")
 

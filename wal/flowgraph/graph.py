@@ -3,20 +3,6 @@
 Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
 or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
 for, and that no task is left.
-
-The wiring of a flow graph: which edges there are, checked before the graph starts. Pure.
-
-The statistics of a flow graph as a Mermaid flowchart. Pure.
-
-Worker: the actor that awaits the calls of `operate` that wait, one at a time.
-
-A node has as many as its `max_parallelism`, created when they are needed. After a call the worker has the node continue, and awaits the
-next call if there is one, without a detour over the inbox.
-
-Committer: the actor that tells one input node what has passed every sink.
-
-It knows the ticks that the node has given, and the sinks that the node leads to. It guarantees one call of `commit` at a time, with
-ascending ticks; while one runs, the ticks that pass are collected for the next.
 """
 
 from __future__ import annotations
@@ -145,7 +131,13 @@ def _tick(tick: int | None) -> str:
 
 
 class Worker(Actor):
-    """Awaits the calls of the node of `context`."""
+    """The actor that awaits the calls of `operate` that wait, one at a time.
+
+    A node has as many as its `max_parallelism`, created when they are needed. After a call the worker has the node continue, and awaits the
+    next call if there is one, without a detour over the inbox.
+
+    Awaits the calls of the node of `context`.
+    """
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -194,7 +186,13 @@ class Worker(Actor):
 
 
 class Committer(Actor):
-    """Calls `commit` for the input node of `context`, which leads to these sinks."""
+    """The actor that tells one input node what has passed every sink.
+
+    It knows the ticks that the node has given, and the sinks that the node leads to. It guarantees one call of `commit` at a time, with
+    ascending ticks; while one runs, the ticks that pass are collected for the next.
+
+    Calls `commit` for the input node of `context`, which leads to these sinks.
+    """
 
     def __init__(
         self,

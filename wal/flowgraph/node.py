@@ -1,12 +1,6 @@
-"""Node: what a flow graph must know of a node. BaseNode: a node with everything but `operate`.
+"""Node: what a flow graph must know of a node, and the types that a node and its graph exchange: messages, states, statistics.
 
-Msg: what a node takes and gives, and the message that says that a tick has none.
-
-FlowGraphStates: where a graph began, and how many ticks its nodes work on and have completed.
-
-The error of a flow graph that has failed.
-
-The statistics of a flow graph: frozen structs, created on request.
+A node takes and gives one `Msg` on each edge and for each tick, or a `SkipTickMsg`. `BaseNode` is a node with everything but `operate`.
 """
 
 from __future__ import annotations

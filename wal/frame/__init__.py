@@ -1,16 +1,18 @@
-"""Frames: draft, encode, decode and check. Pure functions over bytes; this room imports only errors.
+"""Frames: draft, encode, decode and check. Pure functions over bytes; this room imports only errors, and zstd when a frame needs it.
 
 Records are gathered in a `FrameDraft`; `encode_frame` makes the bytes of one group commit of it, as `layout.py` says. A `FrameView` reads
 them back: the header and the tables first, under one CRC, and of the body only the blocks that are wanted, each under its own.
 """
 
+from wal.frame.codec import Compressor
 from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart
 from wal.frame.draft import CopyNames, FrameDraft, Payloads, Record, RunName
-from wal.frame.encode import EncodedFrame, encode_frame
-from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
+from wal.frame.encode import EncodedFrame, Tables, compressed, encode_frame, frame_tables
+from wal.frame.ext import KEY_TAGS, ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
     BROADCAST,
+    CURSORS,
     DEFAULT_TYPE,
     FLAG_BODY,
     FLAG_COMMIT,
@@ -19,15 +21,18 @@ from wal.frame.layout import (
     HEADER_BYTES,
     KEYED,
     RECOVERED,
+    SCHEDULES,
     FrameHeader,
     RunKind,
     SystemRecord,
 )
+from wal.frame.rows_head import RowsHead, RunSpan, rows_head
 from wal.frame.tables import RunRow
 
 __all__ = [
     "BLOCK_BYTES_MIN",
     "BROADCAST",
+    "CURSORS",
     "DEFAULT_TYPE",
     "FLAG_BODY",
     "FLAG_COMMIT",
@@ -35,9 +40,12 @@ __all__ = [
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "KEYED",
+    "KEY_TAGS",
     "RECOVERED",
+    "SCHEDULES",
     "BodySource",
     "Columns",
+    "Compressor",
     "CopyNames",
     "EncodedFrame",
     "ExtTag",
@@ -47,11 +55,15 @@ __all__ = [
     "Payloads",
     "Record",
     "RecordColumns",
+    "RowsHead",
     "RunKind",
     "RunName",
     "RunRow",
+    "RunSpan",
     "SystemRecord",
+    "Tables",
     "TermStart",
+    "compressed",
     "decode_ext",
     "decode_key",
     "decode_txn",
@@ -59,4 +71,6 @@ __all__ = [
     "encode_frame",
     "encode_key",
     "encode_txn",
+    "frame_tables",
+    "rows_head",
 ]

@@ -16,6 +16,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError
+from wal.frame.codec import decompress
 from wal.frame.draft import TERM_START, RunName
 from wal.frame.layout import CRC, HEADER_BYTES, FrameHeader, RunKind, SystemRecord
 from wal.frame.tables import LazyRunTable, RecordColumns, RunRow, RunTable
@@ -23,7 +24,7 @@ from wal.frame.tables import LazyRunTable, RecordColumns, RunRow, RunTable
 __all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
-"""Returns the bytes [start, end) of the body; it is asked for whole blocks only. Too few bytes are treated as damage."""
+"""Returns the bytes [start, end) of the body as it is stored; it is asked for whole blocks only. Too few bytes are treated as damage."""
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +70,7 @@ class FrameView:
 
         Raises CorruptionError for a wrong CRC, tables that contradict each other, or a `head` that is too short; FormatError for a newer
         format. `lazy` is the largest number of vchannels that the reader wants, or 0 for all: if these are few of many runs, each
-        run is checked when it is accessed (see `lazy_table`). `header` is the header if it was unpacked before. `own` is for a frame that
+        run is checked when it is accessed (see `LazyRunTable`). `header` is the header if it was unpacked before. `own` is for a frame that
         this process has just encoded: no CRC is computed again.
         """
         header = header or FrameHeader.unpack(head, offset)
@@ -82,7 +83,8 @@ class FrameView:
             (stored,) = CRC.unpack_from(head, offset + HEADER_BYTES - CRC.size)
             if crc != stored:
                 raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}")
-        view = cls.__new__(cls)
+        kind = CompressedView if header.codec else cls
+        view = kind.__new__(kind)
         view.header = header
         table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
         view.runs = table(header, head, offset + HEADER_BYTES)
@@ -91,6 +93,8 @@ class FrameView:
         view._checked = {}
         view._own = own
         view.memo = {}
+        if isinstance(view, CompressedView):
+            view._sound = set()
         return view
 
     @property
@@ -100,8 +104,8 @@ class FrameView:
         return head[offset : offset + self.header.head_bytes]
 
     def stored(self, start: int, end: int) -> bytes:
-        """Returns the bytes [start, end) of the body, whole blocks, as they are stored. It fetches what is missing, and checks nothing."""
-        ends = self.runs.block_ends
+        """Returns the bytes [start, end) of the stored body, whole blocks. It fetches what is missing, and checks nothing."""
+        ends = self.runs.stored_ends
         data = self._checked.get((bisect_right(ends, start), bisect_left(ends, end)))
         if data is not None:
             return data
@@ -151,7 +155,7 @@ class FrameView:
         """
         if self.runs.ext_lens is None:
             return []
-        body, _ = self._fetch(0, self.header.body_len)
+        body, _ = self._fetch(0, self.runs.body_bytes)
         return self.runs.exts(body)
 
     def last_events(self, names: Container[str] | None = None) -> dict[RunName, int]:
@@ -187,12 +191,12 @@ class FrameView:
 
     def needs_all(self, runs: Sequence[RunRow]) -> bool:
         """Returns whether these runs (each once) are the whole body, so that one `check_body` fetches all of them at once."""
-        return sum(run.body_end - run.body_start for run in runs) == self.header.body_len
+        return sum(run.body_end - run.body_start for run in runs) == self.runs.body_bytes
 
     def check_body(self) -> None:
         """Fetches and checks every block of the body."""
         if self.header.body_len:
-            self._fetch(0, self.header.body_len)
+            self._fetch(0, self.runs.body_bytes)
 
     def _fetch(self, start: int, end: int) -> tuple[bytes, int]:
         """Returns the checked blocks that cover [start, end), in one piece, and their start in the body."""
@@ -205,11 +209,18 @@ class FrameView:
         if data is None:
             if (whole := self._checked.get((0, len(ends) - 1))) is not None:
                 return whole, 0
-            data = self._read(base, ends[last])
-            if not self._own:
-                self._check_blocks(first, last, base, data)
+            data = self._read_checked(first, last)
             self._checked[first, last] = data
         return data, base
+
+    def _read_checked(self, first: int, last: int) -> bytes:
+        """Returns these blocks of the body, checked, in one piece."""
+        ends = self.runs.stored_ends
+        base = ends[first - 1] if first else 0
+        data = self._read(base, ends[last])
+        if not self._own:
+            self._check_blocks(first, last, base, data)
+        return data
 
     def _read(self, start: int, end: int) -> bytes:
         data = self._body(start, end)
@@ -218,8 +229,8 @@ class FrameView:
         return data
 
     def _check_blocks(self, first: int, last: int, base: int, data: bytes) -> None:
-        """Checks these blocks, which begin at `base` of the body, against their CRCs."""
-        ends, crcs = self.runs.block_ends, self.runs.block_crcs
+        """Checks these blocks, which begin at `base` of the stored body, against their CRCs."""
+        ends, crcs = self.runs.stored_ends, self.runs.block_crcs
         at = 0
         for block in range(first, last + 1):
             end = ends[block] - base
@@ -227,3 +238,58 @@ class FrameView:
             if crc != crcs[block]:
                 raise CorruptionError(f"block {block} of a frame has CRC32C {crc:#010x}", expected=f"{crcs[block]:#010x}")
             at = end
+
+
+class CompressedView(FrameView):
+    """A frame with compressed blocks. `fetch` and `check_body` check what is stored; a block is decompressed when its records are read.
+
+    So a server that only passes frames on decompresses nothing.
+    """
+
+    __slots__ = ("_sound",)
+
+    _sound: set[int]
+    """The blocks that were fetched and checked, as they are stored; the source has their bytes."""
+
+    def stored(self, start: int, end: int) -> bytes:
+        """Returns the bytes [start, end) of the stored body, whole blocks."""
+        ends = self.runs.stored_ends
+        first, last = bisect_right(ends, start), bisect_left(ends, end)
+        return b"".join([self._body(ends[block - 1] if block else 0, ends[block]) for block in range(first, last + 1)])
+
+    def fetch(self, run: RunRow) -> None:
+        """Fetches and checks the blocks of this run, so that its columns need nothing more of the body."""
+        if run.body_start < run.body_end:
+            ends = self.runs.block_ends
+            self._check_stored(bisect_right(ends, run.body_start), bisect_left(ends, run.body_end))
+
+    def check_body(self) -> None:
+        """Fetches and checks every block of the body."""
+        if self.header.body_len:
+            self._check_stored(0, self.header.blocks - 1)
+
+    def whole_body(self) -> memoryview | None:
+        """Returns the body if all of it was fetched before, else None."""
+        if self.header.body_len and len(self._sound) < self.header.blocks:
+            return None
+        return memoryview(self._fetch(0, self.runs.body_bytes)[0])
+
+    def _check_stored(self, first: int, last: int) -> bytes:
+        """Returns these blocks as they are stored, checked."""
+        ends = self.runs.stored_ends
+        base = ends[first - 1] if first else 0
+        data = self._read(base, ends[last])
+        if not self._own and not self._sound.issuperset(range(first, last + 1)):
+            self._check_blocks(first, last, base, data)
+            self._sound.update(range(first, last + 1))
+        return data
+
+    def _read_checked(self, first: int, last: int) -> bytes:
+        data, ends, stored_ends = self._check_stored(first, last), self.runs.block_ends, self.runs.stored_ends
+        base = stored_ends[first - 1] if first else 0
+        start, at, blocks = ends[first - 1] if first else 0, 0, []
+        for block in range(first, last + 1):
+            stop = stored_ends[block] - base
+            blocks.append(decompress(data[at:stop], ends[block] - start))
+            start, at = ends[block], stop
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)

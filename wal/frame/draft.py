@@ -7,14 +7,14 @@ of events. Pure: it neither waits nor reads a clock, and it has no limits (its c
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.frame.ext import encode_broadcast, encode_txn
-from wal.frame.layout import BROADCAST, DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, FLAG_COPY, KEYED, RunKind, SystemRecord
+from wal.frame.layout import BROADCAST, CURSORS, DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, FLAG_COPY, KEYED, SCHEDULES, RunKind, SystemRecord
 
 RunName = tuple[str, int]
 """A vchannel in a frame: its name and the number of its incarnation."""
@@ -99,11 +99,12 @@ class FrameDraft:
 
     The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
     indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
-    the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy. `plain` are
-    the transactions of a draft that holds nothing else; anything else that is added turns them into runs.
+    the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy, CURSORS once
+    there is the state of a cursor, SCHEDULES once a message is scheduled or waits no more. `plain` are the transactions of a draft that
+    holds nothing else but cursors; anything else that is added turns them into runs.
     """
 
-    __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "plain", "runs")
+    __slots__ = ("_cursors", "by_name", "compatible", "has_flags", "in_order", "indices", "plain", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -113,6 +114,7 @@ class FrameDraft:
         self.in_order: bool = True
         self.has_flags: bool = False
         self.compatible: int = 0
+        self._cursors: dict[Hashable, Callable[[], bytes]] = {}
 
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
         """Adds plain messages for one vchannel, in order; returns the first index; the others follow without gaps.
@@ -229,6 +231,27 @@ class FrameDraft:
         """Adds the record that makes recovery forget a producer."""
         self.compatible |= KEYED
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
+
+    def scheduled(self, message: bytes) -> None:
+        """Adds the record of a message that waits for its time; it takes no index, and is not delivered."""
+        self.compatible |= SCHEDULES
+        self.system(SystemRecord.SCHEDULED, message)
+
+    def unscheduled(self, numbers: bytes) -> None:
+        """Adds the record of messages that wait no more."""
+        self.compatible |= SCHEDULES
+        self.system(SystemRecord.UNSCHEDULED, numbers)
+
+    def cursor(self, key: Hashable, encode: Callable[[], bytes]) -> None:
+        """Sets the state of the cursor with this key as of this frame. Of several states of one cursor only the last is encoded."""
+        self.compatible |= CURSORS
+        self._cursors[key] = encode
+
+    def take_cursors(self) -> list[bytes]:
+        """Returns the states of the cursors; the encoder calls it once, when nothing more is added. They are CURSOR records."""
+        states = [encode() for encode in self._cursors.values()]
+        self._cursors.clear()
+        return states
 
     def _make_runs(self) -> None:
         """Turns the plain transactions into runs, before something else is added."""

@@ -3,8 +3,6 @@
 Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
 without a copy and only small ones are joined.
 
-Tables: the tables of a frame as bytes, and the blocks that its body is cut into.
-
 Encode copies: the tables of frames with the copies of broadcasts. Pure.
 
 Every SHARED run is followed by a COPY run for each vchannel of its broadcast. Their columns are built broadcast by broadcast, never copy by
@@ -21,26 +19,33 @@ from typing import Final, TypeVar
 import google_crc32c
 import msgspec
 
+from wal.frame.codec import BODY_BYTES_MIN, Compressor
 from wal.frame.draft import FrameDraft, PlainTxn, Record, Run, RunName
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
     BROADCAST,
+    CODEC_ZSTD,
     COLUMN_EXT,
     COLUMN_FLAGS,
     COLUMN_INDEX,
     COLUMN_PROPERTIES,
     COLUMN_TYPE,
     CRC,
+    CURSORS,
     DEFAULT_TYPE,
     FLAG_BODY,
     FLAG_COMMIT,
     FrameHeader,
     RunKind,
+    SystemRecord,
 )
 
 
 class Tables(msgspec.Struct, gc=False):
-    """The tables of a frame as bytes, its blocks, and the fields of the header that depend on them."""
+    """The tables of a frame as bytes, and the blocks that its body is cut into.
+
+    The tables of a frame as bytes, its blocks, and the fields of the header that depend on them.
+    """
 
     packed: bytes
     blocks: list[bytes]
@@ -140,18 +145,25 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_frame(
-    draft: FrameDraft, *, incarnation: int, term: int, sequence: int, first_tick: int, promised_tick: int | None = None
+    draft: FrameDraft,
+    *,
+    incarnation: int,
+    term: int,
+    sequence: int,
+    first_tick: int,
+    promised_tick: int | None = None,
+    compressor: Compressor | None = None,
+    tables: Tables | None = None,
 ) -> EncodedFrame:
-    """Returns the frame of this draft.
+    """Returns the frame of this draft; with a `compressor`, its blocks that shrink are compressed.
 
-    `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) requires one.
+    `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) requires one. `tables`: those of the
+    draft, perhaps compressed, if they were made before.
     """
-    if draft.plain:
-        tables = _only_txns(draft.plain)
-    elif draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
-        tables = _one(draft.runs[0]) or _many(draft)
-    else:
-        tables = _many(draft)
+    if tables is None:
+        tables = frame_tables(draft)
+        if compressor is not None:
+            tables = compressed(tables, compressor)
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
@@ -173,6 +185,41 @@ def encode_frame(
     crc = google_crc32c.value(packed + tables.packed)  # one call over both is cheaper than two, as tables are short
     head = b"".join((packed, CRC.pack(crc), tables.packed))
     return EncodedFrame(header, [head, *blocks], len(head) + tables.body_len, tables.vchannels, tables.pchannel_wide)
+
+
+def frame_tables(draft: FrameDraft) -> Tables:
+    """Returns the tables and blocks of this draft: all of the frame that does not depend on its term, sequence and ticks."""
+    cursors = draft.take_cursors() if draft.compatible & CURSORS else []
+    if draft.plain:
+        return _only_txns(draft.plain, cursors)
+    for state in cursors:
+        draft.system(SystemRecord.CURSOR, state)
+    if draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
+        return _one(draft.runs[0]) or _many(draft)
+    return _many(draft)
+
+
+def compressed(tables: Tables, compressor: Compressor) -> Tables:
+    """Returns the tables with compressed blocks, or as they are if no block shrinks. Any thread may call it."""
+    if tables.body_len < BODY_BYTES_MIN:
+        return tables
+    blocks = list(map(compressor.compress, tables.blocks))
+    stored_ends = list(accumulate(map(len, blocks)))
+    if stored_ends[-1] == tables.body_len:
+        return tables
+    count = len(blocks)
+    names_at = len(tables.packed) - tables.names_len
+    ends_at = names_at - 8 * count
+    packed = b"".join(
+        (
+            tables.packed[: ends_at + 4 * count],
+            pack(f"<{2 * count}I", *map(google_crc32c.value, blocks), *stored_ends),
+            tables.packed[names_at:],
+        )
+    )
+    return msgspec.structs.replace(
+        tables, packed=packed, blocks=blocks, incompatible=tables.incompatible | CODEC_ZSTD, body_len=stored_ends[-1]
+    )
 
 
 def _one(run: Run) -> Tables | None:
@@ -271,10 +318,11 @@ def _many(draft: FrameDraft) -> Tables:
     return Tables(packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide)
 
 
-def _only_txns(txns: list[PlainTxn]) -> Tables:
-    """Returns the tables of a frame of plain transactions, at least one, which are in the order of their indices.
+def _only_txns(txns: list[PlainTxn], cursors: list[bytes]) -> Tables:
+    """Returns the tables of a frame of plain transactions, at least one, which are in the order of their indices, and states of cursors.
 
-    The tables are built transaction by transaction, never body by body, from the given payloads and lengths.
+    The tables are built transaction by transaction, never body by body, from the given payloads and lengths. The cursors are a SYSTEM run
+    at the end, whose records have types and no indices.
     """
     runs: dict[RunName, list[PlainTxn]] = {}
     for txn in txns:
@@ -304,29 +352,50 @@ def _only_txns(txns: list[PlainTxn]) -> Tables:
         part_lens += map(len, exts)
         rows.append(len(payload_lens) - first)
         starts.append(starts[-1] + sum(part_lens[in_run:]))
+    if cursors:
+        lengths = list(map(len, cursors))
+        parts += cursors
+        part_lens += lengths
+        payload_lens += lengths
+        flags.append(bytes(len(cursors)))
+        ext_lens.append(_NO_EXT * len(cursors))
+        rows.append(len(cursors))
+        starts.append(starts[-1] + sum(lengths))
     body_len = starts.pop()
     blocks, block_ends = cut_blocks(parts, list(accumulate(part_lens, initial=0)))
     records = len(payload_lens)
     incompatible = COLUMN_FLAGS | COLUMN_EXT
     indices: list[int] = []
-    if any(first.first > second.first for first, second in pairwise(txns)):
+    types = b""
+    if cursors:
+        incompatible |= COLUMN_TYPE
+        types = _INSERT_TYPE * (records - len(cursors)) + _CURSOR_TYPE * len(cursors)
+    if cursors or any(first.first > second.first for first, second in pairwise(txns)):
         incompatible |= COLUMN_INDEX
-        indices = [index for txn in txns for index in range(txn.first, txn.first + len(txn.bodies.lengths) + 1)]
+        for txn in txns:
+            indices += range(txn.first, txn.first + len(txn.bodies.lengths) + 1)
+        indices += [0] * len(cursors)
     encoded = [name.encode() for name, _ in runs]
     joined = b"".join(encoded)
-    number = len(runs)
+    incarnations, kinds = [incarnation for _, incarnation in runs], _KIND * len(runs)
+    if cursors:
+        encoded.append(b"")
+        incarnations.append(0)
+        kinds += _SYSTEM_KIND
+    number = len(kinds)
     packed = b"".join(
         (
-            _KIND * number,
+            kinds,
             pack(
                 f"<{number}H{3 * number + len(indices) + records}I",
                 *map(len, encoded),
-                *[incarnation for _, incarnation in runs],
+                *incarnations,
                 *rows,
                 *starts,
                 *indices,
                 *payload_lens,
             ),
+            types,
             *flags,
             *ext_lens,
             pack(f"<{2 * len(blocks)}I", *block_ends, *map(google_crc32c.value, blocks)),
@@ -361,6 +430,9 @@ _ONE: Final = {lengths: Struct(f"<BHIII{lengths}III") for lengths in (1, 2, 3)}
 """The tables of a frame of one record, but its name: the row of the run, the lengths of the record's parts, the row of the only block."""
 _VCHANNEL: Final = int(RunKind.VCHANNEL)
 _KIND: Final = bytes((_VCHANNEL,))
+_SYSTEM_KIND: Final = bytes((int(RunKind.SYSTEM),))
+_INSERT_TYPE: Final = DEFAULT_TYPE.to_bytes(2, "little")
+_CURSOR_TYPE: Final = int(SystemRecord.CURSOR).to_bytes(2, "little")
 _BODY: Final = bytes((FLAG_BODY,))
 _COMMIT: Final = bytes((FLAG_COMMIT,))
 _NO_EXT: Final = bytes(4)

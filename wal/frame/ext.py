@@ -92,7 +92,7 @@ def encode_key(key: str, *, sequence: int | None = None) -> bytes:
     if sequence is None:
         value = key.encode()
         length = len(value)
-        return (_KEY_TAGS[length] if length < len(_KEY_TAGS) else _TAG.pack(_IDEMPOTENCY_KEY, length)) + value
+        return (KEY_TAGS[length] if length < len(KEY_TAGS) else _TAG.pack(_IDEMPOTENCY_KEY, length)) + value
     value = key.encode()
     return _PRODUCER.pack(_PRODUCER_KEY, _SEQUENCE.size + len(value), sequence) + value
 
@@ -125,5 +125,5 @@ def decode_key(ext: bytes) -> tuple[str, int | None] | None:
 _BROADCAST: Final = int(ExtTag.BROADCAST)
 _IDEMPOTENCY_KEY: Final = int(ExtTag.IDEMPOTENCY_KEY)
 _PRODUCER_KEY: Final = int(ExtTag.PRODUCER_KEY)
-_KEY_TAGS: Final = tuple([_TAG.pack(_IDEMPOTENCY_KEY, length) for length in range(256)])
+KEY_TAGS: Final = tuple([_TAG.pack(_IDEMPOTENCY_KEY, length) for length in range(256)])
 """The tag and the length of a key, by the length; callers' keys are never longer."""

@@ -6,12 +6,13 @@ A frame is the unit of everything: one group commit, one backend write, one sync
     TABLES one column after the other, for the whole frame
       run     kind u8 | name_len u16 | incarnation u32 | records u32 | body_offset u32
       record  [index u32] payload_len u32 [type u16] [flags u8] [properties_len u32] [ext_len u32]   ([…] where the header says so)
-      block   end u32 | crc32c u32
+      block   end u32 | crc32c u32 [| stored_end u32]   (with a codec: where the block ends as it is stored)
       names   UTF-8, joined, one a run (empty for the runs of kind PCHANNEL, SHARED and SYSTEM)
     BODY    run after run, each: payloads together | properties together | ext together
 
 The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties or of
-an ext: a reader fetches and checks only the blocks that it needs, and no field spans two blocks.
+an ext: a reader fetches and checks only the blocks that it needs, and no field spans two blocks. With a codec each block is compressed by
+itself unless it would not shrink; its CRC is that of the stored bytes, and `body_len` counts these.
 
 This module only packs and checks the header; `encode` and `decode` do the rest.
 """
@@ -38,14 +39,21 @@ COLUMN_TYPE: Final = 1 << 9
 COLUMN_FLAGS: Final = 1 << 10
 COLUMN_PROPERTIES: Final = 1 << 11
 COLUMN_EXT: Final = 1 << 12
+CODEC_ZSTD: Final = 1
+"""The codec of a body that has compressed blocks; see `codec`."""
 _CODEC_MASK: Final = 0xFF
-_KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_PROPERTIES | COLUMN_EXT
+_KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_PROPERTIES | COLUMN_EXT | CODEC_ZSTD
+"""The only codec is one bit, so a bit that is not known here may belong to a codec as well."""
 
 KEYED: Final = 1
 """A compatible flag: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
 BROADCAST: Final = 2
 """A compatible flag: the frame holds copies of broadcasts (SHARED and COPY runs)."""
-RECOVERED: Final = KEYED | BROADCAST
+CURSORS: Final = 4
+"""A compatible flag: the frame holds CURSOR records, the state of cursors whose home is this log."""
+SCHEDULES: Final = 8
+"""A compatible flag: the frame holds SCHEDULED or UNSCHEDULED records, of messages that wait for their time."""
+RECOVERED: Final = KEYED | BROADCAST | CURSORS | SCHEDULES
 """The flags that recovery looks for: a frame without any of them changes nothing that recovery restores."""
 
 DEFAULT_TYPE: Final = 2
@@ -81,11 +89,17 @@ class SystemRecord(enum.IntEnum):
     TERM_START: the first frame of a term; payload `previous term u64 | last sequence of it u64`.
     CHECKPOINT_CHUNK: a piece of a recovery checkpoint, if the log is the only store (Pulsar).
     PRODUCER_FORGOTTEN: the log forgets this producer here; payload: its name in UTF-8.
+    CURSOR: the state of a cursor from here on, see `wal/write/cursor_table.py`; at most one record for each cursor.
+    SCHEDULED: a message that is appended at a later time, see `wal/write/schedule.py`.
+    UNSCHEDULED: the numbers of messages that wait no more, since they are in this frame or were cancelled.
     """
 
     TERM_START = 1
     CHECKPOINT_CHUNK = 3
     PRODUCER_FORGOTTEN = 4
+    CURSOR = 5
+    SCHEDULED = 6
+    UNSCHEDULED = 7
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +110,8 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
         tables_len u32 | body_len u32 | names_len u32 | reserved 8 B, zero | crc32c u32 (of the header before it, then the tables)
 
     `sequence` is dense within a term; 0 is the term-start frame. The event with index i, for i below `indices`, has the tick
-    `first_tick + i`. Everything up to `promised_tick` is in the log up to and including this frame. `tables_len` includes the names.
+    `first_tick + i`. Everything up to `promised_tick` is in the log up to and including this frame. `tables_len` includes the names, and
+    `body_len` is that of the body as it is stored.
     """
 
     incompatible: int
@@ -113,6 +128,11 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     tables_len: int
     body_len: int
     names_len: int
+
+    @property
+    def codec(self) -> int:
+        """The codec of the body: 0, or `CODEC_ZSTD`."""
+        return self.incompatible & _CODEC_MASK
 
     @property
     def head_bytes(self) -> int:

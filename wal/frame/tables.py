@@ -2,13 +2,6 @@
 
 Parses the part between header and body. Checks here that names, rows and bytes add up; `events` checks the events of the rows. The checks
 run over whole columns, and a row object is created only for a run that is accessed, since a reader wants few of many.
-
-LazyRunTable: the tables of a frame for a reader that wants few of its many runs; a run is checked when it is first accessed.
-
-Each run that it returns is checked as `RunTable` checks it: its rows are where its counts say, it has as many bytes as its records, its
-indices ascend below the header's count, and no body is without its commit. Checking that no two runs share an index needs all runs, and is
-left to those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is only for
-frames of vchannel runs: other runs refer to each other.
 """
 
 from __future__ import annotations
@@ -25,7 +18,7 @@ import msgspec
 
 from wal.errors import FormatError
 from wal.frame.events import check_events, check_run, inconsistent
-from wal.frame.layout import COLUMN_EXT, COLUMN_FLAGS, COLUMN_INDEX, COLUMN_PROPERTIES, COLUMN_TYPE, FrameHeader, RunKind
+from wal.frame.layout import CODEC_ZSTD, COLUMN_EXT, COLUMN_FLAGS, COLUMN_INDEX, COLUMN_PROPERTIES, COLUMN_TYPE, FrameHeader, RunKind
 
 _SEARCHED_MAX: Final = 4
 """Up to this many vchannels are searched for in a frame of many runs; for more of them, the name of each run is looked up."""
@@ -86,7 +79,8 @@ class RunTable(Sequence[RunRow]):
 
     __slots__ = (
         "_by_name", "_columns_at", "_copies", "_counts", "_head", "_incarnations", "_kinds", "_mask", "_names", "_offsets", "_records",
-        "_starts", "block_crcs", "block_ends", "ext_lens", "flags", "indices", "payload_lens", "properties_lens", "types",
+        "_starts", "block_crcs", "block_ends", "body_bytes", "ext_lens", "flags", "indices", "payload_lens", "properties_lens",
+        "stored_ends", "types",
     )  # fmt: skip
 
     indices: tuple[int, ...] | None
@@ -95,8 +89,14 @@ class RunTable(Sequence[RunRow]):
     flags: bytes | None
     properties_lens: tuple[int, ...] | None
     ext_lens: tuple[int, ...] | None
+    body_bytes: int
+    """The length of the body before it was compressed."""
     block_ends: tuple[int, ...]
+    """Where the blocks end in the body before it was compressed; so all offsets of runs count."""
     block_crcs: tuple[int, ...]
+    """The CRCs of the blocks as they are stored."""
+    stored_ends: tuple[int, ...]
+    """Where the blocks end in the body as it is stored."""
 
     def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
         """Parses and checks the tables at `at` of `head`, which holds all of them. Raises CorruptionError or FormatError."""
@@ -120,15 +120,13 @@ class RunTable(Sequence[RunRow]):
         if mask & COLUMN_EXT:
             self.ext_lens = unpack_from(f"<{records}I", head, at)
             at += records * 4
-        self.block_ends = unpack_from(f"<{blocks}I", head, at)
-        self.block_crcs = unpack_from(f"<{blocks}I", head, at + blocks * 4)
-        at += blocks * 8
+        self._read_blocks(header, head, at)
+        at += blocks * _block_bytes(mask)
         names = head[at : at + header.names_len]
         runs_at, runs = self._columns_at - header.runs * _RUN_BYTES, header.runs
-        read = _read_names if len(names) <= _NAMES_KEPT_BYTES else _read_names.__wrapped__
         self._by_name: dict[str, int] | None = None
         """See `_ordinals`."""
-        self._names = read(self._kinds, head[runs_at + runs : runs_at + 7 * runs], names)
+        self._names = read_names(self._kinds, head[runs_at + runs : runs_at + 7 * runs], names)
         self._check_rows(header)
         self._check_blocks(header.body_len)
         self._copies = check_events(self._kinds, self._counts, self._starts, self.flags, self.indices, header.indices)
@@ -136,16 +134,19 @@ class RunTable(Sequence[RunRow]):
     def _read_runs(self, header: FrameHeader, head: bytes, at: int) -> tuple[int, ...]:
         """Reads the columns of the runs; returns the lengths of their names."""
         runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
-        width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * 8 + header.names_len
+        width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * _block_bytes(mask) + header.names_len
         if width != header.tables_len:
             raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
         if header.first_tick + header.indices > 1 << 64:
             raise inconsistent(f"{header.indices} ticks from {header.first_tick} on", "ticks of 64 bits")
+        self.body_bytes = header.body_len
+        if mask & CODEC_ZSTD and blocks:
+            (self.body_bytes,) = unpack_from("<I", head, at + width - header.names_len - 8 * blocks - 4)
         self._kinds = head[at : at + runs]
         name_lens = unpack_from(f"<{runs}H", head, at + runs)
         self._incarnations = unpack_from(f"<{runs}I", head, at + 3 * runs)
         self._counts = unpack_from(f"<{runs}I", head, at + 7 * runs)
-        self._offsets = (*unpack_from(f"<{runs}I", head, at + 11 * runs), header.body_len)
+        self._offsets = (*unpack_from(f"<{runs}I", head, at + 11 * runs), self.body_bytes)
         self._head, self._columns_at, self._mask, self._records = head, at + runs * _RUN_BYTES, mask, records
         return name_lens
 
@@ -296,18 +297,33 @@ class RunTable(Sequence[RunRow]):
         if offsets != [*self._offsets]:
             raise inconsistent("the body offsets of the runs are not where their records end", f"{offsets[-1]} bytes of body in all")
 
+    def _read_blocks(self, header: FrameHeader, head: bytes, at: int) -> None:
+        """Reads the columns of the blocks."""
+        blocks = header.blocks
+        self.block_ends = self.stored_ends = unpack_from(f"<{blocks}I", head, at)
+        self.block_crcs = unpack_from(f"<{blocks}I", head, at + blocks * 4)
+        if self._mask & CODEC_ZSTD:
+            self.stored_ends = unpack_from(f"<{blocks}I", head, at + blocks * 8)
+
     def _check_blocks(self, body_len: int) -> None:
-        ends = self.block_ends
-        if (ends[-1] if ends else 0) != body_len or any(map(ge, (0, *ends), ends)):
-            raise inconsistent("block ends do not ascend to the end of the body", str(body_len))
+        ends, stored = self.block_ends, self.stored_ends
+        if (ends[-1] if ends else 0) != self.body_bytes or any(map(ge, (0, *ends), ends)):
+            raise inconsistent("block ends do not ascend to the end of the body", str(self.body_bytes))
+        if stored is not ends and ((stored[-1] if stored else 0) != body_len or any(map(ge, (0, *stored), stored))):
+            raise inconsistent("the stored ends of the blocks do not ascend to the end of the body", str(body_len))
+
+
+def read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
+    """Returns the names of the runs of these kinds, checked. `columns` are the lengths of the names, then the incarnations.
+
+    Most frames have the same runs, so the results are cached, unless they are large. Raises CorruptionError or FormatError.
+    """
+    read = _cached_names if len(names) <= _NAMES_KEPT_BYTES else _cached_names.__wrapped__
+    return read(kinds, columns, names)
 
 
 @lru_cache(maxsize=64)
-def _read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
-    """Returns the names of the runs of these kinds, checked. `columns` are the lengths of the names, then the incarnations.
-
-    The results are cached, because most frames have the same runs.
-    """
+def _cached_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
     runs = len(kinds)
     lengths = unpack_from(f"<{runs}H", columns)
     if unknown := kinds.translate(None, _KINDS):
@@ -339,6 +355,11 @@ def _record_bytes(mask: int) -> int:
     return sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
 
 
+def _block_bytes(mask: int) -> int:
+    """Returns the width in bytes of a block over its columns."""
+    return 12 if mask & CODEC_ZSTD else 8
+
+
 _RUN_BYTES: Final = 15
 _LONG_RUN: Final = 16
 """From this many records per run on, summing the lengths by run is faster than accumulating those of all records."""
@@ -367,7 +388,15 @@ _RUNS_MIN: Final = 8
 
 
 class LazyRunTable(RunTable):
-    """A `RunTable` that at first checks only the extents of the runs and the blocks."""
+    """The tables of a frame for a reader that wants few of its many runs; a run is checked when it is first accessed.
+
+    Each run that it returns is checked as `RunTable` checks it: its rows are where its counts say, it has as many bytes as its records, its
+    indices ascend below the header's count, and no body is without its commit. Checking that no two runs share an index needs all runs, and
+    is left to those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is
+    only for frames of vchannel runs: other runs refer to each other.
+
+    A `RunTable` that at first checks only the extents of the runs and the blocks.
+    """
 
     __slots__ = ("_events", "_found", "_name_ends", "_names_text", "_rows")
 
@@ -382,9 +411,7 @@ class LazyRunTable(RunTable):
         if not self._mask & COLUMN_INDEX and header.records != header.indices:
             raise inconsistent(f"{header.records} records have {header.indices} indices", "one each")
         end = at + header.tables_len
-        blocks_at = end - header.names_len - 8 * header.blocks
-        self.block_ends: tuple[int, ...] = unpack_from(f"<{header.blocks}I", head, blocks_at)
-        self.block_crcs: tuple[int, ...] = unpack_from(f"<{header.blocks}I", head, blocks_at + 4 * header.blocks)
+        self._read_blocks(header, head, end - header.names_len - header.blocks * _block_bytes(self._mask))
         self._check_blocks(header.body_len)
         self._names_text = head[end - header.names_len : end]
         self._name_ends = list(accumulate(name_lens))

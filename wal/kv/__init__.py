@@ -1,7 +1,8 @@
-"""KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd; of the other rooms it imports only `files`.
+"""KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd.
 
 A batch of saves and removals is applied as a whole or not at all, and may depend on what it finds. Every key can be watched, in the order
 of the commits. `RootedKV` gives a part of a KV to one owner. sqlite runs in a thread of its own, with one transaction for all that waits.
+Of the other rooms this one imports `files`, and for etcd `network`.
 """
 
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics, RootedKV

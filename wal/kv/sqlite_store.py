@@ -208,6 +208,7 @@ class SqliteStore:
             raise FormatError(f"{self._path} has format {version}, and this version reads up to {FORMAT_VERSION}: upgrade wal-runtime")
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
+        execute("PRAGMA fullfsync = ON")  # on macOS, where fsync alone leaves data in the disk's cache; elsewhere without effect
         if bytes_max is not None:
             execute(f"PRAGMA max_page_count = {max(1, bytes_max // _PAGE_BYTES)}")
         execute("BEGIN IMMEDIATE")  # it takes the lock, even when there is no table to create

@@ -50,6 +50,17 @@ class Announcements:
             self._torn_bytes,
             self._replayed,
             len(self._terms),
+            extra={
+                "wal_event": "opened",
+                "wal_location": self._place,
+                "wal_seconds": self._monotonic() - self._began,
+                "wal_new": self.is_new,
+                "wal_clean": self._clean,
+                "wal_term": high,
+                "wal_torn_bytes": self._torn_bytes,
+                "wal_replayed_events": self._replayed,
+                "wal_pchannels": len(self._terms),
+            },
         )
 
     def closed(self, events: int, *, trouble: BaseException | str | None) -> None:
@@ -65,4 +76,11 @@ class Announcements:
             self._monotonic() - self._began,
             "cleanly" if trouble is None else f"not cleanly ({trouble})",
             events,
+            extra={
+                "wal_event": "closed",
+                "wal_location": self._place,
+                "wal_seconds": self._monotonic() - self._began,
+                "wal_clean": trouble is None,
+                "wal_events": events,
+            },
         )

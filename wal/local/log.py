@@ -20,18 +20,20 @@ from wal.channels.channels import ChannelDescription
 from wal.channels.cluster import LEADER, load_cluster
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannel_map import MapPlace
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import LockedError
 from wal.local.announcements import Announcements
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
-from wal.message import MessageID
+from wal.message import MessageID, ScheduledMessage
 from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
+from wal.node.cursor_claims import LocalCursorHome
 from wal.node.node import StreamingNode
 from wal.node.routes import closed_log
+from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors
 from wal.read.cursors.service import CursorService
@@ -68,6 +70,7 @@ class LocalLog:
         self.cursors: CursorService
         self._location = location
         self._create = create
+        self._opening_s = 0.0
         self._announcements = Announcements(str(location), self.clock.monotonic)
         self._undo = Undo()
         self._abandoning = threading.Lock()
@@ -119,6 +122,7 @@ class LocalLog:
             raise failures[0]
 
     async def _open(self) -> None:
+        began_s = self.clock.monotonic()
         undo, node = self._undo, self.node
         await self.system.start()
         undo.add(self.system.stop)
@@ -137,6 +141,7 @@ class LocalLog:
         vchannels = self.coordinator.vchannels
         node.host(storage.backend, storage.kv, vchannels, limits=storage.limits, checkpoint_rule=self.checkpoint_rule, lease=self.lease)
         vchannels.host = node.routes
+        vchannels.directory.end_of = self._end_of
         self.appends = node.appends
         undo.add(node.hosting.close)
         await self.coordinator.load(self._create_log)
@@ -148,7 +153,13 @@ class LocalLog:
         self.broadcasts = self.coordinator.broadcasts
         undo.add(self.broadcasts.close)
         node.hosting.arm()
+        self._opening_s = self.clock.monotonic() - began_s
         self._announcements.opened()
+
+    def _end_of(self, pchannel: str) -> VChannelBegin | None:
+        """Returns where the log of a pchannel ends now: nothing of a vchannel that is created now is below."""
+        hosted = self.node.pchannels.get(pchannel)
+        return None if hosted is None else (hosted.log.incarnation, hosted.tail.durable_end)
 
     async def _create_log(self, meta: PChannelMeta) -> None:
         await self.backend.create(meta.name, incarnation=meta.incarnation)
@@ -183,6 +194,8 @@ class LocalLog:
         await node.open_cursors(store)
         self.cursors = node.cursors
         self._undo.add(node.cursors.close, abandon=node.cursors.abandon)
+        await node.open_homes(storage.kv, raise_format=self.backend.raise_format)
+        self._undo.add(node.homes.end)
         # Abandoned before the cursors: a truncation under way holds the lock on them.
         self._undo.add(abandon=self.backend.finish_calls)
         await node.start_retention()
@@ -208,7 +221,7 @@ class LocalLog:
         """Returns these channels, or (None) all."""
         return self.coordinator.vchannels.describe_channels(names)
 
-    async def latest_tick(self, vchannel: str) -> int:
+    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
         """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
         return await self.node.latest_tick(vchannel)
 
@@ -216,19 +229,18 @@ class LocalLog:
         """Returns the id of the vchannel's last durable event, or None."""
         return await self.node.last_event(vchannel)
 
+    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
+        """Returns the messages of this vchannel that wait for their time, the earliest first."""
+        return await self.node.scheduled(vchannel)
+
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel holds, and who holds it."""
         return await self.node.retention.report()
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened."""
-        in_flight = self.node.in_flight
-        return LogStatistics(
-            self.name,
-            len(self.coordinator.vchannels.records),
-            in_flight.size,
-            in_flight.waiting,
-            tuple(pchannel.statistics() for pchannel in self.node.pchannels.values()),
+        return self.node.statistics(
+            self.name, vchannels=len(self.coordinator.vchannels.records), broadcasts=self.broadcasts.statistics(), opening_s=self._opening_s
         )
 
     # -- changing
@@ -248,6 +260,10 @@ class LocalLog:
     async def destroy_channels(self, names: tuple[str, ...]) -> None:
         """Destroys channels durably, all or none, and deletes their cursors (best effort)."""
         await self.coordinator.vchannels.destroy_channels(names)
+
+    async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
+        """Returns the home of a cursor, naming it if it has none."""
+        return await self.node.cursor_home(key, pchannel=pchannel)
 
     async def truncate(self, up_to: MessageID) -> None:
         """Truncates the pchannel of this event up to it, inclusive."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from wal.errors import WALError
 from wal.local.log import LocalLog
@@ -11,13 +12,16 @@ from wal.location import Location
 from wal.node.access import Access
 from wal.settings import Settings
 
+if TYPE_CHECKING:
+    from wal.metrics.snapshot import SnapshotSource
+
 
 class ServedLog:
     """A log and its server. `open` creates it."""
 
     def __init__(self, log: LocalLog, server: LogServer) -> None:
         self.server: LogServer = server
-        self._log = log
+        self.log: LocalLog = log
 
     @classmethod
     async def open(cls, location: Location, settings: Settings, access: Access) -> ServedLog:
@@ -34,9 +38,16 @@ class ServedLog:
         """Returns the reason once the log cannot be written any more."""
         return await asyncio.shield(self.server.failure)
 
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of the log."""
+        from wal.metrics.snapshot import Snapshots  # only where it is asked for
+
+        log = self.log
+        return Snapshots(log.statistics, log.cursors.infos, log.retention_report)
+
     async def close(self) -> None:
         """Ends the server, and closes the log."""
         try:
             await self.server.close()
         finally:
-            await self._log.close()
+            await self.log.close()

@@ -5,7 +5,7 @@ The table in `types.py` says what each type means to the log. A `Lineage` tells 
 `codec.py` has the form in which messages travel on a wire.
 """
 
-from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext
+from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, ScheduledMessage, ScheduledResult, TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.lineage import Lineage, Restore
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
@@ -42,6 +42,8 @@ __all__ = [
     "Reserved",
     "ResourceKey",
     "Restore",
+    "ScheduledMessage",
+    "ScheduledResult",
     "TimeTickMessage",
     "TxnContext",
     "TypeProperties",

@@ -1,11 +1,9 @@
-"""AppendResult: the answer to a durable append, which every layer above the messages passes on; and the TxnContext in it.
-
-CopyOutcomes: the answers to a broadcast's copies in one frame.
-"""
+"""The answers to appends, which every layer above passes on: AppendResult, ScheduledResult, and CopyOutcomes of a broadcast."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias
 
 import msgspec
@@ -47,6 +45,10 @@ class AppendResult(msgspec.Struct, Generic[_Id_co, _Tick_co], frozen=True, gc=Fa
     extra: object = None
     duplicate: bool = False
 
+    def __repr__(self) -> str:
+        txn = "" if self.txn_context is None else f", txn_context={self.txn_context!r}"
+        return f"AppendResult(message_id={self.message_id}, time_tick={self.time_tick}{txn}, duplicate={self.duplicate})"
+
 
 ForgottenResult: TypeAlias = AppendResult[None, None]
 """The answer to an older duplicate of a producer: the event was written, but its id and its tick are no longer kept.
@@ -54,6 +56,29 @@ ForgottenResult: TypeAlias = AppendResult[None, None]
 It is only a type: an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey` returns
 it.
 """
+
+
+class ScheduledResult(msgspec.Struct, frozen=True, gc=False):
+    """The answer to an append with `deliver_at`: the message is durable, and is appended at that time.
+
+    `key` names it for `schedule.cancel`: the idempotency key of the call, or one that was generated. `deliver_at` is exact to the
+    millisecond, rounded up, in UTC. `duplicate` is True if a message with this key had been scheduled, or appended: nothing new was; while
+    that one waits, `deliver_at` is its time. `appended` is the result of a message that is in the log, such as one whose time had passed;
+    None while it waits.
+    """
+
+    key: str
+    deliver_at: datetime
+    appended: AppendResult | None = None
+    duplicate: bool = False
+
+
+class ScheduledMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that waits for its time. `size` is that of its payload and its stored properties, in bytes."""
+
+    key: str
+    deliver_at: datetime
+    size: int
 
 
 class CopyOutcomes(Collection[AppendResult | WALError], Protocol):

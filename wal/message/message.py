@@ -51,6 +51,10 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
         plain = not properties and properties.__class__ is dict
         _set_field(self, "properties", {} if plain else check_properties(properties))
 
+    def __repr__(self) -> str:
+        properties = f", properties={self.properties!r}" if self.properties else ""
+        return f"Message({self.vchannel!r}, {len(self.payload)} bytes, message_type={self.message_type.name}{properties})"
+
     def estimate_size(self) -> int:
         """Returns the bytes of the payload and of all property keys and values."""
         properties = self.properties

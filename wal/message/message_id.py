@@ -61,6 +61,9 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
     def __ge__(self, other: MessageID) -> bool:
         return self._key(other) >= (other.position, other.index)
 
+    def __repr__(self) -> str:
+        return f"MessageID.parse({str(self)!r})"
+
     def __str__(self) -> str:
         position = str(self.position)
         if self.form == FORM_PULSAR:
@@ -107,7 +110,8 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             )
         except (LookupError, ValueError, OverflowError, struct.error) as error:
             raise InvalidArgumentError(
-                f"{self!r} has no bytes: form {FORM_JOURNAL} or {FORM_PULSAR}, and numbers that fit in its fields, are needed"
+                f"an id with incarnation={self.incarnation}, position={self.position}, index={self.index}, form={self.form} has no bytes: "
+                f"form {FORM_JOURNAL} or {FORM_PULSAR}, and numbers that fit in its fields, are needed"
             ) from error
 
     @classmethod

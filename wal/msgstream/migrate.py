@@ -2,8 +2,6 @@
 
 Each message in the log keeps the position that it had, and the log is the only record of what was copied: `migrate` reads the last position
 from it, and continues there. So neither a crash nor a failed acknowledgement loses or repeats a message.
-
-OldPosition: where a migrated message was before, as its message in the log keeps it. Pure.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ OLD_POSITION: Final = "old_position"
 
 
 class OldPosition(msgspec.Struct, frozen=True):
-    """The position of a message in the stream that it was migrated from.
+    """Where a migrated message was before, as its message in the log keeps it. Pure.
 
-    `sequence` is the number of the transaction that wrote it among those of this migration and channel.
-    Its text is `sequence:begin_ts:end_ts:msg_id:channel`, the id hexadecimal.
+    `sequence` is the number of the transaction that wrote it among those of this migration and channel. Its text is
+    `sequence:begin_ts:end_ts:msg_id:channel`, the id hexadecimal.
     """
 
     sequence: int

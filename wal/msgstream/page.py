@@ -1,7 +1,4 @@
-"""Page: messages of one channel that were received together, decoded. Pure.
-
-Refused: a received message that a stream does not deliver.
-"""
+"""Page: messages of one channel that were received together, decoded. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +15,9 @@ from wal.msgstream.ts_msg import TsMsg
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A message that was skipped because it is undecodable, or late: the stream handed over a later tick of its channel before.
+    """A received message that a stream does not deliver.
+
+    A message that was skipped because it is undecodable, or late: the stream handed over a later tick of its channel before.
 
     It counts as handled, so it is acknowledged with its neighbours.
     """

@@ -1,13 +1,4 @@
-"""Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the pages that wait.
-
-Acker: the actor that acknowledges the messages of one channel; one call to the medium covers all that waited.
-
-ChannelReader: the actor that receives and decodes the pages of one channel, one for each credit.
-
-DeliveredPack: a pack that a stream handed over, with what an acknowledgement of it acknowledges.
-
-Subscriptions: the channels that a stream consumes, and the system of their actors.
-"""
+"""Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the pages that wait."""
 
 from __future__ import annotations
 
@@ -40,7 +31,10 @@ class Ack(msgspec.Struct):
 
 
 class Acker(Actor):
-    """Takes `Ack`s. An error ends it: it goes to `fail`, and to everybody who waits for a reply."""
+    """The actor that acknowledges the messages of one channel; one call to the medium covers all that waited.
+
+    Takes `Ack`s. An error ends it: it goes to `fail`, and to everybody who waits for a reply.
+    """
 
     def __init__(self, consumer: MediumConsumer, *, fail: Callable[[BaseException], None]) -> None:
         self.acked: int = 0
@@ -94,7 +88,10 @@ CREDIT: Final = None
 
 
 class ChannelReader(Actor):
-    """Receives from a consumer. An error ends it and goes to `fail`; a page goes to `arrived`."""
+    """The actor that receives and decodes the pages of one channel, one for each credit.
+
+    An error ends it and goes to `fail`; a page goes to `arrived`.
+    """
 
     def __init__(
         self,
@@ -249,7 +246,9 @@ class Subscription:
 
 
 class DeliveredPack(Unread, MsgPack):
-    """A consumed pack. A program may change its messages: the acknowledgement covers what was received.
+    """A pack that a stream handed over, with what an acknowledgement of it acknowledges.
+
+    A program may change its messages: the acknowledgement covers what was received.
 
     Its trace is that of its first message with one. It is looked for when it is first read, because that reads every message.
     """
@@ -270,7 +269,7 @@ class DeliveredPack(Unread, MsgPack):
 
 
 class Subscriptions:
-    """The subscriptions of a stream, in the order of the calls that opened them."""
+    """The channels that a stream consumes, and the system of their actors."""
 
     def __init__(self, medium: Medium) -> None:
         self._medium = medium

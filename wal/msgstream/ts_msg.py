@@ -2,13 +2,6 @@
 
 The base is read first, so the type and the timestamp of a message are known whatever follows. Bytes that are no message raise
 InvalidArgumentError and nothing else.
-
-Unread: fields of received messages and packs whose values are made when they are first read.
-
-To convert all fields of a message from protobuf takes several times as long as protobuf takes to parse it, and many messages are handed on,
-or chosen by one field. So a received message begins without values. Python calls `__getattr__` for a field that has none; that makes the
-value and stores it, so a field that was read or assigned is an ordinary one, and what a program changes in it stays. What msgspec does with
-all fields at once (==, repr, copy, pickle) reads them first.
 """
 
 from __future__ import annotations
@@ -27,7 +20,15 @@ from wal.msgstream.position import MsgPosition
 
 
 class Unread:
-    """A base of structs that can have unread fields; it precedes the struct among the bases."""
+    """Fields of received messages and packs whose values are made when they are first read.
+
+    To convert all fields of a message from protobuf takes several times as long as protobuf takes to parse it, and many messages are handed
+    on, or chosen by one field. So a received message begins without values. Python calls `__getattr__` for a field that has none; that
+    makes the value and stores it, so a field that was read or assigned is an ordinary one, and what a program changes in it stays. What
+    msgspec does with all fields at once (==, repr, copy, pickle) reads them first.
+
+    A base of structs that can have unread fields; it precedes the struct among the bases.
+    """
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """What every client over gRPC needs: methods, TLS files, and the choice among several addresses. Imported only where gRPC is installed.
 
 gRPC is imported once, without its handlers of forks. An `Endpoints` has a channel to each of several addresses, and chooses one for
-calls; `Reach` waits for a connection and says early why there will be none.
+calls; `Reach` waits for a connection and says early why there will be none. A server of the same process and loop is called directly.
 """
 
 import wal.network.forks  # noqa: F401

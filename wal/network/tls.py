@@ -3,20 +3,17 @@
 They are read off the loop, and no key is kept longer than it takes to pass it on.
 
 TLS faults, and ports of other services, as told by gRPC's reason for a connection that failed; with the remedy. Pure.
-
-Reach: waits until a member is connected, and finds out early if TLS is why none ever will be.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
@@ -24,6 +21,9 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.network.endpoints import Endpoints
+
+if TYPE_CHECKING:
+    from wal.network.in_process import DirectChannel
 
 _FAULTS: Final = {
     "CERTIFICATE_VERIFY_FAILED": (
@@ -95,9 +95,12 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
         """Raises InvalidArgumentError for files that no server can use. gRPC would only say that it cannot listen."""
+        from wal.files.system import file_of  # clients have no such files, and load nothing of the room
+
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            with _in_memory(certificate) as certificate_path, _in_memory(key) as key_path:
+            # Python's ssl reads a certificate and a key from files only.
+            with file_of(certificate or b"") as certificate_path, file_of(key or b"") as key_path:
                 context.load_cert_chain(certificate_path, key_path, password="")  # an encrypted key is refused, not asked for
         except ssl.SSLError as error:
             raise InvalidArgumentError(
@@ -159,15 +162,6 @@ def _shown(path: str | os.PathLike[str] | None) -> str:
     return repr(os.fspath(path or ""))
 
 
-@contextlib.contextmanager
-def _in_memory(data: bytes | None) -> Iterator[str]:
-    """Yields the path of a file in memory with these bytes: Python's ssl reads a certificate and a key from files only."""
-    with open(os.memfd_create("wal-tls"), "wb") as file:
-        file.write(data or b"")
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
-
-
 LOOK_S: Final = 0.5
 """How often it is asked why no member can be reached before one ever was: gRPC tries about twice a second."""
 LOOKS: Final = 3
@@ -175,7 +169,10 @@ LOOKS: Final = 3
 
 
 class Reach:
-    """The way to the members of `endpoints`. `scheme` begins a location whose connections have no TLS."""
+    """Waits until a member is connected, and finds out early if TLS is why none ever will be.
+
+    The way to the members of `endpoints`. `scheme` begins a location whose connections have no TLS.
+    """
 
     def __init__(self, endpoints: Endpoints, *, scheme: str) -> None:
         self._endpoints = endpoints
@@ -183,7 +180,7 @@ class Reach:
         self._was_connected = False
         """Whether any member was ever connected, so that address and TLS are right."""
 
-    async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel] | str | None:
+    async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel | DirectChannel] | str | None:
         """Returns a connected member, by its number and its channel.
 
         If there is none by the deadline (infinite: no limit), or TLS is why, it returns what was tried and what to do, as a text. It

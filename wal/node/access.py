@@ -33,6 +33,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Allows other interfaces than loopback without TLS and a token."""
     advertise: str = ""
     """The address that AssignmentDiscover tells to clients; empty for `listen`."""
+    metrics: str = ""
+    """The address at which the metrics of the process are served; empty for none."""
+    status: str = ""
+    """The address at which the status page of the log is served; empty for none."""
     bounds: ServerBounds = ServerBounds()
     """What clients may have under way."""
 
@@ -45,6 +49,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                 f"listen={self.listen!r} can be reached from other machines, and there is no {' and no '.join(missing)}: everybody there "
                 "could read and write the log. Give a certificate, its key and a token, listen on 127.0.0.1, or insist with --insecure"
             )
+        for name in ("metrics", "status"):
+            if getattr(self, name):
+                _parsed(name, getattr(self, name))
         if self.advertise:
             advertised_address = _parsed("advertise", self.advertise)
             if int(advertised_address["port"]) == 0 or _is_wildcard(advertised_address["host"]):

@@ -14,15 +14,27 @@ from typing import Any, Final
 from actors import ActorError
 from wal.channels.vchannels import check_vchannel
 from wal.engine import NOT_EXPECTED
-from wal.errors import InvalidArgumentError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties, type_properties
+from wal.message import (
+    AppendResult,
+    ForgottenResult,
+    Message,
+    MessageID,
+    MessageType,
+    ScheduledResult,
+    TxnContext,
+    encode_properties,
+    type_properties,
+)
 from wal.node.routes import Routes, refusal, tell
-from wal.node.txn import LocalTxn
+from wal.node.txn import LocalTxn, SavesCursors
 from wal.settings import Settings
 from wal.ticks import check_tick
+from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels
+from wal.write.checks import LETTER_BYTES, bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels
+from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
@@ -30,6 +42,7 @@ from wal.write.operations import (
     Atomic,
     Begin,
     Bulk,
+    CancelScheduled,
     ConditionalAppend,
     ConditionalKeyedAppend,
     Expected,
@@ -37,6 +50,7 @@ from wal.write.operations import (
     KeyedAppend,
     OrderedAppend,
     ProducerAppend,
+    ScheduledAppend,
     Together,
 )
 from wal.write.pchannel import PChannel
@@ -71,6 +85,8 @@ class LocalAppends:
         self._settings = settings
         self._limits: TxnLimits | None = None  # those of every pchannel; known at the first transaction
         self.message_bytes_max: int = settings.message_bytes_max
+        self.homes: SavesCursors | None = None
+        """The homes of cursors that transactions save, once they are open."""
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
     def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
@@ -131,8 +147,10 @@ class LocalAppends:
             if in_flight.queued or (total + size > in_flight.bytes_max and total):
                 return None
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        keyed = ProducerAppend if isinstance(key, ProducerKey) else KeyedAppend
-        append = keyed(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+        kind_of_key = key.__class__  # isinstance costs 0.1 µs
+        is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
+        operation = ProducerAppend if is_producers else KeyedAppend
+        append = operation(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
         try:
             vchannel.tell(vchannel, append)
@@ -225,6 +243,35 @@ class LocalAppends:
             raise
         assert future is not None
         return future
+
+    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
+        """Schedules a message when there is room for it; see `wal.engine.Appends`."""
+        record = record_of(message, bytes_max=self.message_bytes_max)
+        check_client_type(message)
+        ext = kept_key_ext(key, self._settings) if keyed else b""
+        size = _record_size(record) + len(key_ext(key))
+        await self._in_flight.take(size)
+        future: asyncio.Future[AppendResult | ForgottenResult | ScheduledResult] = self._create_future()
+        payload, kind, properties = record.payload, record.message_type, record.properties
+        operation = ScheduledAppend(payload, kind, 0, properties, ext, future, size, 0, False, key, None, due_ms, keyed)
+        try:
+            tell(self._vchannels.route(message.vchannel), operation)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        result = await future
+        if isinstance(result, ScheduledResult):
+            return result
+        assert result.message_id is not None, "only a producer's results are forgotten"
+        return ScheduledResult(key, to_datetime(compose(due_ms)), result, result.duplicate)
+
+    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
+        """Cancels a scheduled message durably; see `wal.engine.Appends`."""
+        if check_vchannel(vchannel) not in self._vchannels.known.records:
+            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: nothing is scheduled on it")
+        future: asyncio.Future[bool] = self._create_future()
+        tell(self._vchannels.route(vchannel), CancelScheduled(key, future))
+        return await future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
@@ -340,10 +387,16 @@ class LocalAppends:
         barrier_time_tick: int,
         key: Key | None,
         expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
+        change: CursorChange | None = None,
     ) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Sends a whole transaction when there is room for it; returns the future of its result."""
+        """Sends a whole transaction, with the save of a cursor if there is a `change`, when there is room for it.
+
+        Returns the future of its result.
+        """
         await self._create_in_slices(names, self._key_bytes(key))
-        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
+        bytes_max = self.message_bytes_max + (0 if change is None else LETTER_BYTES)
+        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last, bytes_max=bytes_max)
+        operation.change = change
         await self._tell_with_room(vchannel, operation)
         return future
 
@@ -368,7 +421,28 @@ class LocalAppends:
         begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
         tell(self._on_one_pchannel(names)[0], begin)
         context = await future
-        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, bytes_max=self.message_bytes_max)
+        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, self.homes, bytes_max=self.message_bytes_max)
+
+    def commit_with(
+        self, bodies: Sequence[Message], change: CursorChange, home: PChannel
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a whole transaction that saves a cursor; its vchannels must be on this pchannel. It takes room without asking."""
+        names = tuple(dict.fromkeys([message.vchannel for message in bodies]))
+        for name in names:
+            if (place := self._vchannels.known.pchannel_of(check_vchannel(name))) != home.channel:
+                raise InvalidArgumentError(
+                    f"vchannel {name!r} is on pchannel {place}, and {change.key} is kept in the log of pchannel {home.channel}: what is "
+                    "written together with a save has to be on that pchannel"
+                )
+        bytes_max = self.message_bytes_max + LETTER_BYTES
+        plain: Sequence[Message | bytes] = bodies
+        if len(names) == 1 and not any(body.properties or body.message_type is not _INSERT_TYPE for body in bodies):
+            plain = [body.payload for body in bodies]
+        vchannel, operation, future = self._transaction(names, plain, _NO_BARRIER, None, NOT_EXPECTED, bytes_max=bytes_max)
+        operation.change = change
+        tell(vchannel, operation)
+        self._in_flight.force(operation.size)
+        return future
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
         """Waits for room in flight, takes it, and sends the operation to the vchannel."""
@@ -386,16 +460,19 @@ class LocalAppends:
         barrier_time_tick: int,
         key: Key | None,
         expected_last: Mapping[str, MessageID | None],
+        *,
+        bytes_max: int = 0,
     ) -> tuple[VChannel, Atomic, asyncio.Future[AppendResult | ForgottenResult]]:
         """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
+        bytes_max = bytes_max or self.message_bytes_max
         size = names_size(names, key_bytes=self._key_bytes(key))
-        bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=self.message_bytes_max)
+        bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=bytes_max)
         owners = None
         if isinstance(bodies, Payloads):
             counted = sum(bodies.lengths) + BODY_OVERHEAD * len(bodies)
             size += counted
         else:
-            checked_bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+            checked_bodies = bodies_of(messages, names, bytes_max=bytes_max)
             bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
             size += checked_bodies.stored
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)

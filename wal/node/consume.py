@@ -6,7 +6,8 @@ A stream is written no faster than its client reads: HTTP/2 makes this side wait
 that time passes on a quiet log. Without a filter by vchannel the consumer gets the whole pchannel.
 
 `FrameFeed` feeds a remote pchannel. It sends the frames that the client wants, page by page, and with the last of them the tail; then it
-waits for the log, or for a request.
+waits for the log, or for a request. Our own client reads the tail by it (`tail_only`), and pages by ReadFrames, which its reader can hold
+back; the pages here, and the requests that change their names, are for clients in other languages that want one stream for both.
 
 `TickRounds` tells idle streams that the promised tick has moved. One task waits for ticks on behalf of all of them, which themselves wait
 for data only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by

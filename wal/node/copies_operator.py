@@ -2,12 +2,6 @@
 
 Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
 what the broadcaster asks for. It decides nothing about a broadcast, and has no state of its own but the routes.
-
-CopyRoutes: the pchannels of the vchannels of broadcasts, and the actors that take their copies.
-
-Owns a cache by tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of
-these pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Guarantees: all names are checked before a
-vchannel is created, and created vchannels are durable before their pchannels are returned.
 """
 
 from __future__ import annotations
@@ -61,7 +55,12 @@ class _Route(msgspec.Struct):
 
 
 class CopyRoutes:
-    """The routes of one log."""
+    """The pchannels of the vchannels of broadcasts, and the actors that take their copies.
+
+    Owns a cache by tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of these
+    pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Guarantees: all names are checked before a
+    vchannel is created, and created vchannels are durable before their pchannels are returned.
+    """
 
     def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel], settings: Settings) -> None:
         self._vchannels = vchannels
@@ -218,6 +217,11 @@ class CopiesOperator:
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Returns the pchannels of these vchannels, after creating those that are missing."""
         return await self._routes.places(tuple(vchannels))
+
+    def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:
+        """Returns the pchannels of those of these vchannels that exist."""
+        records = self._node.routes.known.records
+        return {name: records[name].pchannel for name in vchannels if name in records}
 
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, answer: CopiesAnswer

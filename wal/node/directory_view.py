@@ -7,7 +7,7 @@ before the call. A record is only replaced by one of a later incarnation, in wha
 Who calls: the routes and the services of a node, as `KnownVChannels`. `on_changed` tells the owner of what came and what has ended, so that
 actors of an incarnation that is over end too.
 
-What it never does: it gives no name an incarnation, and writes nothing.
+What it never does: it gives no name an incarnation, and writes nothing. `ask_to_create` asks the coordinator to do so.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from wal.backoff import Backoff
 from wal.channels.directory import NEXT_KEY, PREFIX, record_from
-from wal.channels.vchannels import VChannelInfo, check_vchannel, place
+from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, ClosedError, KeyNotExistError, WALError
 from wal.kv import KVBase, WatchEvent
 
@@ -36,6 +36,8 @@ class DirectoryView:
 
     saving: Mapping[str, asyncio.Future[None]] = {}
     """Empty: what is known here is saved."""
+    begins: Mapping[str, VChannelBegin] = {}
+    """Empty: the coordinator does not know where a log ends."""
 
     def __init__(self, kv: KVBase, pchannels: Iterable[str]) -> None:
         self.records: dict[str, VChannelInfo] = {}
@@ -44,6 +46,8 @@ class DirectoryView:
         self.on_dropped: Callable[[str], object] = lambda name: None
         self.on_changed: Callable[[VChannelInfo | None, VChannelInfo | None], object] = lambda before, now: None
         """Called with what a name was before and what it is now, after each change."""
+        self.ask_to_create: Callable[[str, str], Awaitable[None]] | None = None
+        """Has the coordinator create a vchannel, by its name and pchannel; one that exists is fine. None: nobody is asked."""
         self._kv = kv
         self._ended: set[tuple[str, int]] = set()
         """The vchannels that were ended here, and whose records are still in etcd."""
@@ -90,6 +94,12 @@ class DirectoryView:
             return None
         self._take(info)
         return self.records.get(name)
+
+    async def create_on(self, name: str, pchannel: str) -> None:
+        """Has the coordinator create a vchannel on this pchannel; what it is then is known on return."""
+        if self.ask_to_create is not None and name not in self.records:
+            await self.ask_to_create(name, pchannel)
+            await self.look_up(name)
 
     async def catch_up(self) -> None:
         """Returns when everything is known that was saved before the call. Callers that wait together share a reading."""

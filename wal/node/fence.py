@@ -3,12 +3,6 @@
 What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
 whenever it gives up a change without an answer; after that its other unary calls carry them too. A call with a higher number waits for the
 changes with lower ones that have begun, and those that come after it are refused. So what its answer shows is final.
-
-LogCheck: the server's check that a client has opened the log that is served here, before any handler of a call runs.
-
-A server may be started on another directory, on an empty one, or at an address that a client has for one of several servers. Executed on
-the other log, a call would write acknowledged keys again, commit what was begun elsewhere, or read at positions that mean something else.
-A client that names no log is not judged: it is older, or has not asked yet which log there is.
 """
 
 from __future__ import annotations
@@ -114,7 +108,13 @@ def _refusing(error: WALError) -> grpc.RpcMethodHandler:
 
 
 class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """Refuses every call for another log than this one with a FormatError, for this one before a restore with a LogWentBackError.
+    """The server's check that a client has opened the log that is served here, before any handler of a call runs.
+
+    A server may be started on another directory, on an empty one, or at an address that a client has for one of several servers. Executed
+    on the other log, a call would write acknowledged keys again, commit what was begun elsewhere, or read at positions that mean something
+    else. A client that names no log is not judged: it is older, or has not asked yet which log there is.
+
+    Refuses every call for another log than this one with a FormatError, for this one before a restore with a LogWentBackError.
 
     The trailer `log-id` ends the client that gets it.
     """

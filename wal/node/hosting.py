@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorFailedError, ActorSystem, Clock, Group, Timer
-from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
+from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, load_compression, save_checkpoint
 from wal.errors import ClosedError, StorageError, UnmatchedChannelTermError, WALError
-from wal.frame import RunName
+from wal.frame import Compressor, RunName
 from wal.kv import KVBase
 from wal.read.lease import OWN, Lease
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
@@ -29,6 +29,7 @@ from wal.write.idempotency.table import IdempotencyTable
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
+from wal.write.schedule import ScheduleTable
 from wal.write.txn_table import TxnLimits
 
 INBOX_MAX: Final = 1 << 20
@@ -164,7 +165,9 @@ class Hosting:
                 await log.close()
 
     async def _open(self, meta: PChannelMeta, place: _Place) -> tuple[PChannel, int]:
+        began_s = self._clock.monotonic()
         record = await load_checkpoint(self._kv, meta.name)
+        compressor = await asyncio.to_thread(Compressor) if await load_compression(self._kv) else None
         log = place.log = await self._backend.open(
             meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
         )
@@ -186,10 +189,12 @@ class Hosting:
             monotonic=self._clock.monotonic,
             state=state,
             lease=self._lease,
+            compressor=compressor,
         )
         group.on_turn_end = pchannel.turn_ended
         group.join(pchannel, name=meta.name)
         group.join(pchannel.copies, name=f"{meta.name} copies")
+        group.join(pchannel.cursors, name=f"{meta.name} cursors")
         await pchannel.start()
         pchannel.checkpointer = Checkpointer(
             log,
@@ -201,7 +206,13 @@ class Hosting:
             monotonic=self._clock.monotonic,
             rule=self._rule,
         )
+        pchannel.opening_s, pchannel.replayed_events = self._clock.monotonic() - began_s, replayed
         return pchannel, replayed
+
+    def claim(self, name: str) -> PChannelMeta | None:
+        """Returns the record of a pchannel that is open or being opened here, in its term here; None for another one."""
+        place = self._places.get(name)
+        return None if place is None or place.log is None else PChannelMeta(name, place.log.incarnation, place.log.term)
 
     def progress(self, name: str) -> int:
         """Returns a number that grows while the opening of a pchannel has something to show: the bytes that it has replayed."""
@@ -267,7 +278,8 @@ class Hosting:
             window_bytes=IDEMPOTENCY_WINDOW_BYTES if self._settings.idempotency_window_count is None else None,
             producers_max=self._settings.producers_max,
         )
-        state = place.recovering = RecoveryState(keys, CopyTable())
+        schedule = ScheduleTable(count_max=self._settings.scheduled_max, bytes_max=self._settings.scheduled_bytes_max)
+        state = place.recovering = RecoveryState(keys, CopyTable(), schedule)
         try:
             return state, last, await recover(log, state, last, live=self._is_live)
         finally:

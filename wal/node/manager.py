@@ -27,6 +27,7 @@ from wal.rpc.api import nodes_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.methods import ASSIGN, COLLECT_STATUS, REMOVE
 from wal.rpc.serving import Handler
+from wal.write.pchannel import PChannel
 
 _KEPT: Final = 4096
 """The most outcomes of openings that are kept for calls that are repeated."""
@@ -107,8 +108,8 @@ class NodeManager:
         hosted = [
             nodes_pb2.HostedPChannel(
                 pchannel=pchannel_pb2.PChannelInfo(name=name, term=pchannel.log.term),
-                available=pchannel.failure is None,
-                failed=pchannel.failure is not None,
+                available=not _has_failed(pchannel),
+                failed=_has_failed(pchannel),
                 vchannels=vchannels[name],
             )
             for name, pchannel in self._node.pchannels.items()
@@ -150,6 +151,11 @@ class NodeManager:
     async def _close(self, info: pchannel_pb2.PChannelInfo) -> None:
         with contextlib.suppress(WALError):  # it is closed all the same
             await self._node.hosting.close_one(info.name, info.term)
+
+
+def _has_failed(pchannel: PChannel) -> bool:
+    """Returns whether a pchannel writes nothing any more: its log has failed, or there was a defect in its actor."""
+    return pchannel.fault is not None or pchannel.failure is not None
 
 
 async def _made(make: Callable[[], Awaitable[None]]) -> None:

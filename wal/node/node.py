@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from actors import Actor, ActorRef, ActorSystem
+from broadcaster.message import BroadcasterStatistics
 from wal.channels.pchannels import PChannelMeta
+from wal.engine import InboxStatistics, LogStatistics
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
 from wal.kv import KVBase
-from wal.message import MessageID
+from wal.message import MessageID, ScheduledMessage
 from wal.node.appends import LocalAppends
+from wal.node.cursor_claims import CursorClaims, LocalCursorHome
+from wal.node.cursor_homes import CursorHomes
 from wal.node.hosting import Hosting
 from wal.node.retention import RetentionKeeper
 from wal.node.routes import KnownVChannels, Routes
+from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import CursorStore
@@ -27,10 +33,14 @@ from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.timestamp import TimestampOracle
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
+from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 from wal.write.txn_table import TxnLimits
+
+LISTED: Final = 4096
+"""Scheduled messages are listed so many at a time, before other tasks get their turn: a few milliseconds."""
 
 
 class StreamingNode:
@@ -40,6 +50,8 @@ class StreamingNode:
     routes: Routes
     appends: LocalAppends
     cursors: CursorService
+    homes: CursorHomes
+    claims: CursorClaims
     retention: RetentionKeeper
     hosting: Hosting
 
@@ -113,6 +125,21 @@ class StreamingNode:
             store, view=self._cursor_view, wall=self.system.clock.wall, catch_up=self.routes.known.catch_up
         )
 
+    async def open_homes(self, kv: KVBase, *, raise_format: Callable[[], Awaitable[None]], shared: bool = False) -> None:
+        """Serves the cursors that move with transactions. `raise_format` is the backend's; `shared` says that there are other nodes."""
+        self.homes = CursorHomes(
+            kv,
+            self.pchannels,
+            self.cursors,
+            pchannel_of=self.routes.known.pchannel_of,
+            raise_backend_format=raise_format,
+            clock=self.system.clock,
+            shared=shared,
+        )
+        await self.homes.open()
+        self.claims = CursorClaims(self.homes, self.appends, clock=self.system.clock)
+        self.cursors.homes = self.appends.homes = self.homes
+
     async def start_retention(self) -> None:
         """Begins to drop what the settings say; `retention.close` ends that."""
         settings = self.settings
@@ -124,11 +151,13 @@ class StreamingNode:
     async def _closing(self, pchannel: PChannel, closed: Callable[[], WALError]) -> None:
         """Refuses what comes for a pchannel that is being closed by itself, and waits for a truncation of it that is under way."""
         self.routes.close(pchannel, closed)
+        self.claims.leave(self.homes.detach(pchannel))
         await self.retention.settled()
 
     async def _opened(self, pchannel: PChannel) -> None:
         """Includes a pchannel that has come in what is truncated here; one that has gone is not among `pchannels` any more."""
         await self.cursors.store.begin([*self.pchannels, pchannel.channel])
+        await self.homes.attach(pchannel)
         self.retention.watch(pchannel)
 
     async def close(self, cause: Callable[[], WALError]) -> tuple[BaseException | str | None, list[BaseException]]:
@@ -138,9 +167,17 @@ class StreamingNode:
         """
         self.in_flight.fail(cause)
         await self.retention.close()
-        await self.cursors.close()
+        self.claims.end()
+        await self.homes.end()
         trouble = await self.hosting.drain()
+        await self.homes.close()
+        await self.cursors.close()
         return trouble, await self.hosting.finish(cause)
+
+    async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
+        """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
+        await self.homes.name(key, pchannel=pchannel)
+        return self.claims.home(key)
 
     # -- reading
 
@@ -163,6 +200,20 @@ class StreamingNode:
         pchannel.check_lease()
         return None if info is None else pchannel.last_event((info.name, info.incarnation))
 
+    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
+        """Returns the messages of this vchannel that wait for their time, the earliest first."""
+        info = self.routes.known.records.get(vchannel)
+        (pchannel, *_) = self._pchannels_of(vchannel)
+        pchannel.check_lease()
+        if info is None:
+            return []
+        listed: list[ScheduledMessage] = []
+        for number, message in enumerate(pchannel.schedule.table.listed((info.name, info.incarnation)), 1):
+            listed.append(ScheduledMessage(message.key, to_datetime(compose(message.due_ms)), message.size))
+            if number % LISTED == 0:
+                await asyncio.sleep(0)
+        return listed
+
     def _pchannels_of(self, vchannel: str) -> list[PChannel]:
         """Returns the pchannel of a vchannel, or all if it does not exist yet. Raises ChannelNotExistError if it must not be created."""
         info = self.routes.known.records.get(vchannel)
@@ -182,9 +233,29 @@ class StreamingNode:
             )
         await self.retention.truncate(up_to)
 
+    def statistics(
+        self, name: str, *, vchannels: int, broadcasts: BroadcasterStatistics | None = None, opening_s: float = 0.0
+    ) -> LogStatistics:
+        """Returns the counts of the pchannels that are here, and of what they share."""
+        in_flight, system = self.in_flight, self.system.statistics()
+        inboxes = [actor.pending for actor in system.actors] + [group.pending for group in system.groups]
+        return LogStatistics(
+            name,
+            vchannels,
+            in_flight.size,
+            in_flight.waiting,
+            tuple(pchannel.statistics() for pchannel in self.pchannels.values()),
+            bytes_in_flight_max=in_flight.bytes_max,
+            appends_refused=in_flight.refused,
+            appends_delayed=in_flight.delayed,
+            opening_s=opening_s,
+            broadcasts=broadcasts,
+            inboxes=InboxStatistics(len(inboxes), sum(inboxes), max(inboxes, default=0), len(system.stalled)),
+        )
+
     def events(self) -> int:
         """Returns how many events were appended since the pchannels were opened."""
-        return sum(pchannel.statistics().events for pchannel in self.pchannels.values())
+        return sum(pchannel.frames.events for pchannel in self.pchannels.values())
 
     def _cursor_view(self) -> LogView:
         """Returns what cursors are compared with."""
@@ -196,7 +267,7 @@ class StreamingNode:
                 newest=pchannel.tail.newest,
                 bytes_between=pchannel.log.bytes_between,
                 lineage=pchannel.log.lineage,
-                bytes_for=pchannel.log.bytes_for,
+                unread_for=pchannel.log.unread_for,
             )
             for name, pchannel in self.pchannels.items()
         }

@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import os
 import resource
 from collections.abc import Callable
 from typing import Final
 
 from wal.backoff import Backoff
+from wal.files.system import open_descriptors
 
 KEPT: Final = 256
 """The descriptors that no connection may use: for segments, indexes, cursors, maps, the metadata, and probes of this server's own."""
@@ -52,7 +52,7 @@ def connections_within(connections_max: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return connections_max
-    room = soft - len(os.listdir("/proc/self/fd")) - KEPT
+    room = soft - open_descriptors() - KEPT
     return max(1, min(connections_max, room if room > soft // 2 else soft // 2))
 
 
@@ -66,7 +66,7 @@ class ProcessWatch:
 
     async def start(self) -> None:
         """Starts to watch. The descriptors that are open now are none of connections."""
-        before = await asyncio.to_thread(_count)
+        before = await asyncio.to_thread(open_descriptors)
         self._task = asyncio.get_running_loop().create_task(self._run(before), name="watching the process")
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class ProcessWatch:
         while True:
             await asyncio.sleep(LOOK_S)
             await asyncio.to_thread(trimmer.look, self._monotonic())
-            used = await asyncio.to_thread(_count) - before
+            used = await asyncio.to_thread(open_descriptors) - before
             now = self._monotonic()
             if used >= 0.95 * self._most and (warned is None or now - warned >= WARN_S):
                 warned = now
@@ -91,10 +91,6 @@ class ProcessWatch:
                     used,
                     self._most,
                 )
-
-
-def _count() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 class _Trimmer:
@@ -108,18 +104,23 @@ class _Trimmer:
 
     def look(self, now: float) -> None:
         used = _memory()
+        if used is None:
+            return
         self._least = used if self._least is None else min(self._least, used)
         if used < self._least + TRIM_BYTES or (self._next_s is not None and now < self._next_s):
             return
         with contextlib.suppress(AttributeError, OSError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
-        if _memory() < used - TRIM_BYTES // 4:  # it helped
+        if (_memory() or used) < used - TRIM_BYTES // 4:  # it helped
             self._backoff.reset()
         self._next_s = now + self._backoff.next()
 
 
-def _memory() -> int:
-    """Returns the bytes of memory that are the process's own."""
-    with open("/proc/self/statm") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
+def _memory() -> int | None:
+    """Returns the bytes of memory that are the process's own; None where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except FileNotFoundError:
+        return None
     return (resident - shared) * resource.getpagesize()

@@ -7,7 +7,8 @@ that nothing of it is executed afterwards. A `ProduceStream` has one reader and 
   It stops reading while there is no room in flight, or while the client leaves `UNANSWERED_MAX` answers unread: HTTP/2 makes the client
   wait, and other streams do not notice;
 * each outcome becomes known in a future, and goes to `ProduceAnswers`; the writer sends what became known in a turn of the loop as one
-  message, requests in Milvus' form one by one. A result leaves only while the lease of the pchannel is alive.
+  message, requests in Milvus' form one by one. A result is made only while the lease of the pchannel is alive; one that leaves later is
+  true as well, since its frame is in the log.
 
 States: reading; refusing, after a request was refused for the state of the pchannel (moved, fenced, closing): every later one is refused
 for the same reason, so that none overtakes it; draining, after `close` or while the node stops: nothing more is read, everything that was
@@ -42,6 +43,7 @@ from wal.message.codec import message_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.network import Method
 from wal.node.appends import BULK_RECORDS
+from wal.node.cursor_calls import outcome_of
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.node.node import StreamingNode
 from wal.node.produce_requests import Requests, ServedWithdrawals, Sessions, replaced
@@ -141,6 +143,13 @@ class Places:
                 f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel}: nothing was written; "
                 f"if it was dropped meanwhile, append to it again, otherwise open a stream for {place}"
             )
+
+    async def create(self, vchannel: str) -> None:
+        """Has a vchannel that does not exist created on this pchannel: a client of Milvus' protocol has no other call for that."""
+        known = self._vchannels.known
+        if vchannel not in known.records and await known.look_up(vchannel) is None:
+            await known.create_on(vchannel, self._pchannel)
+        await self.check(vchannel)
 
     async def check_existing(self, vchannel: str) -> None:
         """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
@@ -387,7 +396,7 @@ class ProduceStream:
             if (refusal := self._begin(0)) is not None:
                 raise refusal
             if not self._is_here(message.vchannel):
-                await self._places.check(message.vchannel)
+                await self._create(message.vchannel)
             future = self._append_nowait(message, 0, None) or await self._send(message, 0, None)
         except WALError as error:
             self._told(request.request_id, error, single=True)
@@ -399,14 +408,21 @@ class ProduceStream:
         txn_message = txn_message_from_wire(wire)
         if (refusal := self._begin(0)) is not None:
             raise refusal
-        await self._places.check(txn_message.message.vchannel)
+        await self._create(txn_message.message.vchannel)
         return await self._message_txns.execute(txn_message)
+
+    async def _create(self, vchannel: str) -> None:
+        """Checks the vchannel of a message in Milvus' form, which creates it if that is allowed."""
+        await (self._places.create if self._node.settings.create_vchannels else self._places.check)(vchannel)
 
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1
         try:
             bodies_max = self._node.settings.txn_bodies_max
-            names, key = names_in(request.vchannels, names_max=bodies_max), key_of(request.key)
+            names: tuple[str, ...] = ()
+            if request.vchannels or not request.HasField("save"):
+                names = names_in(request.vchannels, names_max=bodies_max)
+            key = key_of(request.key)
             bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
             expected = await expected_in(request.expected_last, names)
             self._node.oracle.check_ahead(request.barrier_time_tick)
@@ -414,7 +430,14 @@ class ProduceStream:
                 raise refusal
             async for name in sliced(names):
                 await self._places.check(name)
-            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected)
+            change = await self._txns.change_of(request)
+            future: asyncio.Future[Any]
+            if change is not None and not names:
+                future = self._txns.save_alone(change, bodies)
+            else:
+                future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected, change)
+            if change is not None:
+                future = outcome_of(future, change.key)
         except WALError as error:
             self._told(request.request_id, error)
         else:

@@ -2,13 +2,6 @@
 
 A client that has lost a connection cannot know whether the server has noticed. Requests from the old connection might be executed after
 those of the new one, so a new stream ends the older one of its session.
-
-Requests: the requests of a stream, of which none is handed out any more once the node is stopping.
-
-What comes then is read and forgotten until the client ends its stream: in gRPC for Python a client that is writing when its stream ends
-gets an internal error, and not what it has not read yet.
-
-ServedWithdrawals: the appends of a Produce stream that a client may withdraw, because they may wait at the server for long.
 """
 
 from __future__ import annotations
@@ -26,7 +19,13 @@ from wal.write.pchannel import PChannel
 
 
 class Requests:
-    """The requests that `context` receives. One task calls `next`. `on_change` is called when `begin_no_more` may have become true."""
+    """The requests of a stream, of which none is handed out any more once the node is stopping.
+
+    What comes then is read and forgotten until the client ends its stream: in gRPC for Python a client that is writing when its stream ends
+    gets an internal error, and not what it has not read yet.
+
+    The requests that `context` receives. One task calls `next`. `on_change` is called when `begin_no_more` may have become true.
+    """
 
     def __init__(self, context: Any, on_change: Callable[[], None]) -> None:
         self.stopped: bool = False
@@ -58,7 +57,10 @@ class Requests:
 
 
 class ServedWithdrawals:
-    """The requests of one stream that have a barrier or a key, with the futures of their outcomes, until these are known."""
+    """The appends of a Produce stream that a client may withdraw, because they may wait at the server for long.
+
+    The requests of one stream that have a barrier or a key, with the futures of their outcomes, until these are known.
+    """
 
     def __init__(self, pchannel: PChannel) -> None:
         self._pchannel = pchannel

@@ -1,19 +1,14 @@
 """ProduceTxns: the transactions of a Produce stream whose bodies the client keeps until the commit.
 
-The node keeps the lease and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an earlier
-term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
-
-MessageTxns: the transactions in Milvus' form, which a client sends message by message on a Produce stream.
-
-The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
-nothing is in the log yet, so there is no id and no tick.
+The node keeps the keepalive and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an
+earlier term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from wal.channels.vchannels import SHOWN_MAX
 from wal.engine import NOT_EXPECTED
@@ -21,6 +16,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionEx
 from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
+from wal.node.cursor_calls import change_from_proto
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
@@ -29,6 +25,7 @@ from wal.rpc.converters import id_or_none, position_from_proto, position_to_prot
 from wal.rpc.serving import sliced
 from wal.rpc.txn_messages import TxnMessage
 from wal.write.checks import check_body
+from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
@@ -63,9 +60,9 @@ class ProduceTxns:
         )
 
     def keep(self, request: proto.KeepTxnRequest) -> None:
-        """Renews the lease."""
+        """Renews the keepalive."""
         pchannel = self._pchannel
-        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.lease_now())
+        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.txn_now())
 
     async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
         """Forgets a transaction; does nothing if it is over."""
@@ -97,10 +94,25 @@ class ProduceTxns:
             raise InvalidArgumentError(
                 f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
             )
-        pchannel.table.forget_bodies(txn_id, now=pchannel.lease_now())
+        change = await self.change_of(request)
+        pchannel.table.forget_bodies(txn_id, now=pchannel.txn_now())
         if bodies or request.barrier_time_tick:
             txn.append_many(bodies, request.barrier_time_tick)
-        return txn.send_commit()
+        return txn.send_commit(change)
+
+    async def change_of(self, request: proto.CommitTxnRequest | proto.AppendTxnRequest) -> CursorChange | None:
+        """Returns the save of a cursor that a transaction commits, or None. Its home is this pchannel from now on, or it is refused."""
+        if not request.HasField("save"):
+            return None
+        change = await change_from_proto(self._node, request.save)
+        await self._node.homes.named(change.key, self._pchannel.channel)
+        return change
+
+    def save_alone(self, change: CursorChange, bodies: Sequence[object]) -> asyncio.Future[Any]:
+        """Saves a cursor without messages; returns the future of its outcome."""
+        if bodies:
+            raise InvalidArgumentError(f"a save of {change.key} has bodies and no vchannels: name those of the bodies")
+        return self._node.homes.send(change, self._pchannel)
 
     def _incarnations(self, names: tuple[str, ...]) -> list[int]:
         """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""
@@ -117,7 +129,7 @@ class ProduceTxns:
         if result is None:
             return None
         future: asyncio.Future[AppendResult | ForgottenResult] = asyncio.get_running_loop().create_future()
-        keyed.answer(result, future)
+        keyed.answer(result, key, future)
         return future
 
     def _opened(self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED) -> LocalTxn:
@@ -125,7 +137,7 @@ class ProduceTxns:
         pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
             node.routes.expect(name, last)
-        open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.lease_now())
+        open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.txn_now())
         names = tuple([name for name, _ in open_txn.names])
         loop = asyncio.get_running_loop()
         return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
@@ -192,7 +204,7 @@ class ProduceTxns:
 
 
 def check_keepalive(keepalive_s: float, most_s: float) -> None:
-    """Raises InvalidArgumentError for a lease that no transaction over the network may have."""
+    """Raises InvalidArgumentError for a keepalive that no transaction over the network may have."""
     if not (keepalive_s == 0 or 0.001 <= keepalive_s <= most_s):
         raise InvalidArgumentError(
             f"keepalive_s={keepalive_s:g} is out of range: 0 for the log's own, or 0.001 to the server's txn_keepalive_s_max={most_s:g}; "
@@ -263,7 +275,13 @@ Result = AppendResult | ForgottenResult
 
 
 class MessageTxns:
-    """The transactions on `pchannel`."""
+    """The transactions in Milvus' form, which a client sends message by message on a Produce stream.
+
+    The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
+    nothing is in the log yet, so there is no id and no tick.
+
+    The transactions on `pchannel`.
+    """
 
     def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
         self._node = node
@@ -299,7 +317,7 @@ class MessageTxns:
     def _opened(self, txn_message: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""
         node, pchannel = self._node, self._pchannel
-        open_txn = pchannel.table.owned(txn_message.txn_id, self._owner, now=pchannel.lease_now())
+        open_txn = pchannel.table.owned(txn_message.txn_id, self._owner, now=pchannel.txn_now())
         names = tuple([name for name, _ in open_txn.names])
         check_body(txn_message.message, names)
         loop = asyncio.get_running_loop()

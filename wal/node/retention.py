@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -99,6 +100,7 @@ class RetentionKeeper:
             if await self._has_stale(now_s):
                 async with self._service.held(LOCK_TIMEOUT_S) as cursors:
                     view = await self._service.view_for(cursors)
+                    cursors = await self._mark_homed(cursors, view, now_s)
                     await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             return False
 
@@ -202,6 +204,7 @@ class RetentionKeeper:
         more = False
         async with self._service.held(lock_timeout_s) as cursors:
             view = await self._service.view_for(cursors)
+            cursors = await self._mark_homed(cursors, view, now_s)
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in list(self._pchannels.items()):
                 drop_plan = plan(
@@ -250,7 +253,7 @@ class RetentionKeeper:
         """Returns whether any cursor is over its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
-        cursors = await self._service.run(self._service.store.load_all)
+        cursors = self._current(await self._service.run(self._service.store.load_all))
         view = await self._service.view_for(cursors)
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
@@ -259,11 +262,38 @@ class RetentionKeeper:
             return ""
         return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s)
 
+    def _current(self, cursors: list[Cursor | DamagedCursor]) -> list[Cursor | DamagedCursor]:
+        """Returns stored cursors, those that move with transactions as their homes have them."""
+        return cursors if self._service.homes is None else self._service.homes.current(cursors)
+
+    async def _mark_homed(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
+        """Marks those over a bound that move with transactions, at their homes, and returns all with their copies as they are then.
+
+        It holds the lock. Best effort, as `_change`.
+        """
+        if (homes := self._service.homes) is None:
+            return cursors
+        marked: list[Cursor | DamagedCursor] = []
+        for copy, cursor in zip(cursors, homes.current(cursors), strict=True):
+            if isinstance(copy, Cursor) and isinstance(cursor, Cursor) and copy.home and (why := self._turned_stale(cursor, view, now_s)):
+                stale: Cursor | None = None
+                try:
+                    if (stale := await homes.mark_stale(copy.key, why)) is not None:
+                        await self._service.run_held(partial(self._service.store.put, stale))
+                except WALError as error:
+                    self._warn(f"unsaved {copy.key}", "that %s holds the log no longer could not be stored: %s", copy.key, error)
+                    stale = msgspec.structs.replace(copy, stale=why)
+                if stale is not None:
+                    self._warn(f"stale {copy.key}", "%s is stale and holds the log no longer: %s", copy.key, why)
+                    copy = stale
+            marked.append(copy)
+        return marked
+
     def _sweep(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
         """Marks cursors over a bound, deletes those of dropped vchannels, and returns the rest. Runs in a thread, under the lock."""
         left: list[Cursor | DamagedCursor] = []
         for cursor in cursors:
-            if isinstance(cursor, Cursor):
+            if isinstance(cursor, Cursor) and not cursor.home:
                 if cursor_status(cursor, view) is CursorStatus.DROPPED:
                     self._change(cursor, None)
                     continue
@@ -305,7 +335,7 @@ class RetentionKeeper:
         """Logs a warning once per episode."""
         if episode not in self._warned:
             self._warned.add(episode)
-            _log.warning(text, *values)
+            _log.warning(text, *values, extra={"wal_event": "retention", "wal_episode": episode})
 
 
 def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from actors import Actor, ActorError, ActorRef, Clock, InboxFullError, Timer
-from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo, check_vchannel, common_place
+from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelBegin, VChannelInfo, check_vchannel, common_place, first_position
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -42,6 +42,9 @@ class KnownRecords(Protocol):
 
     @property
     def next_incarnation(self) -> int: ...
+
+    @property
+    def begins(self) -> Mapping[str, VChannelBegin]: ...
 
 
 class KnownVChannels(Protocol):
@@ -78,6 +81,12 @@ class KnownVChannels(Protocol):
 
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Asks the coordinator's half for a vchannel before its name is refused; returns None if there is none."""
+
+    async def create_on(self, name: str, pchannel: str) -> None:
+        """Has a vchannel that does not exist created on this pchannel, where an append cannot; its record is known on return.
+
+        Does nothing where an append creates it.
+        """
 
     async def catch_up(self) -> None:
         """Returns when everything is known that was saved before the call."""
@@ -173,7 +182,8 @@ class Routes:
         if self._unknown.note(names, records):
             self._warning = self._clock.call_later(UNKNOWN_S * 1.01, lambda: self._unknown.warn(self.known.records))
         bound = {name: records[name].incarnation if name in records else None for name in names}
-        return pchannel, Selection(bound, floor=directory.next_incarnation)
+        begin = first_position(map(directory.begins.get, names), pchannel.log.lineage, pchannel.tail.durable_end)
+        return pchannel, Selection(bound, floor=directory.next_incarnation, begin=begin)
 
     def end_warnings(self) -> None:
         """Warns now of names that were read and do not exist: the log closes."""

@@ -2,7 +2,8 @@
 
 What it serves are the handlers that it is given: those of a whole log, of a streaming node, or of a coordinator.
 
-The state of the process as its component: both GetComponentStates, and gRPC's health for probes.
+The state of the process as its component: both GetComponentStates, and gRPC's health for probes. Of the latter `readiness` is a service of
+its own: whether the whole log can be used, which a process that is alive may know not to be so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from wal.errors import InvalidArgumentError
 from wal.network import Method, ServerCertificate
+from wal.network.in_process import InProcessServer
 from wal.node.access import Access
 from wal.node.bounds import Bounded
 from wal.node.process import ProcessWatch, connections_within
@@ -27,6 +29,7 @@ from wal.rpc.api.component_pb2 import (
     ComponentStatus,
     GetComponentStatesRequest,
     Healthy,
+    KeyValuePair,
     StandBy,
     StateCode,
     Stopping,
@@ -39,6 +42,8 @@ from wal.settings import Settings
 COORDINATOR: Final = "streamingcoord"
 NODE: Final = "streamingnode"
 """The roles as Milvus names them."""
+READINESS: Final = "readiness"
+"""The service of gRPC's health, and the key of GetComponentStates, that say whether the whole log can be used."""
 
 
 class States:
@@ -47,6 +52,8 @@ class States:
     def __init__(self, server_id: int) -> None:
         self.server_id: int = server_id
         self._code: StateCode = Healthy
+        self._unready = ""
+        """Why the log cannot be used as a whole; empty if it can."""
         self._health = health.aio.HealthServicer()
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
@@ -58,12 +65,19 @@ class States:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         for service in ("", *{method.path.split("/")[1] for method in handlers}):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self.ready(self._unready)
 
     async def leads(self, leads: bool) -> None:
         """Tells everybody who asks whether this process leads. One that does not lead is a standby, and not SERVING for gRPC's health."""
         if self._code not in (Abnormal, Stopping):
             self._code = Healthy if leads else StandBy
             await self._health.set("", health_pb2.HealthCheckResponse.SERVING if leads else health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def ready(self, why_not: str) -> None:
+        """Tells everybody who asks whether the whole log can be used: an empty text, or the reason why not."""
+        self._unready = why_not
+        serving = health_pb2.HealthCheckResponse.NOT_SERVING if why_not else health_pb2.HealthCheckResponse.SERVING
+        await self._health.set(READINESS, serving)
 
     async def failed(self) -> None:
         """Tells everybody who asks that the process cannot serve the log any more, and has to be started again."""
@@ -78,7 +92,9 @@ class States:
 
     def _answering(self, role: str) -> Handler:
         async def states(_request: GetComponentStatesRequest, _context: object) -> ComponentStates:
-            return ComponentStates(state=ComponentInfo(nodeID=self.server_id, role=role, state_code=self._code), status=ComponentStatus())
+            said = KeyValuePair(key=READINESS, value=self._unready or "ready")
+            info = ComponentInfo(nodeID=self.server_id, role=role, state_code=self._code, extra_info=[said])
+            return ComponentStates(state=info, status=ComponentStatus())
 
         return states
 
@@ -97,9 +113,20 @@ class Server:
     """A server that serves clients. `listen` creates it; `address` is where it listens, `advertised` where clients are told to go."""
 
     def __init__(
-        self, access: Access, states: States, draining: Draining, *, interceptors: Sequence[Any], settings: Settings, pchannels: int
+        self,
+        access: Access,
+        states: States,
+        draining: Draining,
+        *,
+        interceptors: Sequence[Any],
+        settings: Settings,
+        pchannels: int,
+        directly: bool = False,
     ) -> None:
-        """`settings` are those of the log, which bound a request, and `pchannels` is how many pchannels may be here."""
+        """`settings` are those of the log, which bound a request, and `pchannels` is how many pchannels may be here.
+
+        With `directly` clients on this process's own loop are served without a socket.
+        """
         self.address: str = ""
         self.advertised: str = ""
         self.states: States = states
@@ -110,7 +137,9 @@ class Server:
         """What clients have under way."""
         self._access = access
         self._interceptors = tuple(interceptors)
+        self._directly = directly
         self._server: grpc.aio.Server
+        self._in_process: InProcessServer | None = None
         self._watch: ProcessWatch
         self._check: TokenCheck | None = None
         self._certificate: ServerCertificate | None = None
@@ -135,7 +164,8 @@ class Server:
             client_calls_max=access.bounds.client_calls_max,
         )
         checks = () if self._check is None else (self._check,)
-        server = self._server = grpc.aio.server(interceptors=(self.bounded, *checks, *self._interceptors, self.draining), options=options)
+        interceptors = (self.bounded, *checks, *self._interceptors, self.draining)
+        server = self._server = grpc.aio.server(interceptors=interceptors, options=options)
         try:
             port = await listen(server, access.listen, tls=self._certificate)
             self.address, self.advertised = access.address(port), access.advertised(port)
@@ -143,8 +173,13 @@ class Server:
             add_handlers(server, served)
             await self.states.serve_health(server, served)
             await server.start()
+            if self._directly:
+                self._in_process = InProcessServer(interceptors)
+                add_handlers(self._in_process, served)
+                self._in_process.start(self.advertised)
             await self._watch.start()
         except BaseException:
+            await self._end_direct_calls()
             await server.stop(None)
             raise
         return self
@@ -180,9 +215,15 @@ class Server:
                 await asyncio.sleep(LATE_S)
                 await self._server.stop(SENT_S)
         finally:
+            await self._end_direct_calls()
             await self._server.stop(None)
 
     async def cut_off(self) -> None:
         """Stops at once: calls under way end without an answer."""
+        await self._end_direct_calls()
         await self._watch.close()
         await self._server.stop(None)
+
+    async def _end_direct_calls(self) -> None:
+        if self._in_process is not None:
+            await self._in_process.stop()

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
 
 from wal.errors import SessionLostError, WALError
 from wal.kv.etcd import EtcdKV, EtcdSession
@@ -22,6 +24,7 @@ from wal.storage.metadata import open_metadata
 
 TTL_S: Final = 10.0
 """The lifetime of a node's session: it outlives an election of etcd's."""
+_T = TypeVar("_T")
 BEAT_S: Final = 0.25
 BEAT_MAX_S: Final = 3.0
 """After this many seconds without a turn of the loop the lease is not renewed, or after a third of a shorter lifetime."""
@@ -30,6 +33,17 @@ BEAT_MAX_S: Final = 3.0
 def _boot_time() -> float:
     """Returns the time of a clock that also runs while the machine sleeps, as the session's does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def _in_thread(thread: LoopThread, call: Callable[..., Awaitable[_T]], *args: object) -> _T:
+    """Returns the outcome of a call in this thread. The loop of the caller, which may be a client's, is not held meanwhile."""
+    starting = asyncio.ensure_future(asyncio.to_thread(partial(thread.start, call, *args)))
+    try:
+        running = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        (await starting).cancel()
+        raise
+    return await asyncio.wrap_future(running)
 
 
 class NodeSession:
@@ -65,7 +79,7 @@ class NodeSession:
                 raise
 
         try:
-            return cls(thread, *await asyncio.wrap_future(thread.start(begin)))
+            return cls(thread, *await _in_thread(thread, begin))
         except BaseException:
             await asyncio.to_thread(thread.stop)
             raise
@@ -79,7 +93,7 @@ class NodeSession:
 
     async def register(self, key: str, value: str) -> None:
         """Saves the node's record, which etcd removes with the lease. Raises SessionLostError when that is gone."""
-        await asyncio.wrap_future(self._thread.start(self._session.save, key, value))
+        await _in_thread(self._thread, self._session.save, key, value)
 
     async def close(self) -> None:
         """Gives the lease back, with the record. Idempotent."""
@@ -103,7 +117,7 @@ class NodeSession:
 
     async def _watch(self) -> None:
         """Tells the node of the end of its lease, also while nothing asks for it."""
-        ending = asyncio.wrap_future(self._thread.start(self._session.wait_lost))
+        ending = asyncio.ensure_future(_in_thread(self._thread, self._session.wait_lost))
         while self.alive:
             await asyncio.wait([ending], timeout=BEAT_S)
         ending.cancel()

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from wal.errors import ChannelNotExistError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WALError
 from wal.frame import Record
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties
+from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext, encode_properties
 from wal.node.routes import Routes, tell
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.ticks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
+from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.operations import Commit, Expected, KeyedCommit, Rollback
 from wal.write.txn_table import BODY_OVERHEAD
 
 
+class SavesCursors(Protocol):
+    """The homes of cursors, as transactions use them."""
+
+    def change_of(self, cursor: Cursor, after: LogPosition | None = None) -> CursorChange:
+        """Returns the save of a cursor, as of now."""
+
+    async def named(self, key: CursorKey, pchannel: str) -> None:
+        """Names this pchannel as the home of a cursor that has none. Raises InvalidArgumentError if another one is its home."""
+
+
 class LocalTxn:
     """See `wal.engine.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_expected", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
+    __slots__ = ("_bytes_max", "_change", "_expected", "_homes", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -30,6 +42,7 @@ class LocalTxn:
         names: tuple[str, ...],
         key: Key | None,
         expected_last: Mapping[str, MessageID | None],
+        homes: SavesCursors | None = None,
         *,
         bytes_max: int,
     ) -> None:
@@ -40,6 +53,8 @@ class LocalTxn:
         self._vchannel = names[0]
         self._key = key
         self._expected = expected_last
+        self._homes = homes
+        self._change: CursorChange | None = None
         self._bytes_max = bytes_max
 
     def append(self, message: Message, barrier_time_tick: int) -> int:
@@ -79,12 +94,28 @@ class LocalTxn:
             barrier=barrier,
         )
 
+    def save(self, cursor: Cursor, after: LogPosition | None = None) -> None:
+        """Has the commit save this cursor; see `EngineTxn.save`."""
+        if self._homes is None:
+            raise UnavailableError("the cursors of the log are not open here: try again when it is open")
+        if self._change is not None and self._change.key != cursor.key:
+            raise InvalidArgumentError(
+                f"the transaction saves {self._change.key} already, and saves one cursor: save {cursor.key} in another one"
+            )
+        self._change = self._homes.change_of(cursor, after)
+
     async def commit(self) -> AppendResult | ForgottenResult:
         """Has the vchannel's actor commit; the commit is durable on return."""
-        return await self.send_commit()
+        if self._change is not None and self._homes is not None:
+            try:
+                await self._homes.named(self._change.key, self._vchannels.existing(self._vchannel).pchannel.channel)
+            except BaseException:
+                self._roll_back()
+                raise
+        return await self.send_commit(self._change)
 
-    def send_commit(self) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Has the vchannel's actor commit; returns the future of the result."""
+    def send_commit(self, change: CursorChange | None = None) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Has the vchannel's actor commit, with the save of a cursor if there is a `change`; returns the future of the result."""
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._key
@@ -92,10 +123,10 @@ class LocalTxn:
         if self._expected:
             expected = tuple([(self._vchannels.existing(name), last) for name, last in self._expected.items()])
         if key is None:
-            tell(vchannel, Commit(txn_id, future, expected))
+            tell(vchannel, Commit(txn_id, future, expected, change))
         else:
             scope = tuple(sorted(self._vchannels.existing(name).run_name for name in self.names))
-            tell(vchannel, KeyedCommit(txn_id, future, expected, key, scope))
+            tell(vchannel, KeyedCommit(txn_id, future, expected, change, key, scope))
         return future
 
     async def rollback(self) -> None:

@@ -2,12 +2,6 @@
 
 Pure and synchronous; the scanner, the bridge and Spark use it. A transaction over several runs becomes one message here. A commit whose
 bodies are not all present is damage, never a smaller transaction.
-
-SharedCopies: the copies of a broadcast in one frame, and the payload and header that they share. Pure.
-
-Decodes a SHARED run and its COPY runs. A reader builds the message of each vchannel from them, recovery the broadcast's record that it
-keeps; both see the same, or raise the same CorruptionError. A reader fetches only the broadcasts that it has a copy of, so only the
-readers of a damaged broadcast see the damage.
 """
 
 from __future__ import annotations
@@ -81,8 +75,20 @@ def _plain(run: RunRow, columns: Columns, origin: Origin, first_tick: int, event
         columns.properties or repeat(b""),
     )
     if first_tick + first >= event_filter.tick_min and event_filter.types is None:
+        if columns.properties is None and columns.exts is None:
+            return PlainMessages(messages, run.body_end - run.body_start)
         return list(messages)
     return [message for message in messages if _passes(message, event_filter)]
+
+
+class PlainMessages(list[ImmutableMessage]):
+    """Messages of one run of a frame that have payloads and nothing else: no properties, no bodies, no broadcast."""
+
+    __slots__ = ("payload_bytes",)
+
+    def __init__(self, messages: Iterable[ImmutableMessage], payload_bytes: int) -> None:
+        super().__init__(messages)
+        self.payload_bytes: int = payload_bytes
 
 
 class _TxnPart(msgspec.Struct, gc=False):
@@ -199,7 +205,13 @@ _BY_INDEX: Final = attrgetter("_index")
 
 
 class SharedCopies(msgspec.Struct, frozen=True, gc=False):
-    """The fields that the copies of a broadcast in a frame share, and `names`, the (name, incarnation) of each copy.
+    """The copies of a broadcast in one frame, and the payload and header that they share. Pure.
+
+    Decodes a SHARED run and its COPY runs. A reader builds the message of each vchannel from them, recovery the broadcast's record that it
+    keeps; both see the same, or raise the same CorruptionError. A reader fetches only the broadcasts that it has a copy of, so only the
+    readers of a damaged broadcast see the damage.
+
+    The fields that the copies of a broadcast in a frame share, and `names`, the (name, incarnation) of each copy.
 
     The copies have the indices from `index` on. `ordinal` is that of the SHARED run.
     """

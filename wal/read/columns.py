@@ -10,21 +10,39 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
+
+import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.frame import DEFAULT_TYPE, RecordColumns, RunKind, RunRow
 from wal.message import ImmutableMessage, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import shared_by
-from wal.read.frame_rows import NO_TXN, FrameRows, RunRows, index_column, of_types, txn_columns
+from wal.read.frame_rows import NO_TXN, FrameRows, RunRows, counting, index_column, of_types, txn_columns
+from wal.storage.base import Memory, RowsPage
 
 __all__ = ["COLUMNS", "NO_TXN", "RowColumns"]
 
 COLUMNS: Final = ("vchannel", "message_id", "time_tick", "message_type", "txn_id", "payload", "properties", "append_time")
 """The columns of a row, in the order in which a batch has them."""
 
-Piece = bytes | bytearray | memoryview
+Piece = bytes | bytearray | memoryview | Memory
+
+
+class PageFields(msgspec.Struct, frozen=True, gc=False):
+    """The payloads and properties of a page of rows, and the length of each, 4 bytes little-endian; in pieces, to be joined.
+
+    Without any properties both of theirs are empty. `payload_offsets` are where each payload begins, and the last one ends, 4 bytes each.
+    `order` is an array of the slots in the order of their events; None if they are in order.
+    """
+
+    payload_lens: list[Piece]
+    payloads: list[Piece]
+    properties_lens: list[Piece]
+    properties: list[Piece]
+    payload_offsets: Memory | None = None
+    order: object = None
 
 
 class RowColumns:
@@ -32,10 +50,12 @@ class RowColumns:
 
     Each column has `slots` entries, of which `rows` are rows: `keep` has a byte for each slot, 0 for an entry that is no row (a commit,
     or a type that was not asked for). Without `keep` all entries are rows. If `in_order` is False the rows are in the order of the runs,
-    and have to be sorted by `tick_bases` + `indices`.
+    and have to be sorted by the rank.
 
-    tick_bases 8 B       with `indices`, the rank of a row among all others; with `events`, its tick (that of its transaction's commit)
-    indices, events 4 B  the index of the row in its frame, and that of its event
+    first_ticks          the first tick of a frame, and in `tick_counts` of how many slots it is: with `indices`, the rank of a row
+                         among all others; with `events`, its tick (that of its transaction's commit)
+    indices, events 4 B  the index of the row in its frame, and that of its event; a piece for each first tick, and a number n instead of
+                         the numbers from 0 to n
     ids                  the bytes of MessageIDs, all of the width `id_width`; slots listed in `without_id` have none
     types 2 B            empty while all are INSERT
     vchannels 4 B        indices into `names`
@@ -47,9 +67,9 @@ class RowColumns:
     """
 
     __slots__ = (
-        "_codes", "_ids", "_payloads", "_properties", "_txn_ids", "_types", "_vchannels", "columns", "events", "id_width", "ids",
-        "in_order", "indices", "keep", "names", "payload_bytes", "payload_lens", "payloads", "properties", "properties_bytes",
-        "properties_lens", "rows", "slots", "tick_bases", "txn_ids", "types", "vchannels", "without_id",
+        "_codes", "_ids", "_payloads", "_properties", "_txn_ids", "_types", "_vchannels", "columns", "events", "first_ticks",
+        "id_width", "ids", "in_order", "indices", "keep", "names", "order", "payload_bytes", "payload_lens", "payload_offsets", "payloads",
+        "properties", "properties_bytes", "properties_lens", "rows", "slots", "tick_counts", "txn_ids", "types", "vchannels", "without_id",
     )  # fmt: skip
 
     def __init__(self, columns: Collection[str] | None = None) -> None:
@@ -72,16 +92,21 @@ class RowColumns:
         self.names: list[str] = []
         self.without_id: list[int] = []
         self.keep: list[bytes] = []
-        self.tick_bases: list[bytes] = []
-        self.indices: list[bytes] = []
-        self.events: list[bytes] = []
+        self.first_ticks: list[int] = []
+        self.tick_counts: list[int] = []
+        self.indices: list[bytes | int] = []
+        self.events: list[bytes | int] = []
         self.ids: list[Piece] = []
         self.vchannels: list[bytes] = []
         self.types: list[bytes] = []
         self.txn_ids: list[bytes] = []
-        self.payload_lens: list[bytes] = []
+        self.payload_lens: list[Piece] = []
         self.payloads: list[Piece] = []
-        self.properties_lens: list[bytes] = []
+        self.order: tuple[int, object] | None = None
+        """The first so many slots in the order of the rows, as an array, if it was needed before the batch is built."""
+        self.payload_offsets: tuple[int, Memory] | None = None
+        """The offsets of the payloads of the first so many slots, if they were needed before the column is built."""
+        self.properties_lens: list[Piece] = []
         self.properties: list[Piece] = []
 
     @property
@@ -111,6 +136,48 @@ class RowColumns:
                 at += 1
             if first < end:
                 self._add_range(rows, columns, runs[start:at], first, end, commits)
+
+    def add_page(self, page: RowsPage, fields: PageFields, origin: Callable[[int], Origin], types: frozenset[int] | None) -> None:
+        """Adds the rows of a page of these types (None: all). `origin` returns the origin of the frame at a position."""
+        slots = self.slots
+        for frame in page.frames:
+            head = frame.head
+            count = head.records
+            keep = None if types is None or head.types is None else of_types(head.types, types)
+            if head.indices is not None:
+                self.in_order = False
+            indices = head.indices or count
+            self.first_ticks.append(head.first_tick)
+            self.tick_counts.append(count)
+            self.indices.append(indices)
+            self.events.append(indices)
+            if self._ids:
+                self._add_ids(origin(frame.position), head.indices or counting(count), count, below=count)
+            if self._vchannels:
+                for run in head.runs:
+                    self._add_vchannel(run.name, run.records)
+            if self._types:
+                self._add_types(head.types, count)
+            self._added(count, keep)
+        if not slots and fields.order is not None:
+            self.order = self.slots, fields.order
+        if self.txn_ids:
+            self.txn_ids.append(_NO_TXN * (self.slots - slots))
+        if self._payloads:
+            if not slots and fields.payload_offsets is not None:
+                self.payload_offsets = self.slots, fields.payload_offsets
+            self.payload_lens += fields.payload_lens
+            self.payloads += fields.payloads
+            self.payload_bytes += sum(map(len, fields.payloads))
+        if self._properties:
+            if fields.properties:
+                if not self.properties_lens:
+                    self.properties_lens.append(bytes(4 * slots))
+                self.properties_lens += fields.properties_lens
+                self.properties += fields.properties
+                self.properties_bytes += sum(map(len, fields.properties))
+            elif self.properties_lens:
+                self.properties_lens.append(bytes(4 * (self.slots - slots)))
 
     def add_messages(self, messages: Sequence[ImmutableMessage]) -> None:
         """Adds messages of any kind, each with all its bodies."""
@@ -254,7 +321,8 @@ class RowColumns:
 
     def _add_positions(self, origin: Origin, indices: bytes, count: int, first_tick: int, *, below: int) -> None:
         """Adds the log positions of these slots, and their ids."""
-        self.tick_bases.append(_TICK.pack(first_tick) * count)
+        self.first_ticks.append(first_tick)
+        self.tick_counts.append(count)
         self.indices.append(indices)
         if self._ids:
             self._add_ids(origin, indices, count, below=below)

@@ -194,6 +194,11 @@ def index_column(columns: RecordColumns, first: int, end: int) -> bytes:
     """Returns the indices of the records [first, end), 4 bytes each."""
     if columns.indices is not None:
         return columns.indices[4 * first : 4 * end]
+    return counting(end, first)
+
+
+def counting(end: int, first: int = 0) -> bytes:
+    """Returns the numbers from `first` to `end`, 4 bytes each."""
     if end <= _COUNTED:
         return _COUNTING[4 * first : 4 * end]
     return array("I", range(first, end)).tobytes()

@@ -13,18 +13,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 from actors import Actor, ActorRef
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
-from wal.message import MessageID
-from wal.read.cursors.cursor import Cursor
+from wal.message import LogPosition, MessageID, Origin
+from wal.read.begin_search import EndBeforeSearch
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.service import CursorUse
-from wal.read.options import ReadOptions, ReadPosition, Selection
-from wal.read.pchannel import PAGE_BYTES, ReadablePChannel
-from wal.read.progress import Need, Progress
+from wal.read.options import Reached, ReadOptions, ReadPosition, Selection, named
+from wal.read.page_reads import PAGE_BYTES
+from wal.read.pchannel import ReadablePChannel
+from wal.read.progress import Need, Progress, TailView
 from wal.storage.base import FramePage
 
 Spawn = Callable[[Actor, str], ActorRef]
@@ -139,9 +141,23 @@ class ReadLoop:
             pchannel, selection, spawn = await self._attach(self.vchannels)
         if saved is not None and saved.pchannel == pchannel.channel:
             self.progress.go_on(saved.start, saved.position)
+        before: EndBeforeSearch | None = None
+        while pchannel.tail.failure is None and (policy := self.progress.searched_policy()) is not None:
+            tail, earliest, searched = pchannel.tail, pchannel.log.earliest, pchannel
+            before = EndBeforeSearch(tail.durable_end, tail.promised_tick, tail.newest)
+            is_truncated = False
+            try:
+                self.progress.begin_at(await searched.begin_of(policy, self._options, selection, earliest, before.durable_end))
+            except TruncatedError:
+                if searched.log.earliest == earliest:
+                    raise
+                is_truncated = True  # meanwhile: there is a new answer
+            pchannel, selection, spawn = await self._attach(self.vchannels)
+            if pchannel is searched and not is_truncated:
+                break
         if pchannel.tail.failure is not None:
             raise pchannel.tail.failure
-        if (truncated := self._begin_on(pchannel, selection)) is not None:
+        if (truncated := self._begin_on(pchannel, selection, tail=before)) is not None:
             by_id = self._options.resume is None and saved is None
             event = await pchannel.event_of(truncated) if by_id else None
             if event is not None:  # the id names a body: the position of its transaction counts
@@ -151,11 +167,13 @@ class ReadLoop:
         pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
         return spawn
 
-    def _begin_on(self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None) -> MessageID | None:
+    def _begin_on(
+        self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None, *, tail: TailView | None = None
+    ) -> MessageID | None:
         self.pchannel = pchannel
         log = pchannel.log
         return self.progress.begin(
-            pchannel.origin(), selection, pchannel.tail, log.earliest, after=after, last_truncated=lambda: log.last_truncated
+            pchannel.origin(), selection, tail or pchannel.tail, log.earliest, after=after, last_truncated=lambda: log.last_truncated
         )
 
     # -- continuing
@@ -301,6 +319,15 @@ class ReadLoop:
 
     # -- the cursor
 
+    def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
+        """Returns this position of the read as a cursor, or (None) where it is now; see `Scanner.save` for the errors."""
+        if isinstance(self.error, ChannelNotExistError):
+            raise self.error
+        if not self.entered:
+            raise InvalidArgumentError(f"the scanner of {named(self.vchannels)} has not begun to read: save it after messages were read")
+        reached = self.progress.reached if position is None else self.pchannel.reached_at(position)
+        return cursor_of(key, self.pchannel.origin(), {name: self.incarnation(name) for name in self.vchannels}, reached)
+
     async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
         """Stores this position durably, or that of the read. The TruncatedError that it may raise names the earliest event that still
         exists."""
@@ -318,6 +345,11 @@ class ReadLoop:
         except TruncatedError as error:
             error.earliest = await pchannel.first_event()
             raise
+
+    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+        """Returns whether the cursor as it is saved has not passed this event."""
+        saved = await self._load(cursor, self.pchannel)
+        return saved is None or saved.start <= event
 
     async def _load(self, cursor: CursorUse, pchannel: ReadablePChannel) -> Cursor | None:
         try:
@@ -374,6 +406,12 @@ class ReadLoop:
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._done)
+
+
+def cursor_of(key: CursorKey, origin: Origin, incarnations: Mapping[str, int | None], reached: Reached) -> Cursor:
+    """Returns the progress of a reader of these incarnations, in this log, as a cursor."""
+    read = tuple([incarnations.get(name) for name in key.vchannels])
+    return Cursor(key, read, origin.pchannel, origin.incarnation, reached.position, reached.event, reached.tick, 0.0, origin.form)
 
 
 async def _fetch(pchannel: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:

@@ -2,17 +2,13 @@
 
 Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
 
-Selection: the vchannels that a reader reads, and the incarnation of each.
-
-A vchannel that is dropped and recreated under its name is another vchannel: its runs carry another incarnation. A reader is bound to
-the incarnation that was current when it began. A name that did not exist then is bound to the first incarnation created afterwards.
-
 The progress of a reader: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
@@ -21,7 +17,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
-from wal.ticks import check_tick
+from wal.ticks import check_tick, number_text
 
 READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
 """The text of the error for a caller that names no vchannel."""
@@ -57,7 +53,41 @@ class StartAfter(_At, frozen=True):
     """From the message after this one. The id of a body stands for its transaction."""
 
 
-DeliverPolicy = All | Latest | StartFrom | StartAfter
+class StartAt(msgspec.Struct, frozen=True):
+    """Messages of this time or later, exact to the millisecond; the time of a transaction is its commit's.
+
+    `moment` must have a time zone. A moment in the future is fine: nothing before it is delivered.
+    """
+
+    moment: datetime
+
+    def __post_init__(self) -> None:
+        _ = self.time_tick
+
+    @property
+    def time_tick(self) -> int:
+        """The first tick of the millisecond that holds the moment."""
+        from wal.timestamp.timestamp import from_datetime  # most readers begin otherwise, and import less
+
+        return from_datetime(self.moment)
+
+
+class Last(msgspec.Struct, frozen=True):
+    """The last `count` messages that are durable when the read begins, and what follows. A transaction is one message.
+
+    Only messages that pass the filters of the read count. If the log has fewer, the read begins at the oldest.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or isinstance(self.count, bool):
+            raise TypeError(f"Last takes a number of messages (int), not {type(self.count).__name__}")
+        if self.count < 1:
+            raise InvalidArgumentError(f"Last({number_text(self.count)}) is out of range: 1 or more, or Latest() for only what follows")
+
+
+DeliverPolicy = All | Latest | StartFrom | StartAfter | StartAt | Last
 
 
 # -- which messages it wants; all filters of a read must hold
@@ -164,6 +194,13 @@ class ReadOptions(msgspec.Struct, frozen=True):
             resume = ReadPosition(current(resume.message_id), resume.time_tick)
         return msgspec.structs.replace(self, policy=policy, resume=resume)
 
+    def with_moment(self) -> ReadOptions:
+        """Returns these options; with `StartAt` as their policy, filters that also drop everything before its moment."""
+        if not isinstance(self.policy, StartAt):
+            return self
+        event_filter = EventFilter(max(self.event_filter.tick_min, self.policy.time_tick), self.event_filter.types)
+        return msgspec.structs.replace(self, event_filter=event_filter)
+
     @classmethod
     def of(
         cls,
@@ -183,7 +220,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
         if not vchannels:
             raise InvalidArgumentError("read([]) names no vchannel: name at least one")
         if deliver_policy is not None and not isinstance(deliver_policy, DeliverPolicy):
-            raise TypeError(f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}")
+            policies = "All(), Latest(), StartFrom(id), StartAfter(id), StartAt(moment) or Last(count)"
+            raise TypeError(f"deliver_policy must be {policies}, not {deliver_policy!r}")
         if resume is not None and not isinstance(resume, ReadPosition):
             raise TypeError(f"resume must be a ReadPosition, not {type(resume).__name__}: use ReadPosition.parse(text)")
         if resume is not None and deliver_policy is not None:
@@ -203,24 +241,33 @@ NAMES_MAX: Final = 5
 
 
 class Selection:
-    """The vchannels of one read.
+    """The vchannels that a reader reads, and the incarnation of each.
 
-    `bound` maps each name to its incarnation, or to None if the name does not exist yet; such a name is bound to the first incarnation
-    at or above `floor` whose run is met.
+    A vchannel that is dropped and recreated under its name is another vchannel: its runs carry another incarnation. A reader is bound to
+    the incarnation that was current when it began. A name that did not exist then is bound to the first incarnation created afterwards.
+
+    `bound` maps each name to its incarnation, or to None if the name does not exist yet; such a name is bound to the first incarnation at
+    or above `floor` whose run is met.
     """
 
-    __slots__ = ("_bound", "_bound_names", "_floor", "names")
+    __slots__ = ("_bound", "_bound_names", "_floor", "begin", "names")
 
-    def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
+    def __init__(self, bound: Mapping[str, int | None], *, floor: int, begin: int = 0) -> None:
         self._bound = dict(bound)
         self._floor = floor
         self.names: frozenset[str] | None = frozenset(bound)
         """The vchannels; None: all of the pchannel."""
+        self.begin: int = begin
+        """A position below which none of them has an event."""
         self._bound_names: BoundNames | None = None
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, including those for every reader."""
-        return [run for run in view.runs.find(self._bound) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+        return [run for run in view.runs.find(self._bound) if run.kind == RunKind.PCHANNEL or self._accepts(run.name, run.incarnation)]
+
+    def accepts(self, name: str, incarnation: int) -> bool:
+        """Returns whether the reader sees the runs of this vchannel, and binds a name that was not bound yet."""
+        return name in self._bound and self._accepts(name, incarnation)
 
     @property
     def bound(self) -> BoundNames | None:
@@ -238,11 +285,11 @@ class Selection:
         """Binds a name that was not bound yet."""
         self._bound[name] = incarnation
 
-    def _accepts(self, run: RunRow) -> bool:
-        bound = self._bound[run.name]
-        if bound is None and run.incarnation >= self._floor:
-            bound = self._bound[run.name] = run.incarnation
-        return run.incarnation == bound
+    def _accepts(self, name: str, incarnation: int) -> bool:
+        bound = self._bound[name]
+        if bound is None and incarnation >= self._floor:
+            bound = self._bound[name] = incarnation
+        return incarnation == bound
 
 
 class WholePChannel(Selection):
@@ -262,6 +309,10 @@ class WholePChannel(Selection):
     def bound(self) -> None:
         """None: such readers share no messages."""
         return
+
+    def accepts(self, name: str, incarnation: int) -> bool:
+        """Returns True: it has every vchannel."""
+        return True
 
     def incarnation(self, name: str) -> int | None:
         """Returns None: it is bound to no incarnation."""
@@ -310,6 +361,9 @@ class ReadPosition(msgspec.Struct, frozen=True):
 
     message_id: MessageID
     time_tick: int
+
+    def __repr__(self) -> str:
+        return f"ReadPosition.parse({str(self)!r})"
 
     def __str__(self) -> str:
         return f"{self.message_id}@{self.time_tick}"

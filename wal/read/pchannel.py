@@ -2,18 +2,6 @@
 
 Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
 In the writer's process it is the base of `PChannel`, for the log of another process that of `ReadOnlyPChannel`. It never writes.
-
-Tail: the end of a pchannel as readers see it, and how they wait for it to advance.
-
-It has one version and two lists of waiters: for data, and for data or ticks. A snapshot is consistent: everything at or below
-`promised_tick` is below `durable_end`.
-
-PageReads: the pages of a pchannel's log that its scanners fetch, a few at a time, and one for all that want it.
-
-Scanners that catch up together ask for pages that begin at the same position, each for its own vchannels. If each had its own, a frame of
-10,000 vchannels would be read and decoded 10,000 times, and be in memory as often. So only `READS_MAX` reads are under way, and those that
-have to wait for one and begin at the same position become a single read, for the vchannels of all of them. A page may thus have frames in
-which a scanner has nothing; it skips them, as it does in the recent frames.
 """
 
 from __future__ import annotations
@@ -29,15 +17,28 @@ import msgspec
 from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
+from wal.read.begin_search import first_of_last
 from wal.read.lease import OWN, Lease, lost_lease
-from wal.read.options import Reached, ReadPosition
+from wal.read.options import Last, Reached, ReadOptions, ReadPosition, Selection, StartAt
+from wal.read.page_reads import PageReads
 from wal.read.recent import RecentFrames
 from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to, overtaken, start_truncated
 from wal.storage.base import FramePage, LogSnapshot, ReadableLog
-from wal.storage.search import PageRequest, run_async
+from wal.storage.search import PageRequest, distance, position_after, run_async
 
 PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Counts of measured values: `counts[i]` values were at most `bounds[i]` and above the bound before it.
+
+    `counts` has one entry more, for the values above the last bound. `total` is the sum of all values.
+    """
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    total: float = 0.0
 
 
 class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,18 @@ class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     A pchannel that is read only has 0 for all counts of writing. `idempotency_keys`: the plain keys that are remembered;
     `idempotency_reach_s`: how far back, in seconds: `idempotency_window_s`, or less where their number or memory forgets them earlier.
+
+    The histograms count each durable frame once: `frame_events` its events, `sync_s` the seconds from its hand-over to the storage until
+    it was durable, `append_s` the seconds since the oldest append in it was submitted. `unsynced_s` is the age of the oldest frame that
+    is not durable yet. `duplicates` are calls that got the result of an earlier one with the same key. Transactions that ended are
+    `committed_`, `rolled_back_`, `expired_` or `failed_transactions`; `refused_transactions` are calls that got a WouldBlockError.
+    `segments` and `log_bytes` are what the log holds, truncated parts that are not freed yet included. `checkpoint_age_s` counts from the
+    last checkpoint, or from the opening; `checkpoint_failures` are attempts that failed since. `opening_s` is how long the opening took,
+    `replayed_events` how many events it replayed. `scheduled` messages wait for their time and take `scheduled_bytes`, and `delivered` ones
+    were appended since the opening. `failure` says why the pchannel writes nothing any more, or that its disk is full since
+    the opening; it is empty while all is well. `write_path` is what writes the small frames of a journal now, "loop" or "thread", and
+    `write_path_reason` says why. Scanners that were behind had `page_reads` pages read from the log and took `shared_pages` that were read
+    for another one; pages of `shared_page_bytes` are kept now for scanners that have not come for them yet.
     """
 
     name: str
@@ -64,6 +77,30 @@ class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     readers: int
     durable_end: int
     promise: int
+    unsynced_s: float = 0.0
+    frame_events: Histogram = Histogram()
+    append_s: Histogram = Histogram()
+    sync_s: Histogram = Histogram()
+    duplicates: int = 0
+    committed_transactions: int = 0
+    rolled_back_transactions: int = 0
+    failed_transactions: int = 0
+    refused_transactions: int = 0
+    segments: int = 0
+    log_bytes: int = 0
+    checkpoint_age_s: float = 0.0
+    checkpoint_failures: int = 0
+    opening_s: float = 0.0
+    replayed_events: int = 0
+    scheduled: int = 0
+    scheduled_bytes: int = 0
+    delivered: int = 0
+    failure: str = ""
+    write_path: str = ""
+    write_path_reason: str = ""
+    page_reads: int = 0
+    shared_pages: int = 0
+    shared_page_bytes: int = 0
 
 
 class Reader(Protocol):
@@ -103,13 +140,13 @@ class ReadablePChannel(abc.ABC):
         self.form = form
         # Weak references, so that a scanner which was never closed is garbage-collected and leaves the set.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._reads = PageReads(log)
+        self.reads: PageReads = PageReads(log)
         self.recent: RecentFrames = RecentFrames(log.durable_end)
         self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
 
     async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
         """Returns the page of the log that begins here, for a scanner of these vchannels (None: of all); it may have frames of others."""
-        return await self._reads.page(start, names)
+        return await self.reads.page(start, names)
 
     def origin(self, position: int = 0) -> Origin:
         """Returns the origin of the frame at this position; any of them names the log."""
@@ -223,7 +260,19 @@ class ReadablePChannel(abc.ABC):
         return log_went_back(self.channel, what, None if event is None else self.origin(event[0]).message_id(event[1]))
 
     async def _look_at(self, request: PageRequest) -> FramePage:
-        """Returns a page for `check_seen` or `went_back`."""
+        """Returns a page for a search that needs no bodies."""
+        return await self._whole_page(request)
+
+    async def begin_of(
+        self, policy: StartAt | Last, options: ReadOptions, selection: Selection, earliest: LogPosition, end: int
+    ) -> LogPosition:
+        """Returns where a read by this policy of the log in [`earliest`, `end`) begins. Raises TruncatedError if the log is truncated
+        meanwhile."""
+        if isinstance(policy, StartAt):
+            return await run_async(position_after(policy.time_tick - 1, earliest[0], end, distance), self._look_at)
+        return await run_async(first_of_last(options, selection, earliest, end, distance), self._whole_page)
+
+    async def _whole_page(self, request: PageRequest) -> FramePage:
         return await self.log.read(request.start, names=request.names, bytes_max=request.bytes_max, end=request.end)
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
@@ -301,6 +350,10 @@ class ShownPChannel(ReadablePChannel):
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
             promise=self.tail.promised_tick,
+            page_reads=self.reads.count,
+            shared_pages=self.reads.shared_count,
+            shared_page_bytes=self.reads.shared.size,
+            failure="" if (failure := self.tail.failure) is None else f"{type(failure).__name__}: {failure}",
         )
 
     def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
@@ -326,7 +379,12 @@ _SWEEP_MIN: Final = 64
 
 
 class Tail:
-    """The end of a log: reads take the frames that begin below `durable_end`.
+    """The end of a pchannel as readers see it, and how they wait for it to advance.
+
+    It has one version and two lists of waiters: for data, and for data or ticks. A snapshot is consistent: everything at or below
+    `promised_tick` is below `durable_end`.
+
+    The end of a log: reads take the frames that begin below `durable_end`.
 
     `newest` is the newest durable event known, None before any.
     """
@@ -392,69 +450,3 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
         for waiter in woken:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-PAGE_BYTES: Final = 2 * 1024 * 1024
-"""About this many bytes of the log are fetched at a time: enough for sequential reads, and few enough to keep memory flat."""
-READS_MAX: Final = 8
-"""As many as the journal has threads. Their pages take 16 MiB, and about twice that decoded."""
-
-
-class PageReads:
-    """The reads of one log."""
-
-    def __init__(self, log: ReadableLog) -> None:
-        self._log = log
-        self._turns = asyncio.Semaphore(READS_MAX)
-        self._together: dict[int, _Together] = {}
-        """The scanners that wait for a turn, by where their page begins."""
-
-    async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
-        """Returns the page that begins here, for a reader of these vchannels (None: of all). Raises what the log's `read` raises."""
-        if not self._turns.locked():
-            return await self._alone(start, names)
-        together = self._together.get(start)
-        if together is not None:
-            together.wanted.append(names)
-            await together.ended.wait()
-            return together.page or await self._alone(start, names)
-        together = self._together[start] = _Together(names)
-        try:
-            try:
-                await self._turns.acquire()
-            finally:
-                del self._together[start]  # nobody joins any more
-            try:
-                together.page = await self._read(start, together.names())
-                return together.page
-            except WALError:
-                if len(together.wanted) == 1:
-                    raise
-                return await self._read(start, names)  # it was perhaps the error of another's vchannel
-            finally:
-                self._turns.release()
-        finally:
-            together.ended.set()
-
-    async def _alone(self, start: int, names: frozenset[str] | None) -> FramePage:
-        async with self._turns:
-            return await self._read(start, names)
-
-    async def _read(self, start: int, names: frozenset[str] | None) -> FramePage:
-        return await self._log.read(start, names=names, bytes_max=PAGE_BYTES)
-
-
-class _Together:
-    """Scanners that wait for one read, and the vchannels that each of them wants."""
-
-    __slots__ = ("ended", "page", "wanted")
-
-    def __init__(self, names: frozenset[str] | None) -> None:
-        self.wanted = [names]
-        self.page: FramePage | None = None
-        self.ended = asyncio.Event()
-
-    def names(self) -> frozenset[str] | None:
-        """Returns the vchannels that they want together, None for all of the pchannel."""
-        names = [some for some in self.wanted if some is not None]
-        return frozenset().union(*names) if len(names) == len(self.wanted) else None

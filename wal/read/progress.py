@@ -34,7 +34,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import assemble
 from wal.read.frame_rows import FrameRows, frame_rows
-from wal.read.options import NOTHING, All, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartFrom
+from wal.read.options import NOTHING, All, Last, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartAt, StartFrom
 from wal.read.recent import SharedMessages
 from wal.storage.base import FramePage, StoredFrame
 
@@ -57,7 +57,7 @@ class Progress:
     """The state of one read. `messages` are the current ones; those that are not handed over yet are `coming`."""
 
     __slots__ = (
-        "_cursor_at", "_end", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
+        "_cursor_at", "_end", "_first", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
         "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
 
@@ -68,6 +68,8 @@ class Progress:
         """The runs that this reader sees; set by `begin`."""
         self._cursor_at: LogPosition | None = None
         """Where a cursor says that the read begins, instead of the policy."""
+        self._first: LogPosition = (0, 0)
+        """Where the search for the beginning of the policy ended, if the policy needs one."""
         self._start: ReadStart | None = None
         """Where the read began; None once all remaining frames belong to the read as a whole."""
         self._end: Reached | None = None
@@ -115,6 +117,15 @@ class Progress:
         self._options = msgspec.structs.replace(self._options, policy=All(), resume=position)
         self._cursor_at = start
 
+    def searched_policy(self) -> StartAt | Last | None:
+        """Returns the policy if it decides where the read begins, and needs a search for that. Call it after `go_on`."""
+        policy = self._options.policy
+        return policy if isinstance(policy, StartAt | Last) else None
+
+    def begin_at(self, first: LogPosition) -> None:
+        """Makes the read begin at the log position that the search of the policy found. Call it before `begin`."""
+        self._first = first
+
     def begin(
         self,
         log: Origin,
@@ -132,6 +143,10 @@ class Progress:
         Raises InvalidArgumentError for an id of another log, or above the durable end.
         """
         self._log, self.selection = log, selection
+        earliest = max(earliest, self._first)
+        self._options = self._options.with_moment()
+        if selection.begin > earliest[0] and self._begins_anywhere:
+            earliest = (selection.begin, 0)
         if self._cursor_at is not None:
             start = resumed_start(self._options, log, earliest, self._cursor_at)
         else:
@@ -142,6 +157,11 @@ class Progress:
             self._end = Reached(tail.newest, tail.promised_tick, (tail.durable_end, 0))
         self._start, self._reached, self.at = start, start.reached, start.at
         return None
+
+    @property
+    def _begins_anywhere(self) -> bool:
+        """Whether the read begins with the first event that there is, and not at an event or a cursor."""
+        return isinstance(self._options.policy, All) and self._options.resume is None and self._cursor_at is None
 
     def move(self, log: Origin, tail: TailView, *, since: LogPosition | None = None) -> None:
         """Continues in another log, because the vchannel that the read waits for was created there. So far nothing was for this reader.
@@ -200,7 +220,7 @@ class Progress:
         self.at = page.next_position
         self.page_count += 1
         end = self._end
-        if end is not None and page.promised_tick > end.tick:
+        if end is not None and (page.promised_tick > end.tick or page.next_position > end.position[0]):
             # The page reaches beyond the end of this read: only its frames below the end count.
             self._frames = [frame for frame in reversed(page.frames) if frame.position < end.position[0]]
             self._page_reached = NOTHING
@@ -212,7 +232,7 @@ class Progress:
         """Builds `messages` from the current frame; returns whether there are any."""
         frame = self.frame
         build = assemble if self._shared is None else self._shared.assemble
-        messages = build(frame, self._origin(frame.position), self.selection, self._options.event_filter)
+        messages = build(frame, self.origin(frame.position), self.selection, self._options.event_filter)
         if messages and (start := self._start) is not None:
             messages = start.skip(frame.position, messages)
             if start.is_passed(frame.position):
@@ -225,6 +245,25 @@ class Progress:
         self.messages, self.coming = messages, iter(messages)
         self.message_count += len(messages)
         return bool(messages)
+
+    def whole_ticks(self) -> tuple[int, int] | None:
+        """Returns the ticks [first, end) between which all events of a frame at or after `at` belong to the read.
+
+        Call it when a PAGE is needed. Frames of these ticks may be handed over as rows, and taken as a page without frames. Returns None
+        if the read begins within the next frames, so that they have to be taken one by one.
+        """
+        start, options = self._start, self._options
+        if start is not None and (start.first > (self.at, 0) or (start.after is not None and start.after[0] >= self.at)):
+            return None
+        end = _TICKS_END if self._end is None else self._end.tick + 1
+        if options.until_time_tick is not None:
+            end = min(end, options.until_time_tick)
+        return options.event_filter.tick_min, end
+
+    @property
+    def types(self) -> frozenset[int] | None:
+        """The types of messages that are read; None: all."""
+        return self._options.event_filter.types
 
     def rows(self, *, end: int | None = None) -> FrameRows | None:
         """Returns the current frame as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
@@ -244,7 +283,7 @@ class Progress:
         runs = self.selection.runs(frame.view) if tick_min < header.indices else []
         self._take_up(frame)
         del self.frame
-        return frame_rows(frame.view, self._origin(position), runs, first=max(first, tick_min), end=end, types=event_filter.types)
+        return frame_rows(frame.view, self.origin(position), runs, first=max(first, tick_min), end=end, types=event_filter.types)
 
     def _take_up(self, frame: StoredFrame) -> None:
         """Notes the progress of the read with this frame, whose messages are the current ones now."""
@@ -259,11 +298,12 @@ class Progress:
         event = self._reached.event
         position, index = event or (0, 0)
         self.messages = [
-            TimeTickMessage(self._origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None)
+            TimeTickMessage(self.origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None)
         ]
         self.coming = iter(self.messages)
 
-    def _origin(self, position: int) -> Origin:
+    def origin(self, position: int) -> Origin:
+        """Returns the origin of the frame at this position."""
         return Origin(self._log.pchannel, self._log.incarnation, position, self._log.form)
 
     # -- ending
@@ -352,10 +392,11 @@ class Progress:
         if reached.event is None:
             return self._options.resume
         position, index = reached.event
-        return ReadPosition(self._origin(position).message_id(index), reached.tick)
+        return ReadPosition(self.origin(position).message_id(index), reached.tick)
 
 
 _NO_MORE: Final[Iterator[ImmutableMessage]] = iter(())
+_TICKS_END: Final = 1 << 64
 _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""
 

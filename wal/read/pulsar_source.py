@@ -1,11 +1,6 @@
 """PulsarMetadata: the metadata of a log on Pulsar for a process that reads it: pchannels, control records, vchannels, cursors.
 
 Owns an open KV and the loop in a thread that the KV needs. Its calls block. It writes nothing but cursors.
-
-ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
-
-The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata.
-The source writes nothing but cursors. It fences no writer and holds no message in Pulsar: its readers leave no subscription.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import msgspec
 
 from wal.channels.pchannels import PChannelMeta, load_pchannels
 from wal.channels.vchannel_map import VChannelMap, VChannelView
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.kv import KVBase
 from wal.location import PulsarLocation, parse_kv
@@ -30,7 +25,7 @@ from wal.loop_thread import LoopThread
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.in_kv import CursorsBesideWriter
 from wal.read.cursors.store import CursorStore
-from wal.read.read_only import ReadOnlySource
+from wal.read.read_only_core import ReadOnlySource
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.storage.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
@@ -39,11 +34,17 @@ from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend
 from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.control import Control, PulsarControlRecord
-from wal.storage.pulsar.read_only import ReadOnlyTopic
+from wal.storage.pulsar.read_only_topic import ReadOnlyTopic
 
 
 class ReadOnlyPulsarSource(ReadOnlySource):
-    """The log in this namespace. See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location."""
+    """A log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
+
+    The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata.
+    The source writes nothing but cursors. It fences no writer and holds no message in Pulsar: its readers leave no subscription.
+
+    See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location.
+    """
 
     name: str = PulsarBackend.name
     form: int = PulsarBackend.form
@@ -102,7 +103,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
             }
             owners = known.owners
             records = {name: VChannelInfo(name, *at, owners.get(name)) for name, at in known.records.items()}
-            self._view = VChannelView(records, maps)
+            self._view = VChannelView(records, maps, known.begins)
             self._viewed = known, len(self._logs)
         return self._view
 
@@ -165,12 +166,13 @@ _NEXT: Final = "vchannel-incarnations"
 class LoadedVChannels(msgspec.Struct, frozen=True):
     """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended.
 
-    `owners` has the owner of each that is a channel, by name.
+    `owners` has the owner of each that is a channel, by name, and `begins` where vchannels begin, as far as that is known.
     """
 
     records: Mapping[str, tuple[str, int]]
     next_incarnation: int
     owners: Mapping[str, OwnerDescription] = {}
+    begins: Mapping[str, VChannelBegin] = {}
 
     def on(self, pchannel: str) -> dict[str, int]:
         return {name: incarnation for name, (at, incarnation) in self.records.items() if at == pchannel}
@@ -265,6 +267,7 @@ class _Closing:
 def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
     records: dict[str, tuple[str, int]] = {}
     owners: dict[str, OwnerDescription] = {}
+    begins: dict[str, VChannelBegin] = {}
     following = 1
     try:
         for key, value in zip(keys, values, strict=True):
@@ -276,6 +279,8 @@ def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
                 records[name] = (record["pchannel"], record["incarnation"])
                 if (owner := record.get("owner")) is not None:
                     owners[name] = msgspec.convert(owner, OwnerDescription)
+                if (begin := record.get("begin")) is not None:
+                    begins[name] = msgspec.convert(begin, VChannelBegin)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
-    return LoadedVChannels(records, following, owners)
+    return LoadedVChannels(records, following, owners, begins)

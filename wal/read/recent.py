@@ -4,14 +4,6 @@ Owns: a bounded window of frames up to the durable end, complete from `start` on
 tailing readers share both, so a frame is decoded once, and its messages are built once, for any number of readers with the same selection.
 No reader asks the disk for what has just been written. One frame may be decoded while it is written; no page has it before `add`. A page is
 exactly what the backend's `read` would return; positions below the window are read from the backend.
-
-SharedMessages: the messages that one reader has built, for the other readers of the same frames with the same selection. Pure.
-
-Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of them,
-the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload in memory.
-The messages of one frame may be built while it is written; no reader gets them before it is durable.
-Messages never change, so all readers get the same objects; no reader changes a list that it got. A reader whose list has left builds it
-again, so what is delivered never depends on what is kept.
 """
 
 from __future__ import annotations
@@ -231,7 +223,16 @@ _set_field: Final = msgspec.structs.force_setattr
 
 
 class SharedMessages:
-    """The messages of the readers at the tail of one log. `size` counts the bytes that are kept."""
+    """The messages that one reader has built, for the other readers of the same frames with the same selection. Pure.
+
+    Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of
+    them, the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload in
+    memory. The messages of one frame may be built while it is written; no reader gets them before it is durable. Messages never change, so
+    all readers get the same objects; no reader changes a list that it got. A reader whose list has left builds it again, so what is
+    delivered never depends on what is kept.
+
+    `size` counts the bytes that are kept.
+    """
 
     __slots__ = ("_bytes_max", "_last", "_lists", "_prepared", "_start", "size")
 

@@ -3,19 +3,6 @@
 Owns what callers see: entering and leaving, messages one by one or in pages, the position and its saving, and waiting for a tick. The
 `ReadLoop` owns pages, waiting at the tail and the end of the read. Without a handler the consumer's own task drives the loop; with one
 the scanner runs by itself once entered (`handler`).
-
-AckingScanner: a scanner that acknowledges the copies of broadcasts once its consumer has finished with them.
-
-Owns: which copies were handed over and are not acknowledged. A consumer has finished with a message when its handler has returned, or when
-it asks for the next message (in a bulk read: for the next page), or saves its position after it. Nothing is acknowledged before that; an
-ack that was cancelled or failed is repeated before anything more is handed over. A consumer that ends without asking for more has not
-acknowledged the messages it got last: with its own `resume` or cursor they are redelivered.
-
-Handlers: the callables or objects that receive the messages of a scanner which runs by itself, and the actor that runs it.
-
-A scanner without a handler is driven by its consumer's own task; with one it owns a task, which is this actor's. No caller awaits that
-task, so the actor also reports errors: the error that ends it is logged with its traceback, and raised where the scanner's block is left
-unless a caller got it before.
 """
 
 from __future__ import annotations
@@ -35,6 +22,7 @@ from actors import Actor
 from wal.async_only import AsyncOnly
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 from wal.message import ImmutableMessage, MessageID, MessageType
+from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, after_unsaved
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import Attach, ReadLoop
 from wal.read.options import ReadOptions, ReadPosition, named
@@ -70,8 +58,19 @@ class Scanner(AsyncOnly):
         self._loop = ReadLoop(options, attach=attach, cursor=cursor)
         self._progress = self._loop.progress
         self._turns = BodyTurns()
+        self._chains: dict[CursorKey, SaveChain] = {}
         self._handler = handler
         self._actor: HandlerActor | None = None
+
+    def __repr__(self) -> str:
+        loop, parts = self._loop, [named(self.vchannels)]
+        if loop.cursor is not None:
+            parts.append(f"cursor={loop.cursor.key.name!r}")
+        if loop.error is not None:
+            state = f"ended by {type(loop.error).__name__}"
+        else:
+            state = "ended" if loop.ended else "open" if loop.entered else "not entered yet"
+        return f"Scanner({', '.join(parts)}, {state})"
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -160,7 +159,7 @@ class Scanner(AsyncOnly):
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
         while await self._has_messages():
-            page = self.hand_over(size_max)
+            page = self._hand_over(size_max)
             yield page
             del page  # not held while it waits
 
@@ -177,21 +176,23 @@ class Scanner(AsyncOnly):
                 message = progress.messages[following]
                 body, is_last = self._turns.next(message)
                 if is_last:
-                    self.hand_over(1)
+                    self._hand_over(1)
                 if body is not None:
                     yield message, body
 
-    async def page(self) -> list[ImmutableMessage]:
+    async def _page(self) -> list[ImmutableMessage]:
         """Returns the next messages, at least one; none at the end.
 
-        For a caller that hands them over in another thread: they count as handed over when `hand_over` is called.
+        For a caller that hands them over in another thread: they count as handed over when `_hand_over` is called. It must not change the
+        list, which other readers may share.
         """
         if not await self._has_messages():
             return []
-        return self._progress.messages[self._progress.following :]
+        messages, following = self._progress.messages, self._progress.following
+        return messages[following:] if following else messages
 
-    def hand_over(self, count: int) -> list[ImmutableMessage]:
-        """Counts the next `count` messages of the last `page`, or those that there are, as handed over, and returns them."""
+    def _hand_over(self, count: int) -> list[ImmutableMessage]:
+        """Counts the next `count` messages of the last `_page`, or those that there are, as handed over, and returns them."""
         messages = self._progress.hand_over(count)
         if self._loop.tick_waiters:
             self._loop.wake_tick_waiters()
@@ -226,7 +227,8 @@ class Scanner(AsyncOnly):
         None is the scanner's own `position`; before anything was handed over, where the read begins. A consumer that has handled less than
         it was handed gives an earlier one. Raises InvalidArgumentError without `cursor=…` or for a position of another log,
         ChannelNotExistError if a vchannel was dropped, TruncatedError if the cursor has become stale or the log was truncated past the
-        position: then call `delete_cursor` and start over.
+        position: then call `delete_cursor` and start over. InvalidRequestSeqError if a transaction that saves an earlier position of the
+        scanner has failed, or is not committed yet.
         """
         loop = self._loop
         cursor = loop.check_cursor()
@@ -235,9 +237,24 @@ class Scanner(AsyncOnly):
             if not loop.entered:  # the read ended before it began
                 return
             loop.check_cursor()
+        event = loop.progress.reached.event if position is None else None
+        if event is not None and (after := self._chain(cursor.key).before(event)) is not None and await loop.is_before(cursor, after):
+            raise after_unsaved(cursor.key)
         await loop.save(cursor, position)
 
-    def use_cursor_of(self, other: Scanner) -> None:
+    def _chain(self, key: CursorKey) -> SaveChain:
+        """Returns the saves of this cursor that transactions make with positions of this scanner."""
+        return self._chains.setdefault(key, SaveChain())
+
+    def _cursor(self, name: str | None = None, position: ReadPosition | None = None) -> tuple[Cursor, Callable[[], Awaitable[None]] | None]:
+        """Returns a position of this scanner (None: where it is now) as a cursor of this name (None: its own).
+
+        With it comes what has to be done before the cursor is saved, if there is anything.
+        """
+        key = self._loop.check_cursor().key if name is None else CursorKey.of(name, self.vchannels)
+        return self._loop.cursor_at(key, position), None
+
+    def _use_cursor_of(self, other: Scanner) -> None:
         """Has `save` store positions of this scanner under the cursor of another one of the same vchannels, in the order of all calls.
 
         For a caller that moves a cursor to where this read begins, in one step: a new reader of the cursor would begin at the cursor.
@@ -273,7 +290,15 @@ Ack = Callable[[ImmutableMessage], Awaitable[None]]
 
 
 class AckingScanner(Scanner):
-    """A `Scanner` with auto-ack; `ack` is the broadcaster's call."""
+    """A scanner that acknowledges the copies of broadcasts once its consumer has finished with them.
+
+    Owns: which copies were handed over and are not acknowledged. A consumer has finished with a message when its handler has returned, or
+    when it asks for the next message (in a bulk read: for the next page), or saves its position after it. Nothing is acknowledged before
+    that; an ack that was cancelled or failed is repeated before anything more is handed over. A consumer that ends without asking for more
+    has not acknowledged the messages it got last: with its own `resume` or cursor they are redelivered.
+
+    A `Scanner` with auto-ack; `ack` is the broadcaster's call.
+    """
 
     def __init__(
         self, options: ReadOptions, *, attach: Attach, ack: Ack, handler: Handler | None = None, cursor: CursorUse | None = None
@@ -284,7 +309,7 @@ class AckingScanner(Scanner):
 
     async def __anext__(self) -> ImmutableMessage:
         if self._unacked:
-            await self.settle()
+            await self._settle()
         message = await super().__anext__()
         if message.broadcast is not None:
             self._given((message,))
@@ -292,24 +317,24 @@ class AckingScanner(Scanner):
 
     async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
         """Yields pages of 1 to `size_max` messages; the copies in a page are acknowledged when the next one is asked for."""
-        await self.settle()
+        await self._settle()
         async for page in super().batches(size_max):
             yield page
-            await self.settle()
+            await self._settle()
 
     async def bodies(self) -> AsyncIterator[tuple[ImmutableMessage, ImmutableMessage]]:
         """Yields bodies as a `Scanner` does; a copy is acknowledged when the next body is asked for."""
-        await self.settle()
+        await self._settle()
         async for pair in super().bodies():
             yield pair
-            await self.settle()
+            await self._settle()
 
-    async def page(self) -> list[ImmutableMessage]:
-        await self.settle()
-        return await super().page()
+    async def _page(self) -> list[ImmutableMessage]:
+        await self._settle()
+        return await super()._page()
 
-    def hand_over(self, count: int) -> list[ImmutableMessage]:
-        messages = super().hand_over(count)
+    def _hand_over(self, count: int) -> list[ImmutableMessage]:
+        messages = super()._hand_over(count)
         self._given(messages)
         return messages
 
@@ -319,10 +344,24 @@ class AckingScanner(Scanner):
         If nothing can be stored, it refuses before anything is acknowledged.
         """
         self._loop.check_cursor()
-        await self.settle()
+        await self._settle()
         await super().save(position)
 
-    async def settle(self) -> None:
+    def _cursor(self, name: str | None = None, position: ReadPosition | None = None) -> tuple[Cursor, Callable[[], Awaitable[None]] | None]:
+        """Returns a cursor; the copies handed over up to now have to be acknowledged before it is saved, as in `save`."""
+        cursor, _ = super()._cursor(name, position)
+        finished = list(self._unacked)
+
+        async def settle() -> None:
+            while self._unacked and any(self._unacked[0] is message for message in finished):
+                message = self._unacked[0]
+                await self._ack(message)
+                if self._unacked and self._unacked[0] is message:
+                    del self._unacked[0]
+
+        return cursor, settle if finished else None
+
+    async def _settle(self) -> None:
         """Acknowledges what was handed over: the consumer has finished with it."""
         unacked = self._unacked
         while unacked:
@@ -355,7 +394,12 @@ Handler = Callable[[ImmutableMessage], Any] | MessageHandler
 
 
 class HandlerActor(Actor):
-    """Hands the messages of a scanner, which `loop` reads, to its handler."""
+    """Hands the messages of a scanner, which `loop` reads, to its handler.
+
+    A scanner without a handler is driven by its consumer's own task; with one it owns a task, which is this actor's. No caller awaits that
+    task, so the actor also reports errors: the error that ends it is logged with its traceback, and raised where the scanner's block is
+    left unless a caller got it before.
+    """
 
     def __init__(self, messages: AsyncIterable[ImmutableMessage], loop: ReadLoop, handler: Handler) -> None:
         self._messages = messages
@@ -420,6 +464,12 @@ class HandlerActor(Actor):
                 self._handling,
                 error,
                 exc_info=error,
+                extra={
+                    "wal_event": "handler failed",
+                    "wal_scanner": self._where(),
+                    "wal_message_id": str(self._handling),
+                    "wal_error": type(error).__name__,
+                },
             )
         elif isinstance(error, ChannelNotExistError):
             self._loop.finish(error)  # the caller that dropped the vchannel knows

@@ -1,11 +1,6 @@
 """The choice of the source that reads a log that another process writes, and the pauses while its first writer is waited for.
 
-A backend is imported when its source is chosen; checking whether a location can be read at all does not need the import.
-
-ReadOnlyJournalSource: a journal on this host as a log that is read and not written, from its files alone.
-
-It takes no lock that could keep a writer out, and never opens the metadata: vchannels come from the maps that the writer keeps next to each
-pchannel's log for other processes.
+Pulsar is imported when its source is chosen; checking whether a location can be read at all does not need the import.
 """
 
 from __future__ import annotations
@@ -20,10 +15,10 @@ from wal.channels.vchannel_map import MapPlace, VChannelMaps, VChannelView
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.location import Location
 from wal.read.cursors.files import CursorFiles
-from wal.read.read_only import ReadOnlySource
+from wal.read.read_only_core import ReadOnlySource
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.directory import is_being_written
-from wal.storage.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog, absence
 
 if TYPE_CHECKING:
     from wal.read.pulsar_source import ReadOnlyPulsarSource
@@ -65,7 +60,13 @@ _REMEDY: Final = "a journal is created by opening it for writing"
 
 
 class ReadOnlyJournalSource(ReadOnlySource):
-    """The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones."""
+    """A journal on this host as a log that is read and not written, from its files alone.
+
+    It takes no lock that could keep a writer out, and never opens the metadata: vchannels come from the maps that the writer keeps next to
+    each pchannel's log for other processes.
+
+    The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones.
+    """
 
     name: str = JournalBackend.name
     form: int = JournalBackend.form

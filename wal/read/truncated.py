@@ -12,7 +12,7 @@ from wal.errors import LogWentBackError, TruncatedError
 from wal.message import LogPosition, MessageID
 from wal.read.assembly import event_indices
 from wal.storage.base import FramePage
-from wal.storage.search import PageRequest, Search, event_below, position_after
+from wal.storage.search import PageRequest, Search, distance, event_below, position_after
 
 
 def event_named(page: FramePage, message_id: MessageID) -> int | None:
@@ -60,18 +60,14 @@ def newest_up_to(time_tick: int, earliest: LogPosition, end: int) -> Search[LogP
     """Finds the newest event in [`earliest`, `end`) with a tick up to this one; None if there is none."""
     if earliest[0] >= end:
         return None
-    position, index = yield from position_after(time_tick, earliest[0], end, _distance)
+    position, index = yield from position_after(time_tick, earliest[0], end, distance)
     if index:
         # Ticks ascend within a frame as well: its earlier events are below the tick. An index below may be a body's.
         (frame, *_) = (yield PageRequest(position, end)).frames
         events = [event for event in event_indices(frame.view) if event < index]
         if events and (position, events[-1]) >= earliest:
             return position, events[-1]
-    return (yield from event_below(earliest, (position, 0), earliest, _distance))
-
-
-def _distance(start: int, end: int) -> int:
-    return end - start  # bytes on a journal; elsewhere a measure that a client over the network has too
+    return (yield from event_below(earliest, (position, 0), earliest, distance))
 
 
 def log_went_back(pchannel: str, what: str, last_common: MessageID | None) -> LogWentBackError:

@@ -39,6 +39,8 @@ from wal.rpc.methods import (
     APPEND_COPIES,
     ASSIGN,
     AWAIT_RESOURCE_KEY,
+    CANCEL_SCHEDULED,
+    CLAIM_CURSOR,
     COLLECT_STATUS,
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
@@ -49,11 +51,14 @@ from wal.rpc.methods import (
     END_VCHANNELS,
     FORGET_BROADCASTS,
     FORGET_PRODUCER,
+    KEEP_CURSOR,
     LIST_COPIES,
+    NAME_CURSOR_HOME,
     PAUSE_BALANCER,
     PRODUCE,
     READ_COPY,
     REMOVE,
+    SCHEDULE,
     TRUNCATE,
 )
 from wal.rpc.serving import Behavior, wrapped
@@ -66,7 +71,7 @@ class Right(enum.Enum):
     READ = "read"
     """Everything that changes no event: reads, cursors, lists, statistics."""
     WRITE = "write"
-    """Appends, transactions, broadcasts and their acks, and the creation of vchannels."""
+    """Appends, transactions, broadcasts and their acks, scheduled messages and their cancellation, and the creation of vchannels."""
     ADMIN = "admin"
     """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
     SERVER = "server"
@@ -76,7 +81,9 @@ class Right(enum.Enum):
 ALL_RIGHTS: Final = frozenset(Right)
 
 _WRITES: Final = (
-    PRODUCE, APPEND_BROADCAST, ACK_BROADCAST, AWAIT_RESOURCE_KEY, CREATE_VCHANNEL, CREATE_CHANNELS, ALLOCATE_IDS, ALLOCATE_TIME_TICKS,
+    PRODUCE, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
+    APPEND_BROADCAST, ACK_BROADCAST, AWAIT_RESOURCE_KEY, CREATE_VCHANNEL, CREATE_CHANNELS, ALLOCATE_IDS, ALLOCATE_TIME_TICKS,
+    SCHEDULE, CANCEL_SCHEDULED,
 )  # fmt: skip
 _ADMINISTERS: Final = (
     TRUNCATE, DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, FORGET_PRODUCER, DRAIN_NODE, PAUSE_BALANCER,

@@ -4,7 +4,8 @@ Owns: the channels, the token, and the rules for sending a call twice. A read is
 one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
 carried out (UnknownOutcomeError). A write that may be repeated is retried as a read is, and raises what a write raises. A server that is
 stopping refuses calls, with ClosedError, and a coordinator that does not lead, with NotLeaderError: all of them are sent again, there or
-elsewhere. Any other error of the server is raised as it is, and a stream is
+elsewhere. Without a leader a call waits for `UNREACHABLE_S`, whatever its deadline: the session of one that died lives for 10 s by default.
+Any other error of the server is raised as it is, and a stream is
 never opened again here: its owner knows what is lost.
 
 A change that was given up without an answer is not executed any more once a later call of `read`, `repeat` or `write` was answered: changes
@@ -13,10 +14,6 @@ carry the session of this connection and a number, which grows with each that is
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
-
-What the end of a call means: its answer, the error of the other side, or a status that gRPC made itself.
-
-Stream: the client's side of a stream of requests and responses.
 """
 
 from __future__ import annotations
@@ -136,11 +133,13 @@ class Connection:
         token: Secret | None = None,
         timeout_s: float = TIMEOUT_S,
         ping_s: float = PING_S,
+        in_process: bool = False,
     ) -> Connection:
         """Returns a connection that connects at its first call; with `tls` it is encrypted, and shows the client's certificate.
 
-        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. Raises InvalidArgumentError
-        for addresses, times, tokens or files that cannot be used.
+        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. With `in_process` a
+        streaming node on this process's own loop is called without a socket. Raises InvalidArgumentError for addresses, times, tokens or
+        files that cannot be used.
         """
         if isinstance(addresses, str) or not addresses:
             raise InvalidArgumentError("no addresses are given: name for example ['127.0.0.1:8810']")
@@ -148,7 +147,7 @@ class Connection:
             raise InvalidArgumentError(f"timeout_s={timeout_s} is not above 0: a call needs time to be answered")
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
         probe = (NODE_STATES, GetComponentStatesRequest())
-        endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s)
+        endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s, in_process=in_process)
         return cls(endpoints, timeout_s=timeout_s, token=token)
 
     def belong_to(self, log_id: int, other_log: Callable[[WALError], None]) -> None:
@@ -160,6 +159,11 @@ class Connection:
         """Adds a server that serves the same."""
         self._endpoints.add(address)
         self._tries = _TRIES_OF_A_READ if len(self._endpoints.addresses) > 1 else 1
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server is in this process, and called without a socket."""
+        return self._endpoints.is_here
 
     @property
     def where(self) -> str:
@@ -260,8 +264,8 @@ class Connection:
         self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool, once: bool
     ) -> Response:
         loop = asyncio.get_running_loop()
-        deadline, backoff = self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
-        total = deadline - loop.time()
+        began, deadline, backoff = loop.time(), self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
+        total = deadline - began
         unknown: WALError | None = None
         while True:
             try:
@@ -298,7 +302,9 @@ class Connection:
                     self._endpoints.turn_away(number)
                 elif stopping:
                     self._endpoints.leave(number)
-                if not (lost or stopping or overtaken or isinstance(server_error, NotLeaderError)):
+                if isinstance(server_error, NotLeaderError):
+                    deadline = max(deadline, began + UNREACHABLE_S)
+                elif not (lost or stopping or overtaken):
                     raise explained from error
                 if self._closing or loop.time() + backoff.next_s >= deadline:
                     raise unknown or explained from error
@@ -340,7 +346,7 @@ class Connection:
         error.outcome_unknown = writing
         return error
 
-    async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
+    async def _connected(self, deadline: float, what: str) -> tuple[int, Any]:
         result = None if self._cause is not None else await self._reach.connected(deadline)
         if self._cause is not None:
             raise self._cause
@@ -362,7 +368,10 @@ def _ignore(_error: WALError) -> None:
 
 
 class Stream(Generic[Request, Response]):
-    """One stream. One task may write while another reads. `ended` is called with the status that ended it, and the error that it means."""
+    """The client's side of a stream of requests and responses.
+
+    One task may write while another reads. `ended` is called with the status that ended it, and the error that it means.
+    """
 
     def __init__(self, call: Any, what: str, ended: Callable[[grpc.aio.AioRpcError, WALError], None]) -> None:
         self._call = call

@@ -26,7 +26,7 @@ from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import ReadPosition
-from wal.read.pchannel import PChannelStatistics
+from wal.read.pchannel import Histogram, PChannelStatistics
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.settings import Settings
@@ -192,13 +192,21 @@ def info_to_proto(info: CursorInfo) -> pchannel_calls_pb2.CursorState:
         lag_bytes=info.lag_bytes,
         stale=info.stale,
         held_bytes=info.held_bytes,
+        saved_at=info.saved_at or 0.0,
+        lag_messages=info.lag_messages,
+        lag_s=info.lag_s,
+        moved_at=info.moved_at,
     )
 
 
 def info_from_proto(state: pchannel_calls_pb2.CursorState) -> CursorInfo:
     """Returns the cursor as `log.cursors()` shows it."""
     position = ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
-    return CursorInfo(state.key.name, tuple(state.key.vchannels), position, state.lag_bytes, state.stale, state.held_bytes)
+    vchannels, saved_at = tuple(state.key.vchannels), state.saved_at or None
+    lag_messages = state.lag_messages if state.HasField("lag_messages") else None
+    lag_s, moved_at = (getattr(state, name) if state.HasField(name) else None for name in ("lag_s", "moved_at"))
+    counted = (state.lag_bytes, state.stale, state.held_bytes, saved_at, lag_messages, lag_s, moved_at)
+    return CursorInfo(state.key.name, vchannels, position, *counted)
 
 
 Numbered = tuple[int, AppendResult | ForgottenResult]
@@ -325,6 +333,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 LOG_SETTINGS: Final = tuple(name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__)
 """The names of the settings that belong to a log and not to a process: a client takes them from its server."""
+_NEWER_SETTINGS: Final = frozenset(("scheduled_max", "scheduled_bytes_max"))
+"""The settings that a server of version 0.1.0 does not send: they have their defaults then."""
 _NO_COUNT: Final = 1 << 32
 """The window's count for clients that do not know a window without one: large, so that they send plain keys."""
 
@@ -342,7 +352,7 @@ def settings_from_proto(settings: cluster_pb2.LogSettings) -> Settings:
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name) if not field.has_presence or settings.HasField(field.name) else None
         for field in cluster_pb2.LogSettings.DESCRIPTOR.fields
-        if field.name in LOG_SETTINGS
+        if field.name in LOG_SETTINGS and (field.name not in _NEWER_SETTINGS or settings.HasField(field.name))
     }
     if settings.idempotency_window_by_age:
         values["idempotency_window_count"] = None
@@ -375,15 +385,22 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
     )
 
 
+_HISTOGRAMS: Final = ("frame_events", "append_s", "sync_s")
+
+
 def statistics_to_proto(statistics: PChannelStatistics) -> pchannel_calls_pb2.Statistics:
     """Returns the message of a pchannel's counts."""
     values: dict[str, Any] = msgspec.structs.asdict(statistics)
+    for name in _HISTOGRAMS:
+        values[name] = pchannel_calls_pb2.Histogram(**msgspec.structs.asdict(values[name]))
     return pchannel_calls_pb2.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
 
 
 def statistics_from_proto(statistics: pchannel_calls_pb2.Statistics) -> PChannelStatistics:
     """Returns the counts of a pchannel."""
     values: dict[str, Any] = {name: getattr(statistics, name) for name in PChannelStatistics.__struct_fields__}
+    for name in _HISTOGRAMS:
+        values[name] = Histogram(tuple(values[name].bounds), tuple(values[name].counts), values[name].total)
     return PChannelStatistics(**{**values, "durable_end": position_from_proto(statistics.durable_end)})
 
 

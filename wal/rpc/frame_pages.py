@@ -2,11 +2,6 @@
 
 A frame is sent as it is stored: its head, and whole blocks of its body. The checksums of the frame cover each of them, so the reader checks
 what the writer wrote, and nothing in between has to be trusted.
-
-EncodedPage: the message of a page of frames, with the bodies of its frames copied once. Pure.
-
-A generated message copies each body four times on either side, and reading over the network is mostly copying. So the fields around the
-bodies are encoded by hand here; the bytes are those of `FramePage` in wal/rpc/api/frames.proto.
 """
 
 from __future__ import annotations
@@ -63,10 +58,10 @@ def frame_to_proto(position: int, next_position: int, head: bytes, body: BodySou
 
 
 def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
-    """Returns the extents of the body that a reader of these vchannels needs: whole blocks, adjacent ones joined; None: all of it."""
+    """Returns the extents of the stored body that a reader of these vchannels (None: of all) needs: whole blocks, adjacent ones joined."""
     if names is None:
         return [(0, view.header.body_len)] if view.header.body_len else []
-    ends = view.runs.block_ends
+    ends, stored_ends = view.runs.block_ends, view.runs.stored_ends
     blocks: set[int] = set()
     for run in view.runs.find(names):
         source = view.runs[run.shared] if run.kind == RunKind.COPY else run
@@ -74,11 +69,11 @@ def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
             blocks.update(range(bisect_right(ends, source.body_start), bisect_left(ends, source.body_end) + 1))
     extents: Extents = []
     for block in sorted(blocks):
-        start = ends[block - 1] if block else 0
+        start, end = stored_ends[block - 1] if block else 0, stored_ends[block]
         if extents and extents[-1][1] == start:
-            extents[-1] = (extents[-1][0], ends[block])
+            extents[-1] = (extents[-1][0], end)
         else:
-            extents.append((start, ends[block]))
+            extents.append((start, end))
     return extents
 
 
@@ -107,7 +102,13 @@ def _stored(frame: proto.Frame) -> StoredFrame:
 
 
 class EncodedPage:
-    """The bytes of a `FramePage` message, with the two methods that gRPC calls on a message."""
+    """The message of a page of frames, with the bodies of its frames copied once. Pure.
+
+    A generated message copies each body four times on either side, and reading over the network is mostly copying. So the fields around the
+    bodies are encoded by hand here; the bytes are those of `FramePage` in wal/rpc/api/frames.proto.
+
+    The bytes of a `FramePage` message, with the two methods that gRPC calls on a message.
+    """
 
     __slots__ = ("data",)
 

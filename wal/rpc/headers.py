@@ -21,14 +21,19 @@ from wal.errors import InvalidArgumentError
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
 from wal.rpc.methods import (
     APPEND_BROADCAST,
+    CANCEL_SCHEDULED,
+    CLAIM_CURSOR,
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
     DELETE_CURSORS,
     DESTORY_CHANNELS,
     DROP_VCHANNEL,
     FORGET_PRODUCER,
+    KEEP_CURSOR,
     LOCATE_VCHANNELS,
+    NAME_CURSOR_HOME,
     SAVE_CURSOR,
+    SCHEDULE,
     TRUNCATE,
 )
 from wal.secret import Secret
@@ -50,7 +55,7 @@ CHANGES: Final = frozenset(
     method.path
     for method in (
         APPEND_BROADCAST, CREATE_CHANNELS, CREATE_VCHANNEL, DELETE_CURSORS, DESTORY_CHANNELS, DROP_VCHANNEL, FORGET_PRODUCER,
-        LOCATE_VCHANNELS, SAVE_CURSOR, TRUNCATE,
+        LOCATE_VCHANNELS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, TRUNCATE, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
     )
 )  # fmt: skip
 """The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. Acks and

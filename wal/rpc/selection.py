@@ -1,4 +1,4 @@
-"""Deliver policies and filters, as messages, and back. Pure.
+"""Deliver policies and filters of the messages that ask for a read. Pure.
 
 Milvus puts the vchannel among the filters; here it is the argument of a read. Without one a consumer gets the whole pchannel.
 """
@@ -6,31 +6,12 @@ Milvus puts the vchannel among the filters; here it is the argument of a read. W
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
-
-from google.protobuf.empty_pb2 import Empty
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType
-from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.options import All, DeliverFilter, DeliverPolicy, Latest, MessageTypes, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.converters import id_from_bytes
-
-
-def policy_to_proto(policy: DeliverPolicy) -> proto.DeliverPolicy:
-    """Returns the message of a policy."""
-    match policy:
-        case All():
-            return proto.DeliverPolicy(all=Empty())
-        case Latest():
-            return proto.DeliverPolicy(latest=Empty())
-        case StartFrom(message_id):
-            return proto.DeliverPolicy(start_from=MessageIDProto(id=bytes(message_id)))
-        case StartAfter(message_id):
-            return proto.DeliverPolicy(start_after=MessageIDProto(id=bytes(message_id)))
-        case _:
-            assert_never(policy)
 
 
 def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:
@@ -46,12 +27,6 @@ def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:
             return StartAfter(id_from_bytes("deliver_policy.start_after", policy.start_after.id))
         case _:
             raise InvalidArgumentError("deliver_policy is not set: set all, latest, start_from or start_after")
-
-
-def filters_to_proto(vchannels: Iterable[str], filters: Iterable[DeliverFilter]) -> list[proto.DeliverFilter]:
-    """Returns the messages of the filters of a read of these vchannels."""
-    named = [proto.DeliverFilter(vchannel=proto.DeliverFilterVChannel(vchannel=name)) for name in vchannels]
-    return [*named, *map(_filter_to_proto, filters)]
 
 
 def filters_from_proto(filters: Iterable[proto.DeliverFilter]) -> tuple[tuple[str, ...], list[DeliverFilter]]:
@@ -78,19 +53,6 @@ def filters_from_proto(filters: Iterable[proto.DeliverFilter]) -> tuple[tuple[st
                     "a deliver filter is not set, or not known to this version: set time_tick_gt, time_tick_gte, vchannel or message_types"
                 )
     return tuple(vchannels), others
-
-
-def _filter_to_proto(one: DeliverFilter) -> proto.DeliverFilter:
-    match one:
-        case TimeTickGT(tick):
-            return proto.DeliverFilter(time_tick_gt=proto.DeliverFilterTimeTickGT(time_tick=tick))
-        case TimeTickGTE(tick):
-            return proto.DeliverFilter(time_tick_gte=proto.DeliverFilterTimeTickGTE(time_tick=tick))
-        case MessageTypes():
-            types = sorted(int(message_type) for message_type in one.types)
-            return proto.DeliverFilter(message_types=proto.DeliverFilterMessageTypes(types=types))
-        case _:
-            assert_never(one)
 
 
 def _type(number: int) -> MessageType:

@@ -17,7 +17,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -29,6 +29,9 @@ from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
+
+if TYPE_CHECKING:
+    from wal.network.in_process import InProcessServer
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
@@ -101,7 +104,7 @@ def server_options(
     ]
 
 
-def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Handler]) -> None:
+def add_handlers(server: grpc.aio.Server | InProcessServer, handlers: Mapping[Method[Any, Any], Handler]) -> None:
     """Serves these methods by these handlers. Methods that have none are answered with UNIMPLEMENTED."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for method, handler in handlers.items():
@@ -341,7 +344,7 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
     def __init__(self) -> None:
         self.begun: bool = False
         """Whether the node is stopping."""
-        self._callbacks: set[Callable[[], object]] = set()
+        self._callbacks: dict[Callable[[], object], None] = {}
         self.calls: int = 0
         """How many calls are under way."""
         self._idle = asyncio.Event()
@@ -351,8 +354,8 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         """Calls `callback` when the node begins to stop, at once if it has begun; the returned function takes that back."""
         if self.begun:
             callback()
-        self._callbacks.add(callback)
-        return lambda: self._callbacks.discard(callback)
+        self._callbacks[callback] = None
+        return lambda: self._callbacks.pop(callback, None)
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:

@@ -1,10 +1,4 @@
-"""WALReader: a batch read, planned in the driver and executed in tasks. By default it reads a snapshot of the whole log at one tick.
-
-Snapshot: the log positions up to which each pchannel is read, so that all of them show exactly the same moment.
-
-Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
-holds every event that was committed at or before its tick, and none after it, across all vchannels and pchannels.
-"""
+"""WALReader: a batch read, planned in the driver and executed in tasks. By default it reads a snapshot of the whole log at one tick."""
 
 from __future__ import annotations
 
@@ -43,7 +37,11 @@ class SnapshotWarning(UserWarning):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The log positions up to which a snapshot reads, and its tick."""
+    """The log positions up to which each pchannel is read, so that all of them show exactly the same moment.
+
+    Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
+    holds every event that was committed at or before its tick, and none after it, across all vchannels and pchannels.
+    """
 
     time_tick: int
     ends: Mapping[str, LogPosition]

@@ -2,7 +2,7 @@
 
 A recipe is small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per process
 and thread (`opened`). The open logs block, need no event loop, and serve one thread at a time. They stand on the seam of every blocking
-read (`wal.read.read_only`), so a journal, a log on Pulsar and one on the network are read alike: each answers searches in its own way.
+read (`wal.read.read_only_core`), so a journal, a log on Pulsar and one on the network are read alike: each answers searches in its own way.
 
 A process keeps a few sources open, so that the tasks of a worker share the knowledge about a log. Workers are forked: a child reopens the
 sources of its parent. A source that no longer fits is forgotten without being closed, because a read may still hold it.
@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -25,11 +25,11 @@ from wal.errors import ClosedError, CorruptionError, FormatError, InvalidArgumen
 from wal.location import parse_location
 from wal.message import LogPosition
 from wal.read.cursors.store import SavedCursors
-from wal.read.read_only import ReadOnlyCore
+from wal.read.read_only_core import ReadOnlyCore
 from wal.settings import Settings
 from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
-from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 
 PATIENCE_S: Final = 30.0
@@ -120,11 +120,8 @@ class FrameLogs:
         """Returns about how many bytes of log are in [start, end), for all vchannels."""
         return self._ask(lambda: self._log(pchannel).bytes_for(None, (start, 0), end))
 
-    def pages(self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> Generator[FramePage, None, None]:
-        """Yields the frames in [start, end) that hold one of these names, in pages of about `bytes_max` bytes; `end` is durable.
-
-        The last page's `next_position` is at or above `end`.
-        """
+    def check_durable(self, pchannel: str, end: int) -> None:
+        """Raises CorruptionError unless the log is durable up to this position, which a plan has named."""
         log = self._log(pchannel)
         if log.refresh().durable_end < end and (durable := log.reach().durable_end) < end:
             place = self._core.source.location
@@ -135,11 +132,14 @@ class FrameLogs:
                 offset=durable,
                 expected=f"a log that is durable up to position {end}",
             )
-        while start < end:
-            at = start
-            page = self._ask(lambda at=at: log.page(at, end, names, bytes_max))  # type: ignore[misc]
-            yield page
-            start = page.next_position
+
+    def page(self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Returns the first frames in [start, end) that hold one of these names, about `bytes_max` bytes of them; `end` is durable."""
+        return self._ask(lambda: self._log(pchannel).page(start, end, names, bytes_max))
+
+    def rows_page(self, pchannel: str, request: RowsRequest) -> RowsPage | None:
+        """Returns the first frames of a request as rows; None if they do not fit, see `ReadOnlyPChannelLog.rows_page`."""
+        return self._ask(lambda: self._log(pchannel).rows_page(request))
 
     @property
     def cursors(self) -> SavedCursors:

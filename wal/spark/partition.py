@@ -52,6 +52,7 @@ class RowSelection(Selection):
 
     def __init__(self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
+        self.names = names
         self._pchannel = pchannel
         self._names: Container[str] = _EVERYTHING if names is None else names
         self._partition = partition
@@ -59,19 +60,18 @@ class RowSelection(Selection):
         self._accepted: dict[tuple[str, int], bool] = {}
 
     def runs(self, view: FrameView) -> list[RunRow]:
-        accepted = self._accepted
-        runs = []
-        for run in view.runs.find(self._names):
-            if run.kind == RunKind.PCHANNEL:
-                runs.append(run)
-            elif run.name:
-                key = run.name, run.incarnation
-                shown = accepted.get(key)
-                if shown is None:
-                    shown = accepted[key] = self._shows(*key)
-                if shown:
-                    runs.append(run)
-        return runs
+        return [
+            run
+            for run in view.runs.find(self._names)
+            if run.kind == RunKind.PCHANNEL or (run.name and self.accepts(run.name, run.incarnation))
+        ]
+
+    def accepts(self, name: str, incarnation: int) -> bool:
+        key = name, incarnation
+        accepted = self._accepted.get(key)
+        if accepted is None:
+            accepted = self._accepted[key] = name in self._names and self._shows(name, incarnation)
+        return accepted
 
     def _shows(self, name: str, incarnation: int) -> bool:
         partition = self._partition

@@ -10,13 +10,13 @@ projection that a Python source has.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from wal.api.arrow import record_batch
+from wal.api.row_pages import RowPages
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import ImmutableMessage, LogPosition
 from wal.read.columns import RowColumns
@@ -60,29 +60,27 @@ def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence
     """
     logs = opened(partition.source)
     for piece in partition.pieces:
-        with closing(_read_piece(logs, partition, piece, columns)) as parts:
-            for rows in parts:
-                yield from _batches(rows, schema)
+        for rows in _read_piece(logs, partition, piece, columns):
+            yield from _batches(rows, schema)
 
 
 def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: LogPosition, end: int) -> list[EventWeight]:
     """Returns the weights of a partition's events in the first frame that has any, from `start` on, up to position `end`."""
     piece = Piece(pchannel, start, (end, 0))
-    progress, pages = _begin(logs, partition, piece, start)
-    with closing(pages):
-        while (need := progress.step(_Tail(end))) is not Need.OVER:
-            if need is Need.PAGE:
-                progress.take(next(pages))
-            elif progress.assemble():
-                return [
-                    EventWeight(message._index, len(bodies), sum(len(body.payload) for body in bodies))
-                    for message in progress.messages
-                    if (bodies := message.bodies()) is not None
-                ]
+    progress = _begin(logs, partition, piece, start)
+    while (need := progress.step(_Tail(end))) is not Need.OVER:
+        if need is Need.PAGE:
+            progress.take(_page(logs, piece, progress))
+        elif progress.assemble():
+            return [
+                EventWeight(message._index, len(bodies), sum(len(body.payload) for body in bodies))
+                for message in progress.messages
+                if (bodies := message.bodies()) is not None
+            ]
     return []
 
 
-def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]) -> Generator[RowColumns, None, None]:
+def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]) -> Iterator[RowColumns]:
     """Yields the rows of one piece, which belong to one log, a batch at a time."""
     rows = RowColumns(columns)
     start = piece.start
@@ -91,11 +89,12 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns:
         if moment.origin.message_id(0) != partition.origins[piece.pchannel].message_id(0):
             raise ClosedError(f"the log of pchannel {piece.pchannel!r} was recreated since this was planned: read it with a new query")
         start = start_of(moment, start, fail_on_data_loss=partition.fail_on_data_loss)
-        progress, pages = _begin(logs, partition, piece, start)
+        progress = _begin(logs, partition, piece, start)
+        row_pages = RowPages(lambda request: logs.rows_page(piece.pchannel, request))
         try:
-            with closing(pages):
-                while (frame_rows := _advance(progress, pages, piece)) is not None:
-                    for part in frame_rows:
+            while (need := progress.step(_Tail(_stop(piece)))) is not Need.OVER:
+                if need is Need.FRAME:
+                    for part in _take_frame(progress, piece):
                         if isinstance(part, FrameRows):
                             rows.add_frame(part)
                         else:
@@ -103,6 +102,14 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns:
                         if rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
                             full, rows = rows, RowColumns(columns)
                             yield full
+                    continue
+                rows_max, bytes_max = BATCH_ROWS - rows.rows, BATCH_BYTES - rows.size
+                # Of the last frame of a piece, perhaps only the first events belong to it.
+                if not row_pages.take(progress, rows, rows_max=rows_max, bytes_max=bytes_max, end=piece.end[0]):
+                    progress.take(_page(logs, piece, progress))
+                elif rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
+                    full, rows = rows, RowColumns(columns)
+                    yield full
             break
         except TruncatedError:
             start = progress.reached.position
@@ -112,15 +119,9 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns:
         yield rows
 
 
-def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
-    """Takes one frame and returns its rows, or takes one page and returns nothing; returns None at the end of the piece."""
+def _take_frame(progress: Progress, piece: Piece) -> Iterable[FrameRows] | Iterable[ImmutableMessage]:
+    """Takes the current frame; returns its rows, or its messages if its rows have to be found one by one."""
     position, index = piece.end
-    need = progress.step(_Tail(_stop(piece)))
-    if need is Need.OVER:
-        return None
-    if need is Need.PAGE:
-        progress.take(next(pages))
-        return ()
     cut = index if index and progress.frame.position >= position else None
     if (rows := progress.rows(end=cut)) is not None:
         return in_parts(rows, bytes_max=BATCH_BYTES)
@@ -129,15 +130,21 @@ def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece) -> It
     return [message for message in progress.messages if cut is None or message._index < cut]
 
 
-def _begin(logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition) -> tuple[Progress, Generator[FramePage, None, None]]:
-    """Returns a read of a piece from `start` on, and its pages."""
+def _page(logs: FrameLogs, piece: Piece, progress: Progress) -> FramePage:
+    """Returns the page that the read of this piece needs."""
+    return logs.page(piece.pchannel, progress.at, progress.page_end, progress.selection.names, _PAGE_BYTES)
+
+
+def _begin(logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition) -> Progress:
+    """Returns a read of a piece from `start` on."""
     pchannel, stop = piece.pchannel, _stop(piece)
+    logs.check_durable(pchannel, stop)
     names = logs.names(pchannel, start[0], stop, partition.choice)
     selection = RowSelection(pchannel, names, partition, logs.vchannels())
     progress = Progress(ReadOptions((), All(), EventFilter(types=partition.types), follow=False))
     progress.go_on(start, None)
     progress.begin(partition.origins[pchannel], selection, _Tail(stop), start)
-    return progress, logs.pages(pchannel, start[0], stop, names, _PAGE_BYTES)
+    return progress
 
 
 def _stop(piece: Piece) -> int:
@@ -184,6 +191,6 @@ class _Tail(msgspec.Struct, frozen=True):
     """The tail of a log that ends where the piece ends. See `TailView`."""
 
     durable_end: int
-    promised_tick: int = 0
+    promised_tick: int = (1 << 64) - 1
     newest: tuple[int, int] | None = None
     failure: BaseException | None = None

@@ -14,14 +14,14 @@ hold the same frames; one conformance suite (tests/backends/conformance.py) chec
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
 from wal.errors import NoSpaceError, WALError, WouldBlockError
-from wal.frame import EncodedFrame, FrameView, RunName
+from wal.frame import EncodedFrame, FrameView, RowsHead, RunName
 from wal.message import Lineage, LogPosition, Origin
 
 FRAME_BYTES_MAX: Final = 4_718_592
@@ -55,6 +55,60 @@ class FramePage(msgspec.Struct, frozen=True, gc=False):
     next_position: int
     last_event: tuple[int, int] | None
     promised_tick: int
+
+
+class Memory(Protocol):
+    """Memory that bytes are read into, such as a buffer of Arrow: writable through a memoryview, and readable in parts."""
+
+    def slice(self, offset: int, length: int, /) -> Memory:
+        """Returns a part of it, without a copy."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+    def __len__(self) -> int: ...
+
+
+class RowsRequest(msgspec.Struct, frozen=True, gc=False):
+    """What a reader of rows wants of the frames in [start, end): those that hold a run of one of `names` (None: all of them).
+
+    `accepts` returns whether the rows of this vchannel (name, incarnation) are wanted. Frames with a tick below `tick_min` or a promise at
+    or above `tick_end` are not wanted as rows, nor, with `inserts_only`, those with messages of other types. About `rows_max` rows, or
+    `bytes_max` bytes of bodies, are read into what `allocate` returns; None: no bodies are wanted.
+    """
+
+    start: int
+    end: int
+    names: frozenset[str] | None
+    accepts: Callable[[str, int], bool]
+    tick_min: int
+    tick_end: int
+    rows_max: int
+    bytes_max: int
+    inserts_only: bool
+    allocate: Callable[[int], Memory] | None
+
+
+class RowsFrame(msgspec.Struct, frozen=True, gc=False):
+    """A frame at `position` whose rows are all wanted. Its body begins at `body_at` of the page's bodies."""
+
+    position: int
+    head: RowsHead
+    body_at: int
+
+
+class RowsPage(msgspec.Struct, frozen=True, gc=False):
+    """The result of a `RowsRequest`: frames as far as they fit, and their bodies one after the other, checked against their CRCs.
+
+    What `rows_head` leaves to its caller is not checked. `next_position`, `last_event` and `promised_tick` are as in a `FramePage`. The
+    page ends before the first wanted frame that does not fit, is damaged, or could not be read; then it `is_cut`.
+    """
+
+    frames: list[RowsFrame]
+    bodies: Memory | None
+    next_position: int
+    last_event: tuple[int, int] | None
+    promised_tick: int
+    is_cut: bool
 
 
 class FrameWeight(msgspec.Struct, frozen=True, gc=False):
@@ -111,6 +165,29 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     torn_bytes: int = 0
 
 
+class Unread(msgspec.Struct, frozen=True, gc=False):
+    """A part of a log that holds events of some vchannels: the frames with any, as their indexes have them.
+
+    `events` counts all events and bodies of these frames from the beginning of the part on, those of other vchannels too: at least as many
+    as there are for the vchannels. `first_tick` is at or below the tick of the first one. Both are None where there is no index.
+    """
+
+    bytes: int
+    events: int | None = None
+    first_tick: int | None = None
+
+    @classmethod
+    def joined(cls, parts: Iterable[Unread]) -> Unread:
+        """Returns the sum of what indexes know of parts of a log, in their order."""
+        size = events = 0
+        first_tick: int | None = None
+        for part in parts:
+            size += part.bytes
+            events += part.events or 0
+            first_tick = part.first_tick if first_tick is None else first_tick
+        return cls(size, events, first_tick)
+
+
 class ReadableLog(abc.ABC):
     """One pchannel's log, open for reading. All methods are called on the loop that opened it."""
 
@@ -136,13 +213,13 @@ class ReadableLog(abc.ABC):
         """Returns the approximate number of bytes of log in [start, end)."""
         return max(0, end - start)
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        """Returns the bytes of the frames below `end` that hold events of these vchannels at or after the event `start`, (position, index).
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        """Returns what a reader of these vchannels has not read, from the event `start`, (position, index), up to `end`.
 
         Computed from indexes, without a scan; an approximation by `bytes_between` where there is none. It may block, and any thread may
         call it.
         """
-        return self.bytes_between(start[0], end)
+        return Unread(self.bytes_between(start[0], end))
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
@@ -212,6 +289,11 @@ class PChannelLog(ReadableLog):
     def checkpointed(self) -> int | None:
         """Returns the position where recovery begins: nothing at or above it is freed, truncated or not. None: nothing is held for
         recovery."""
+
+    @property
+    def write_path(self) -> tuple[str, str]:
+        """Returns what writes small frames now and why, for a log that has a choice; else two empty texts."""
+        return "", ""
 
     @property
     @abc.abstractmethod
@@ -312,6 +394,9 @@ class LogBackend(abc.ABC):
         Raises CorruptionError for a log that does not exist, is of another incarnation, or is damaged at or below its durable position.
         `checkpoint` is the initial `checkpointed`; raises CorruptionError if the log has lost anything at or above it.
         """
+
+    async def raise_format(self) -> None:  # noqa: B027 - a backend without a format of its own relies on the metadata
+        """Notes durably that the log has cursors that move with transactions: versions that do not know these refuse it. Idempotent."""
 
     def folder(self, pchannel: str) -> Path | None:
         """Returns the directory of this pchannel, for files beside its log that other processes look for; None when logs are not files."""

@@ -1,15 +1,4 @@
-"""MemoryBackend: opens the logs of a MemoryStore, one writer per term.
-
-MemoryStore: the content of the logs of one process, whichever handle has them open.
-
-Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and go,
-and a handle with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
-
-MemoryLog: a pchannel of a MemoryStore, opened for writing in one term.
-
-Owns the frames that were appended and are not answered yet. They are written and acknowledged together in the next turn of the loop,
-so that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
-"""
+"""MemoryBackend: opens the logs of a MemoryStore, one writer per term."""
 
 from __future__ import annotations
 
@@ -21,7 +10,7 @@ from typing import ClassVar, Final
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import RECOVERED, EncodedFrame, FrameView, RunName
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
-from wal.storage.base import AppendDone, Extent, FramePage, LogBackend, LogState, PChannelLog, StoredFrame
+from wal.storage.base import AppendDone, Extent, FramePage, LogBackend, LogState, PChannelLog, StoredFrame, Unread
 
 EXTENT_BYTES: Final = 256 * 1024
 """An extent that has grown to this size is sealed, and the next frame begins another one."""
@@ -30,7 +19,11 @@ _REPLACED: Final = 1 << 64
 
 
 class MemoryStore:
-    """The pchannels of one process, by name."""
+    """The content of the logs of one process, whichever handle has them open.
+
+    Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and
+    go, and a handle with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
+    """
 
     def __init__(self) -> None:
         self._channels: dict[str, StoredChannel] = {}
@@ -161,17 +154,17 @@ class StoredChannel:
             at += 1
         return FramePage(frames, next_position, last_event, promised_tick)
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        """Returns what `ReadableLog.bytes_for` does."""
-        at = bisect_left(self._positions, start[0])
-        if at < len(self._frames) and self._positions[at] == start[0] and start[1] >= self._frames[at].header.indices:
-            at += 1  # the events of this frame are all below
-        total = 0
-        while at < len(self._frames) and self._positions[at] < end:
-            if self._view(at).runs.find(names):
-                total += self._frames[at].length
-            at += 1
-        return total
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        """Returns what `ReadableLog.unread_for` does."""
+        parts: list[Unread] = []
+        for at in range(bisect_left(self._positions, start[0]), len(self._frames)):
+            position, frame = self._positions[at], self._frames[at]
+            if position >= end:
+                break
+            below = start[1] if position == start[0] else 0
+            if below < frame.header.indices and self._view(at).runs.find(names):
+                parts.append(Unread(frame.length, frame.header.indices - below, frame.header.first_tick + below))
+        return Unread.joined(parts)
 
     def truncate(self, position: int, index: int) -> None:
         """Makes (position, index) the earliest event and drops the frames below it and the checkpoint."""
@@ -250,7 +243,13 @@ class StoredChannel:
 
 
 class MemoryLog(PChannelLog):
-    """One pchannel in one term; see `PChannelLog`. Created by `MemoryBackend.open`."""
+    """A pchannel of a MemoryStore, opened for writing in one term.
+
+    Owns the frames that were appended and are not answered yet. They are written and acknowledged together in the next turn of the loop, so
+    that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
+
+    One pchannel in one term; see `PChannelLog`. Created by `MemoryBackend.open`.
+    """
 
     def __init__(self, pchannel: str, channel: StoredChannel, *, term: int, frame_bytes_limit: int) -> None:
         self.pchannel = pchannel
@@ -289,8 +288,8 @@ class MemoryLog(PChannelLog):
         self._check_open()
         return self._channel.page(start, names, bytes_max, end)
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        return self._channel.bytes_for(names, start, end)
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        return self._channel.unread_for(names, start, end)
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_writer()

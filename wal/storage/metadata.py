@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from wal.async_only import import_late
 from wal.errors import InvalidArgumentError
+from wal.frame.codec import load_zstd
 from wal.kv import KVBase, SqliteKV
 from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv
 from wal.secret import Secret
@@ -26,6 +27,8 @@ BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""
 CURSOR_ROOT: Final = "cursors"
 """The root path of cursors, if the log has no directory for them."""
+HOME_ROOT: Final = "homes"
+"""The root path of the homes of cursors that move with transactions."""
 IDS_KEY: Final = "ids/next"
 """The key of the numbers that clients allocate (`wal.timestamp.IdAllocator`)."""
 PULSAR_ROOT: Final = "pulsar"
@@ -51,6 +54,8 @@ async def check_requirements(location: Location, settings: Settings) -> None:
 
     It comes before anything is created, so that no part of a log is left by an opening that cannot succeed.
     """
+    if settings.compression == "zstd":
+        await asyncio.to_thread(load_zstd)
     chosen = None if settings.kv is None else parse_kv(settings.kv)
     if isinstance(chosen, EtcdLocation):
         await import_late("wal.kv.etcd")  # it needs grpcio, an extra

@@ -2,7 +2,8 @@
 
     piece       length u32, little-endian | MessagePack of an array, its first element the kind of the piece
     0 header    [0, version]: the first piece, and the first one of each table's state
-    1 keys      2 producers      4 runs of keys: `idempotency/state`       3 copies: `copies_state`      5 last events: `last_events`
+    1 keys      2 producers      4 runs of keys: `idempotency/state`       3 copies: `copies`      5 last events: `last_events`
+    6 cursors   `cursor_table`      7 scheduled messages: `schedule`
 
 A table reads its own kinds and skips the others. An unknown kind was written by a newer version, which remembers something that this
 version would forget: it raises FormatError.
@@ -31,6 +32,8 @@ class PieceKind(enum.IntEnum):
     COPIES = 3
     KEY_RUNS = 4
     LAST_EVENTS = 5
+    CURSORS = 6
+    SCHEDULES = 7
 
 
 def encode_header() -> bytes:

@@ -17,7 +17,7 @@ from wal.errors import TruncatedError
 from wal.frame import RunName
 from wal.message import Lineage, LogPosition
 from wal.storage import search
-from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, Unread
 from wal.storage.search import PageRequest, Weighed, run
 
 
@@ -71,6 +71,13 @@ class ReadOnlyPChannelLog(abc.ABC):
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
 
+    def rows_page(self, request: RowsRequest) -> RowsPage | None:
+        """Returns frames as rows if the next ones fit; None if they do not, or if this kind of log has no such way: then take a `page`.
+
+        Raises TruncatedError as `page` does; any other error is left to `page`, which says what is wrong.
+        """
+        return None
+
     def head_page(self, request: PageRequest) -> FramePage:
         """Returns at least the frames of this page; their bodies, and the choice of names, may be left out."""
         return self.page(request.start, request.end, request.names, request.bytes_max)
@@ -80,8 +87,12 @@ class ReadOnlyPChannelLog(abc.ABC):
         """Returns the approximate number of bytes of log in [start, end). Never blocks."""
 
     def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
-        """Returns what `ReadableLog.bytes_for` does, None: for all vchannels. It may block."""
+        """Returns the bytes that `unread_for` counts, None: for all vchannels. It may block."""
         return self.bytes_between(start[0], end)
+
+    def unread_for(self, names: frozenset[str], start: LogPosition, end: int) -> Unread:
+        """Returns what `ReadableLog.unread_for` does. It may block."""
+        return Unread(self.bytes_for(names, start, end))
 
     def measure(self, start: int, end: int) -> int:
         """Returns about how many bytes a search goes through in [start, end). Never blocks."""

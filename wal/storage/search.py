@@ -23,7 +23,7 @@ PIECES: Final = 64
 PAGES_MAX: Final = 64
 """The most pages that one search weighs: a server answers within a deadline, with a bounded number of weights."""
 PAGE_BYTES: Final = 1 << 20
-_BACK_BYTES: Final = 1 << 16
+BACK_BYTES: Final = 1 << 16
 """How far back a search first goes: the last few frames, of which most hold events, and which most ticks are close to."""
 _NONE: Final = frozenset[str]()
 
@@ -66,11 +66,16 @@ def run(search: Search[Answer], page: Callable[[PageRequest], FramePage]) -> Ans
         return answer
 
 
+def distance(start: int, end: int) -> int:
+    """Returns the measure of a search that nobody can tell the bytes: bytes on a journal, elsewhere what a client over the network has."""
+    return end - start
+
+
 def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween) -> Search[LogPosition]:
     """Finds the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
-    low, high, back = start, end, _BACK_BYTES
+    low, high, back = start, end, BACK_BYTES
     while low < high:  # from the end backwards, ever faster
-        at = _back(bytes_between, low, high, back)
+        at = position_before(bytes_between, low, high, back)
         frames = (yield PageRequest(at, end)).frames
         if frames and frames[0].view.header.promised_tick <= tick:
             low = frames[0].next_position
@@ -98,9 +103,9 @@ def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, b
     if below[1]:
         event = (below[0], below[1] - 1)
         return event if event >= since else None
-    start, upper, back = max(since[0], earliest[0]), below[0], _BACK_BYTES
+    start, upper, back = max(since[0], earliest[0]), below[0], BACK_BYTES
     while start < upper:
-        lower = at = _back(bytes_between, start, upper, back)
+        lower = at = position_before(bytes_between, start, upper, back)
         newest: LogPosition | None = None
         while at < upper:
             page = yield PageRequest(at, upper, _NONE, PAGE_BYTES)
@@ -193,7 +198,7 @@ def _middle(bytes_between: BytesBetween, start: int, end: int) -> int:
     return middle if middle < end else (start + end) // 2
 
 
-def _back(bytes_between: BytesBetween, start: int, end: int, size: int) -> int:
+def position_before(bytes_between: BytesBetween, start: int, end: int, size: int) -> int:
     """Returns the last position below `end` with at least `size` bytes after it, or the start."""
     low, high = start, end
     while high - low > 1:

@@ -8,12 +8,6 @@ twice, across restarts and all allocators on the key, and that the numbers of on
 used are lost at a restart; it never gives them back.
 
     value on the key:  the next number, decimal; a missing key means FIRST_ID
-
-RangeAllocator: many small requests served from few large ranges.
-
-Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of arrival,
-each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither ticks nor ids;
-a refill is any coroutine that returns a range.
 """
 
 from __future__ import annotations
@@ -62,10 +56,16 @@ class _Request:
 
 
 class RangeAllocator:
-    """Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+    """Many small requests served from few large ranges.
 
-    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails the requests for which
-    it was made and no others; the next request tries again.
+    Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of
+    arrival, each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither
+    ticks nor ids; a refill is any coroutine that returns a range.
+
+    Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+
+    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails the requests for which it
+    was made and no others; the next request tries again.
     """
 
     def __init__(

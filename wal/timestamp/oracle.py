@@ -8,13 +8,6 @@ The saved limit bounds how far ticks run ahead of the wall clock: it is the wall
 ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
 has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it lowers the
 limit again. While ticks are ahead they use up the logic, and the wall clock catches up. `HybridClock`, pure, returns the increasing ticks.
-
-SavedLimit: the one key of the KV that bounds an oracle's ticks.
-
-Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the oracle
-that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
-
-    value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
 """
 
 from __future__ import annotations
@@ -39,7 +32,15 @@ _STARTS_MAX: Final = 64
 
 
 class SavedLimit:
-    """The limit on `key`, in milliseconds, of one owner."""
+    """The one key of the KV that bounds an oracle's ticks.
+
+    Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the
+    oracle that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
+
+        value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
+
+    The limit on `key`, in milliseconds, of one owner.
+    """
 
     def __init__(self, kv: KVBase, key: str) -> None:
         self._kv = kv

@@ -1,9 +1,4 @@
-"""The checks of messages and idempotency keys that every engine makes before it sends anything, and the stored form of a message.
-
-Bodies: the messages of a transaction that are known at once, checked and in their stored form.
-
-Every engine checks them before it sends anything: one bad message, and none of them is taken.
-"""
+"""The checks of messages and idempotency keys that every engine makes before it sends anything, and the stored form of a message."""
 
 from __future__ import annotations
 
@@ -20,6 +15,9 @@ from wal.message import Message, MessageID, encode_properties, type_properties
 from wal.settings import Settings
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.txn_table import BODY_OVERHEAD
+
+LETTER_BYTES: Final = 4096
+"""What a dead letter, or a message that is redriven, may have beyond `message_bytes_max`: the properties that a consumer adds."""
 
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
@@ -97,7 +95,9 @@ def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:
 
 
 class Bodies(msgspec.Struct, gc=False):
-    """The records of the bodies, in order, and the vchannel of each.
+    """The messages of a transaction that are known at once, checked and in their stored form.
+
+    Every engine checks them before it sends anything: one bad message, and none of them is taken.
 
     `counted` are their bytes as the bounds of transactions count them, `stored` as they take space in the frame.
     """

@@ -4,10 +4,6 @@ It is a member of the pchannel's group, so copies are ordered with the other cal
 is the answer, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
 exclusive type fails the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and
 for how long.
-
-AppendCopies: copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
-
-`PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
 """
 
 from __future__ import annotations
@@ -39,7 +35,11 @@ class CopyTargets(msgspec.Struct, frozen=True, eq=False):
 
 
 class AppendCopies(Submission):
-    """Copies of a broadcast for vchannels of one pchannel, in the order of the header: one payload, one header, a COPY run for each.
+    """Copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
+
+    `PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
+
+    Copies of a broadcast for vchannels of one pchannel, in the order of the header: one payload, one header, a COPY run for each.
 
     With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of `targets`. `taken` says that the
     operation was submitted or answered: its room is given back from there. `settled` is called before the caller gets the outcome of a

@@ -12,11 +12,15 @@ from wal.errors import WouldBlockError
 class InFlight:
     """At most `bytes_max` bytes in flight, but always room for one item of any size. Callers that wait are served in order."""
 
-    __slots__ = ("_cause", "_waiters", "bytes_max", "queued", "size")
+    __slots__ = ("_cause", "_waiters", "bytes_max", "delayed", "queued", "refused", "size")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max: int = bytes_max
         self.size: int = 0
+        self.refused: int = 0
+        """The number of callers that got a WouldBlockError."""
+        self.delayed: int = 0
+        """The number of callers that had to wait for room."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.queued: bool = False
         """Whether a new caller has to wait or is refused, however little it asks for."""
@@ -37,6 +41,7 @@ class InFlight:
         """Returns why there is no room for this many bytes: a WouldBlockError, or the cause given to `fail`."""
         if self._cause is not None:
             return self._cause()
+        self.refused += 1
         return WouldBlockError(
             f"{self.size} bytes are in flight and {size} more would pass in_flight_bytes_max={self.bytes_max}: wait for some "
             "of the results, use `await raw_append(…)`, which waits for room, or raise the setting"
@@ -61,6 +66,7 @@ class InFlight:
         waiter = (size, future)
         self._waiters.append(waiter)
         self.queued = True
+        self.delayed += 1
         try:
             await future
         except asyncio.CancelledError:

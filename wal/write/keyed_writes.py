@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from wal.errors import ClosedError, IgnoredOperationError, InvalidRequestSeqError, UnknownOutcomeError
+from wal.errors import ClosedError, IgnoredOperationError, InvalidArgumentError, InvalidRequestSeqError, UnknownOutcomeError
 from wal.frame import RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
 from wal.write.idempotency.keys import Key, ProducerKey
 from wal.write.idempotency.scopes import Claim, Kept
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.operations import KeyedAppend, Settles, fail_future
+from wal.write.schedule import ScheduleTable
 
 WARN_PAUSE_S: Final = 60.0
 """The pause between two warnings of one pchannel that keys are forgotten before their age."""
@@ -30,7 +31,8 @@ class KeyedWrites:
     """The keyed appends of one pchannel.
 
     `origin` returns the frame at a position, `now_ms` the milliseconds of the newest tick, `alive` whether the pchannel still writes.
-    `withdraw` fails the operations with these claims that were not handed over yet. `channel` is the pchannel, for warnings.
+    `withdraw` fails the operations with these claims that were not handed over yet. `channel` is the pchannel, for warnings. The key of
+    a message in `schedule`, which waits for its time, is refused.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class KeyedWrites:
         alive: Callable[[], bool],
         withdraw: Callable[[frozenset[Claim]], None],
         channel: str = "",
+        schedule: ScheduleTable | None = None,
     ) -> None:
         self.table = table
+        self._schedule = ScheduleTable() if schedule is None else schedule
         self._channel = channel
         self._warned_cut = table.cut
         self._warn_at_s = -math.inf
@@ -51,6 +55,9 @@ class KeyedWrites:
         """Whether keys were written since the last `warn_of_cut`, or a warning waits."""
         self._origin = origin
         self.now_ms = now_ms
+        self.duplicates: int = 0
+        """The number of calls that got the result of an earlier call."""
+        self._sharing = False  # whether a claim may have sharers
         self._alive = alive
         self._withdraw = withdraw
 
@@ -61,10 +68,18 @@ class KeyedWrites:
         return self.table.claim(scope, key, barrier=barrier)
 
     def answered(self, scope: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
-        """Returns whether the key is known; if so, the future gets the first result, now or once that is durable."""
+        """Returns whether the key is known; if so, the future gets the first result, now or once that is durable.
+
+        Raises InvalidArgumentError for the key of a scheduled message.
+        """
         if (result := self.table.find(scope, key, now_ms=self.now_ms())) is None:
+            if self._schedule and self._is_scheduled(scope, key):
+                raise InvalidArgumentError(
+                    f"idempotency_key={key!r} is that of a message which is scheduled on vchannel {scope[0][0]!r} and waits for its time: "
+                    "cancel that one first, as in (await log.scheduled(…)).cancel(…), or take another key"
+                )
             return False
-        self.answer(result, future)
+        self.answer(result, key, future)
         return True
 
     def reach_s(self) -> float:
@@ -84,6 +99,12 @@ class KeyedWrites:
             self._channel,
             self.reach_s(),
             len(self.table),
+            extra={
+                "wal_event": "keys forgotten",
+                "wal_pchannel": self._channel,
+                "wal_reach_s": self.reach_s(),
+                "wal_keys": len(self.table),
+            },
         )
 
     def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
@@ -92,18 +113,25 @@ class KeyedWrites:
         All keys must be of one kind. Returns False if none was claimed.
         """
         keys = [append.key for append in appends if not append.barrier and not append.exclusive]
+        if self._schedule and any(self._is_scheduled(scope, key) for key in keys):
+            return False
         if len(keys) != len(appends) or (claims := self.table.claim_run(scope, keys)) is None:
             return False
-        for append, claim in zip(appends, claims, strict=True):
-            append.claim = claim
+        if claims[0] is claims[-1]:
+            claim = claims[0]
+            for append in appends:
+                append.claim = claim
+        else:
+            for append, claim in zip(appends, claims, strict=True):
+                append.claim = claim
         return True
 
-    def answer(self, claim: Kept | Claim, future: Settles[AppendResult | ForgottenResult]) -> None:
-        """Answers the caller of a duplicate, for which the table found this: with the first result, now or once it is durable."""
+    def answer(self, claim: Kept | Claim, key: Key, future: Settles[AppendResult | ForgottenResult]) -> None:
+        """Answers the caller of a duplicate, for whose key the table found this: with the first result, now or once it is durable."""
+        self.duplicates += 1
         if isinstance(claim, Claim):
-            if claim.sharers is None:
-                claim.sharers = []
-            claim.sharers.append(future)
+            claim.share(key, future)
+            self._sharing = True
         elif not future.done():
             future.set_result(self._again(claim))
 
@@ -113,32 +141,35 @@ class KeyedWrites:
         All of them are for one vchannel and have one kind of key.
         """
         pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-        claims = cast("list[Claim]", [append.claim for append in appends])
-        self.table.durable_run(claims, position, index, first_tick + index)
-        for append, claim in zip(appends, claims, strict=True):
+        first, last = cast("Claim", appends[0].claim), appends[-1].claim
+        sharing = self._sharing and any(append.claim.sharers for append in appends if append.claim is not None)
+        if first is not last or not self.table.durable_whole(first, appends[0].key, len(appends), position, index, first_tick + index):
+            claims = cast("list[Claim]", [append.claim for append in appends])
+            self.table.durable_run(claims, [append.key for append in appends], position, index, first_tick + index)
+        for append in appends:
             message_id = MessageID(pchannel, incarnation, position, index, form)
             try:
                 append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
             except asyncio.InvalidStateError:
                 pass  # its caller was cancelled
-            if claim.sharers:
-                self._share(claim, AppendResult(message_id, first_tick + index, message_id, None, None, True))
+            if sharing and append.claim is not None:
+                self._share(append.claim, append.key, AppendResult(message_id, first_tick + index, message_id, None, None, True))
             index += 1
 
     def durable(self, claim: Claim, result: AppendResult) -> None:
         """Remembers the result of a transaction with a claimed key and gives it to the sharers."""
         context, message_id = result.txn_context, result.message_id
         txn_id, keepalive_ms = (0, 0) if context is None else (context.txn_id, round(context.keepalive * 1000))
-        self.table.durable(claim, Kept(message_id.position, message_id.index, result.time_tick, txn_id, keepalive_ms))
-        self._share(claim, AppendResult(message_id, result.time_tick, message_id, context, None, True))
+        self.table.durable(claim, claim.key, Kept(message_id.position, message_id.index, result.time_tick, txn_id, keepalive_ms))
+        self._share(claim, claim.key, AppendResult(message_id, result.time_tick, message_id, context, None, True))
 
-    def failed(self, claim: Claim, future: Settles[AppendResult], error: BaseException) -> None:
-        """Fails a claimed operation, its sharers, and the later operations of its producer that are in flight."""
+    def failed(self, claim: Claim, key: Key, future: Settles[AppendResult], error: BaseException) -> None:
+        """Fails the operation with this claimed key, its sharers, and the later operations of its producer that are in flight."""
         alive = self._alive()
         if claim.doomed and alive and not isinstance(error, ClosedError):
             error = _out_of_order(claim)
-        later = self.table.failed(claim, final=not alive)
-        for waiting in (future, *(claim.sharers or ())):
+        later = self.table.failed(claim, key, final=not alive)
+        for waiting in (future, *claim.sharers_of(key)):
             fail_future(waiting, error)
         if later and alive:
             self._withdraw(frozenset(later))
@@ -146,15 +177,18 @@ class KeyedWrites:
     def give_up(self, claim: Claim, future: Settles[AppendResult]) -> list[Settles[Any]]:
         """Does what `failed` does, but returns the callers, which get the error later."""
         alive = self._alive()
-        later = self.table.failed(claim, final=not alive)
-        callers: list[Settles[Any]] = [future, *(claim.sharers or ())]
+        later = self.table.failed(claim, claim.key, final=not alive)
+        callers: list[Settles[Any]] = [future, *claim.sharers_of(claim.key)]
         claim.sharers = None
         if later and alive:
             self._withdraw(frozenset(later))
         return callers
 
-    def _share(self, claim: Claim, result: AppendResult) -> None:
-        for future in claim.sharers or ():
+    def _is_scheduled(self, scope: tuple[RunName, ...], key: Key) -> bool:
+        return len(scope) == 1 and isinstance(key, str) and self._schedule.find(scope[0], key) is not None
+
+    def _share(self, claim: Claim, key: Key, result: AppendResult) -> None:
+        for future in claim.sharers_of(key):
             if not future.done():
                 future.set_result(result)
 
@@ -186,7 +220,7 @@ def is_abandoned(operation: Any, gone: frozenset[Any]) -> bool:
     claim: Claim | None = getattr(operation, "claim", None)
     if claim is None:
         return operation.future in gone
-    callers = (operation.future, *(claim.sharers or ()))
+    callers = (operation.future, *claim.sharers_of(claim.key))
     left = gone.intersection(callers)
     if not left:
         return False

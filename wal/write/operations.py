@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from wal.errors import ClosedError, ConflictError, WALError
 from wal.frame import Payloads, Record, RunName
-from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
+from wal.message import AppendResult, ForgottenResult, MessageID, Origin, ScheduledResult, TxnContext
 from wal.write.idempotency.keys import Key
 from wal.write.idempotency.scopes import Claim
 from wal.write.ticks import Holder
 from wal.write.txn_table import TxnOwner
+
+if TYPE_CHECKING:
+    from wal.write.cursor_table import CursorChange  # a client knows operations, and no tables
 
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
@@ -138,6 +141,23 @@ class ProducerAppend(KeyedAppend, gc=False):
     """A message whose key is a `ProducerKey`. A message with a plain key is a `KeyedAppend` itself."""
 
 
+class ScheduledAppend(KeyedAppend, gc=False):
+    """A message that is appended when the ticks reach `due_ms`. Its key names it; with `keyed` it is an idempotency key, and in its ext."""
+
+    future: Settles[AppendResult | ForgottenResult | ScheduledResult] = cast(
+        "Settles[AppendResult | ForgottenResult | ScheduledResult]", None
+    )
+    due_ms: int = 0
+    keyed: bool = False
+
+
+class CancelScheduled(msgspec.Struct, gc=False):
+    """Cancels the scheduled message with this key; the future gets whether there was one that is not delivered."""
+
+    key: str
+    future: Settles[bool]
+
+
 class Together(msgspec.Struct, frozen=True, gc=False):
     """The results of messages with consecutive indices and ticks in one frame. Iterating over it creates each result."""
 
@@ -163,6 +183,8 @@ class Bulk(msgspec.Struct, gc=False):
 class Atomic(msgspec.Struct, gc=False):
     """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
 
+    `change` is the save of a cursor that it commits.
+
     `bodies` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
     in the frame.
     """
@@ -175,6 +197,7 @@ class Atomic(msgspec.Struct, gc=False):
     future: Settles[AppendResult | ForgottenResult]
     key: Key | None = None
     expected: Expected = ()
+    change: CursorChange | None = None
 
 
 class Begin(msgspec.Struct, gc=False):
@@ -191,11 +214,12 @@ class Begin(msgspec.Struct, gc=False):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """Commits a transaction."""
+    """Commits a transaction, with the save of a cursor if there is a `change`."""
 
     txn_id: int
     future: Settles[AppendResult]
     expected: Expected = ()
+    change: CursorChange | None = None
 
 
 class KeyedCommit(Commit, gc=False):

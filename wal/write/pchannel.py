@@ -1,8 +1,8 @@
 """The PChannel actor: one pchannel in one term, which all vchannels on it share. What happens when a lease, a disk or a connection is lost.
 
 Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
-broadcasts, and the start, failure and end of the pchannel. It is the member of the group that receives timer turns and ticks. `VChannel`
-decides about the operations on one vchannel, `FramePipeline` turns submissions into frames.
+broadcasts, the messages that wait for their time, and the start, failure and end of the pchannel. It is the member of the group that
+receives timer turns and ticks. `VChannel` decides about the operations on one vchannel, `FramePipeline` turns submissions into frames.
 
     opening --start--> open --drain--> closing --finish--> closed
                         |
@@ -27,17 +27,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from functools import partial
+from math import inf
 from typing import Any, Final
 
-from actors import Group, Member
-from wal.errors import ConflictError, InvalidRequestSeqError, UnavailableError, UnknownError, WALError
-from wal.frame import EncodedFrame, FrameDraft, RunName
+from actors import ActorError, Group, Member
+from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, UnknownError, WALError
+from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
 from wal.read.last_events import LastEvents
 from wal.read.lease import OWN, Lease
 from wal.read.pchannel import PChannelStatistics, ReadablePChannel
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.copy_writes import CopyWrites
+from wal.write.cursor_writes import CursorWrites
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites, is_abandoned, withdrawn
@@ -55,9 +58,10 @@ from wal.write.operations import (
 )
 from wal.write.pipeline import FramePipeline
 from wal.write.recovery import Checkpointer, RecoveryState
+from wal.write.schedule_writes import ScheduleWrites
 from wal.write.submissions import TxnSubmission
-from wal.write.ticks import BarrierHeap, PromisedTick, TickOracle, TickSupply
-from wal.write.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
+from wal.write.ticks import BarrierHeap, Holder, PromisedTick, TickOracle, TickSupply
+from wal.write.txn_table import TxnClock, TxnLimits, TxnTable, whole_ms
 
 LOGICAL_BITS: Final = 18
 """The bits of a tick below its milliseconds."""
@@ -85,6 +89,7 @@ class PChannel(ReadablePChannel, Member):
         monotonic: Callable[[], float],
         state: RecoveryState,
         lease: Lease = OWN,
+        compressor: Compressor | None = None,
     ) -> None:
         """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane."""
         self.promised: PromisedTick = PromisedTick(log.state.promised_tick)
@@ -107,6 +112,7 @@ class PChannel(ReadablePChannel, Member):
             origin=origin,
             monotonic=monotonic,
             lease=lease,
+            compressor=compressor,
         )
         self.lasts: LastEvents = state.lasts
         self.table: TxnTable = TxnTable(limits)
@@ -119,17 +125,25 @@ class PChannel(ReadablePChannel, Member):
             alive=lambda: self.fault is None,
             withdraw=self._withdraw,
             channel=self.channel,
+            schedule=state.schedule,
         )
+        self.schedule: ScheduleWrites = ScheduleWrites(
+            state.schedule, self.frames, self.ticks, self.keyed, in_flight=in_flight, mark=self._mark_scheduled
+        )
+        self.opening_s = 0.0
+        """How long its opening took, and how many events after the last checkpoint that replayed."""
+        self.replayed_events = 0
         self.endings = 0
         """The number of its vchannels that have ended, for any reason."""
         self.copies: CopyWrites = CopyWrites(
             state.copies, group, self.frames, self.ticks, in_flight=in_flight, origin=origin, endings=lambda: self.endings
         )
+        self.cursors: CursorWrites = CursorWrites(state.cursors, group, self.frames, self.ticks, in_flight)
         self.vchannels: dict[str, VChannelMember] = {}
         log.failed = self._log_failed
         self._monotonic = monotonic
         self._interval_s = interval_s
-        self._txn_clock = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
+        self._txn_clock = TxnClock(monotonic=monotonic(), interval_s=interval_s)
         self._barriers: BarrierHeap[tuple[VChannelMember, Any]] = BarrierHeap()
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -166,8 +180,8 @@ class PChannel(ReadablePChannel, Member):
             self._barriers.wait(barrier, (vchannel, operation))
         return False
 
-    def lease_now(self) -> float:
-        """Returns the lease time."""
+    def txn_now(self) -> float:
+        """Returns the time by which transactions expire."""
         return self._txn_clock.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
 
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
@@ -176,18 +190,19 @@ class PChannel(ReadablePChannel, Member):
         With `spanned` only those that would span an event of this turn: a whole transaction comes after it.
         """
 
-        def ended(waiting: tuple[VChannelMember, Any]) -> bool:
+        def ended(waiting: tuple[Holder, Any]) -> bool:
             operation = waiting[1]
             return isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
 
         self.table.fail(name, reason)
-        for vchannel, commit in self._barriers.take_out(ended):
-            vchannel.refuse([commit], reason(commit.context.txn_id))
+        for holder, commit in (*self._barriers.take_out(ended), *self.cursors.take_out(ended)):
+            holder.refuse([commit], reason(commit.context.txn_id))
 
     def dropped(self, vchannel: VChannelMember) -> None:
         """Ends the readers of a vchannel that was dropped in this turn."""
         if self.vchannels.get(vchannel.channel) is vchannel:
             del self.vchannels[vchannel.channel]
+        self.schedule.table.drop(vchannel.run_name)
         assert vchannel.closed is not None
         for reader in list(self.readers):
             reader.ended_by(vchannel.channel, vchannel.closed())
@@ -204,7 +219,8 @@ class PChannel(ReadablePChannel, Member):
         frames = self.frames
         newest = max(vchannel.newest for vchannel, _ in expected)
         copies = max(frames.pending_copies(vchannel.run_name) for vchannel, _ in expected)
-        return max(newest if newest and frames.is_pending(newest) else 0, copies)
+        delivered = max(self.schedule.pending(vchannel.run_name) for vchannel, _ in expected)
+        return max(newest if newest and frames.is_pending(newest) else 0, copies, delivered)
 
     def conflict(self, expected: Expected) -> ConflictError | None:
         """Returns the error for the first vchannel whose last durable event is another one than expected, or None."""
@@ -226,8 +242,9 @@ class PChannel(ReadablePChannel, Member):
             fail_future(caller, error)
 
     def forget(self, name: RunName) -> None:
-        """Forgets the keys and the last event of a vchannel that was dropped, and whose record is gone."""
+        """Forgets the keys, the scheduled messages and the last event of a vchannel that was dropped, and whose record is gone."""
         self.keyed.table.drop(name)
+        self.schedule.table.drop(name)
         self.frames.when_settled(self.frames.newest, lambda: self.lasts.drop(name))
 
     # -- turns
@@ -263,7 +280,7 @@ class PChannel(ReadablePChannel, Member):
         self.fail(error)
 
     def timer_turn(self) -> None:
-        """Runs every `time_tick_interval_s`: expires transactions, and advances the promised tick."""
+        """Runs every `time_tick_interval_s`: expires transactions, advances the promised tick, and delivers messages that are due."""
         now = self._txn_clock.advance(self._monotonic(), unsynced_since=self.frames.unsynced_since)
         self.table.expire(now)
         if self.keyed.moved:
@@ -271,6 +288,8 @@ class PChannel(ReadablePChannel, Member):
         if not self._closing:
             self.frames.write_due_tick()
         self.advance_promised()
+        if self.schedule.table.next_due_ms < inf and not self._closing and (tick := self.ticks.take()) is not None:
+            self.schedule.deliver(tick >> LOGICAL_BITS)
 
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns whether that is possible now.
@@ -331,6 +350,8 @@ class PChannel(ReadablePChannel, Member):
         self.frames.stop(unsent, in_flight=error if answered else with_outcome(error, unknown=True))
         for vchannel, operation in self._barriers.drain():
             vchannel.refuse([operation], unsent)
+        self.cursors.stop(unsent)
+        self.schedule.refuse_unmarked(unsent)
         self.ticks.stop(unsent)
         self.tail.fail(error)
         self.frame_settled()
@@ -352,6 +373,7 @@ class PChannel(ReadablePChannel, Member):
         self._closing = True
         for vchannel, operation in self._barriers.drain():
             vchannel.refuse([operation], closed_at_barrier())
+        self.schedule.refuse_unmarked(ClosedError("the log was closed before the message was scheduled; nothing was written"))
         if not self._idle():
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
@@ -374,7 +396,13 @@ class PChannel(ReadablePChannel, Member):
 
     def statistics(self) -> PChannelStatistics:
         """Returns a snapshot of its counts."""
-        frames = self.frames
+        frames, table, checkpointer = self.frames, self.table, self.checkpointer
+        frame_events, append_s, sync_s = frames.histograms()
+        since = frames.unsynced_since
+        extents = [] if self.fault is not None else self.log.extents()
+        failure = "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
+        if frames.owes_start and not failure:
+            failure = "it was opened on a full disk, and takes no append until there is room"
         return PChannelStatistics(
             name=self.channel,
             term=self.log.term,
@@ -393,6 +421,30 @@ class PChannel(ReadablePChannel, Member):
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
             promise=self.promised.tick,
+            unsynced_s=0.0 if since is None else max(self._monotonic() - since, 0.0),
+            frame_events=frame_events,
+            append_s=append_s,
+            sync_s=sync_s,
+            duplicates=self.keyed.duplicates,
+            committed_transactions=frames.committed,
+            rolled_back_transactions=table.rolled_back,
+            failed_transactions=table.failed + frames.failed_txns,
+            refused_transactions=table.refused,
+            segments=len(extents),
+            log_bytes=sum(extent.size for extent in extents),
+            checkpoint_age_s=0.0 if checkpointer is None else checkpointer.age_s,
+            checkpoint_failures=0 if checkpointer is None else checkpointer.ledger.failures,
+            opening_s=self.opening_s,
+            replayed_events=self.replayed_events,
+            write_path=self.log.write_path[0],
+            write_path_reason=self.log.write_path[1],
+            page_reads=self.reads.count,
+            shared_pages=self.reads.shared_count,
+            shared_page_bytes=self.reads.shared.size,
+            scheduled=len(self.schedule.table),
+            scheduled_bytes=self.schedule.table.bytes,
+            delivered=self.schedule.delivered_messages,
+            failure=failure,
         )
 
     # -- privates
@@ -408,6 +460,20 @@ class PChannel(ReadablePChannel, Member):
             vchannel.released(operation)
         if released:
             self.frames.pump()
+
+    def _mark_scheduled(self, settled: Callable[[WALError | None], None]) -> None:
+        """Has a checkpoint say that there are scheduled messages; calls back in a turn, or after the end of the pchannel."""
+
+        def answered(error: WALError | None) -> None:
+            try:
+                self.actor_group.tell_control(self, partial(settled, error))
+            except ActorError:
+                settled(self.fault or ClosedError("the log was closed before the message was scheduled; nothing was written"))
+
+        assert self.checkpointer is not None, "it takes operations once it has started"
+        self.schedule.table.used = True
+        self.schedule.table.changes += 1
+        self.checkpointer.mark(answered)
 
     def _withdraw(self, claims: frozenset[Claim]) -> None:
         """Fails the operations with these claims that were not handed over yet: an earlier append of their producer failed."""

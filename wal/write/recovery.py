@@ -1,28 +1,4 @@
-"""RecoveryState: the state of a pchannel that survives restarts, and its recovery from a checkpoint and the frames written after it.
-
-CheckpointLedger: where recovery begins, and when a new checkpoint is worth its cost. Pure.
-
-Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
-
-* the keyed events since the last one, or the bytes of the frames that hold them, have grown so much that replaying them would make
-  the next opening slow;
-* enough bytes of log were written since the last one;
-* enough truncated space waits for it to be worth its cost;
-* the log is closed cleanly and anything keyed happened.
-
-Except for the first rule, its state is at most an eighth of the frames that it replaces. If nothing keyed happened since the last
-checkpoint, the state stored for that one is still valid and only the position moves, which costs a record in the KV. After a failure the
-next attempt waits, each time longer. One checkpoint is under way at a time. The ledger reads no clock.
-
-    (idle) --begin--> under way --done--> (idle)        under way --failed--> (idle, not before a later time)
-
-Checkpointer: takes the checkpoints of a pchannel while appends continue, without delaying them.
-
-Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces a
-turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then frees the space that recovery no
-longer needs. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and retried later;
-it never fails an append.
-"""
+"""RecoveryState: the state of a pchannel that survives restarts, and its recovery from a checkpoint and the frames written after it."""
 
 from __future__ import annotations
 
@@ -37,12 +13,14 @@ from typing import Final
 import msgspec
 
 from wal.backoff import Backoff
-from wal.errors import ChannelFencedError, ClosedError, CorruptionError, WALError
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, StorageError, WALError
 from wal.frame import FrameView, RunName
 from wal.read.last_events import LastEvents
 from wal.storage.base import PChannelLog
 from wal.write.copies import CopyTable
+from wal.write.cursor_table import CursorTable
 from wal.write.idempotency.table import IdempotencyTable
+from wal.write.schedule import ScheduleTable
 
 
 class StateChanges(msgspec.Struct, frozen=True):
@@ -52,31 +30,38 @@ class StateChanges(msgspec.Struct, frozen=True):
     copies: int
     forgotten: frozenset[int]
     moved: bool
+    cursors: int
+    scheduled: int
+    grown: int
 
 
 class RecoveryState:
-    """The tables of one pchannel: idempotency keys, copies of broadcasts, and the last event of each vchannel.
+    """The tables of one pchannel: idempotency keys, copies of broadcasts, the last event of each vchannel, cursors, scheduled messages.
 
     They share one blob in a checkpoint, one pass over the frames written after it, and one count of changes since then.
     """
 
-    def __init__(self, keys: IdempotencyTable, copies: CopyTable) -> None:
+    def __init__(self, keys: IdempotencyTable, copies: CopyTable, schedule: ScheduleTable | None = None) -> None:
         self.keys = keys
         self.copies = copies
+        self.schedule: ScheduleTable = ScheduleTable() if schedule is None else schedule
         self.lasts: LastEvents = LastEvents()
+        self.cursors: CursorTable = CursorTable()
         self.replayed_bytes: int = 0
         """The bytes of the frames that a recovery has replayed so far."""
 
     @property
     def changes(self) -> int:
         """The number of changes since the last checkpoint."""
-        return self.keys.keyed_since_checkpoint + self.copies.changes
+        return self.keys.keyed_since_checkpoint + self.copies.changes + self.cursors.changes + self.schedule.changes
 
     def take_changes(self) -> StateChanges:
         """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
         copies = self.copies
-        taken = StateChanges(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten), self.lasts.moved)
-        self.keys.keyed_since_checkpoint = copies.changes = 0
+        keyed, cursors, schedule = self.keys.keyed_since_checkpoint, self.cursors, self.schedule
+        forgotten, moved = frozenset(copies.forgotten), self.lasts.moved
+        taken = StateChanges(keyed, copies.changes, forgotten, moved, cursors.changes, schedule.changes, schedule.grown)
+        self.keys.keyed_since_checkpoint = copies.changes = cursors.changes = schedule.changes = schedule.grown = 0
         self.lasts.moved = False
         copies.forgotten.clear()
         return taken
@@ -86,6 +71,9 @@ class RecoveryState:
         self.keys.keyed_since_checkpoint += changes.keyed
         self.copies.changes += changes.copies
         self.copies.forgotten |= changes.forgotten
+        self.cursors.changes += changes.cursors
+        self.schedule.changes += changes.scheduled
+        self.schedule.grown += changes.grown
         self.lasts.moved = self.lasts.moved or changes.moved
 
     def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
@@ -93,17 +81,21 @@ class RecoveryState:
 
         `live` returns whether a vchannel still exists.
         """
-        return self.keys.replay(position, view, live=live) + self.copies.replay(position, view)
+        count = self.keys.replay(position, view, live=live) + self.copies.replay(position, view)
+        return count + self.cursors.replay(view) + self.schedule.replay(view, live=live)
 
     def snapshot(self) -> Iterator[bytes]:
         """Returns the state as of this call, in pieces that are cheap to produce one by one; joined they are the blob."""
-        return chain(self.keys.snapshot(), self.copies.snapshot(), self.lasts.snapshot())
+        tables = (self.keys, self.copies, self.lasts, self.cursors, self.schedule)
+        return chain.from_iterable([table.snapshot() for table in tables])
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
         """Sets empty tables to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
         self.keys.restore(blob, live=live)
         self.copies.restore(blob)
         self.lasts.restore(blob, live=live)
+        self.cursors.restore(blob)
+        self.schedule.restore(blob, live=live)
 
     def recovered(self) -> None:
         """Releases what was only needed for recovery."""
@@ -212,7 +204,24 @@ class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckpointLedger:
-    """The checkpoints of one pchannel. The next recovery begins with `last`, whose state takes `state_bytes`."""
+    """Where recovery begins, and when a new checkpoint is worth its cost. Pure.
+
+    Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
+
+    * the keyed events since the last one, or the bytes of the frames that hold them, have grown so much that replaying them would make
+      the next opening slow;
+    * enough bytes of log were written since the last one;
+    * enough truncated space waits for it to be worth its cost;
+    * the log is closed cleanly and anything keyed happened.
+
+    Except for the first rule, its state is at most an eighth of the frames that it replaces. If nothing keyed happened since the last
+    checkpoint, the state stored for that one is still valid and only the position moves, which costs a record in the KV. After a failure
+    the next attempt waits, each time longer. One checkpoint is under way at a time. The ledger reads no clock.
+
+        (idle) --begin--> under way --done--> (idle)        under way --failed--> (idle, not before a later time)
+
+    The next recovery begins with `last`, whose state takes `state_bytes`.
+    """
 
     def __init__(self, last: Checkpoint, *, rule: CheckpointRule, state_bytes: int = 0) -> None:
         self.last: Checkpoint = last
@@ -291,7 +300,15 @@ _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """The checkpoints of one pchannel in one term. `look` is cheap: call it while `moved`. Call `close` before the log is closed."""
+    """Takes the checkpoints of a pchannel while appends continue, without delaying them.
+
+    Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces
+    a turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then frees the space that recovery
+    no longer needs. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and retried later;
+    it never fails an append.
+
+    `look` is cheap: call it while `moved`. Call `close` before the log is closed.
+    """
 
     def __init__(
         self,
@@ -325,9 +342,17 @@ class Checkpointer:
         retry after a failure becomes due with time alone."""
         self._room_for = 0
         """The number of changes since the last checkpoint for which the log keeps room."""
+        self._marks: list[Callable[[WALError | None], None]] = []
+        """Who waits for a checkpoint with a state that has what they have changed."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
         """Called with the broadcasts that a durable checkpoint no longer lists."""
+        self._taken_at_s = monotonic()
         self._keep_room()  # before the first append, which may be the one that fills the disk
+
+    @property
+    def age_s(self) -> float:
+        """Returns the seconds since the last checkpoint that succeeded, or since the opening."""
+        return self._monotonic() - self._taken_at_s
 
     def look(self) -> None:
         """Begins a checkpoint if one is due."""
@@ -352,6 +377,14 @@ class Checkpointer:
         self._requested = True
         self.look()
 
+    def mark(self, settled: Callable[[WALError | None], None]) -> None:
+        """Requests a checkpoint of what was changed until now, and calls back when it is durable, or with the reason why it is not."""
+        if self._ended:
+            settled(ClosedError("the log was closed: open it again to go on"))
+            return
+        self._marks.append(settled)
+        self.request()
+
     async def make_room(self) -> None:
         """After a truncation, frees the space that only the last checkpoint held, if that is worth a new one. A failure is only logged."""
         if self._running is not None:
@@ -367,10 +400,12 @@ class Checkpointer:
         if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
             await asyncio.wait((self._begin(),))
         self._ended = True
+        self._answer(self._marks, ClosedError("the log was closed: open it again to go on"))
 
     def _keep_room(self) -> None:
         """Has the log keep room for the next checkpoint, if it does not."""
-        if (changes := self._state.changes + self._state.lasts.added) >= self._room_for:
+        state = self._state
+        if (changes := state.changes + state.lasts.added + state.schedule.grown // _CHANGE_BYTES) >= self._room_for:
             # Room for twice as many, so that this is rare and comes before the disk is full.
             self._room_for = max(_CHANGES_MIN, 2 * changes)
             self._log.keep_room(self._room_for * _CHANGE_BYTES)
@@ -379,22 +414,33 @@ class Checkpointer:
         # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
         self._requested = False
         changes = self._state.take_changes()
-        stored = changes.keyed + changes.copies + changes.moved
+        stored = changes.keyed + changes.copies + changes.cursors + changes.scheduled + changes.moved
         checkpoint = self.ledger.begin(end=self._end(), keyed=stored)
         snapshot = self._state.snapshot() if stored else None
         before, self._keyed_bytes = self._keyed_bytes, self._log.keyed_bytes
+        marks, self._marks = self._marks, []
         self._running = asyncio.get_running_loop().create_task(
-            self._guarded(checkpoint, snapshot, changes, before), name=f"checkpoint {self._log.pchannel}"
+            self._guarded(checkpoint, snapshot, changes, before, marks), name=f"checkpoint {self._log.pchannel}"
         )
         return self._running
 
-    async def _guarded(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: StateChanges, keyed_bytes: int) -> None:
+    async def _guarded(
+        self,
+        checkpoint: Checkpoint,
+        snapshot: Iterable[bytes] | None,
+        changes: StateChanges,
+        keyed_bytes: int,
+        marks: list[Callable[[WALError | None], None]],
+    ) -> None:
         """Takes a checkpoint. If it fails, the changes since the previous one are counted again."""
+        outcome: WALError | None = None
         try:
             await self._store(checkpoint, snapshot)
-        except (ChannelFencedError, ClosedError):
+        except (ChannelFencedError, ClosedError) as error:
             self._ended = True  # the next writer continues from the last checkpoint
+            outcome = error
         except Exception as error:
+            outcome = error if isinstance(error, WALError) else StorageError(f"a checkpoint could not be stored: {error!r}")
             self._state.give_back(changes)
             self._requested = self._requested or bool(changes.forgotten)
             self._keyed_bytes = keyed_bytes
@@ -408,6 +454,13 @@ class Checkpointer:
                 wait_s,
                 error,
                 exc_info=None if known else error,
+                extra={
+                    "wal_event": "checkpoint failed",
+                    "wal_pchannel": self._log.pchannel,
+                    "wal_position": checkpoint.position,
+                    "wal_retry_s": wait_s,
+                    "wal_error": type(error).__name__,
+                },
             )
         else:
             self._room_for = 0
@@ -416,6 +469,11 @@ class Checkpointer:
         finally:
             self._running = None
             self.moved = True
+            self._answer(marks, outcome)
+
+    def _answer(self, marks: list[Callable[[WALError | None], None]], error: WALError | None) -> None:
+        while marks:
+            marks.pop(0)(error)
 
     async def _store(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None) -> None:
         size = None
@@ -429,6 +487,7 @@ class Checkpointer:
             await self._log.save_state(checkpoint.position, pieces)
         await self._save(checkpoint)
         self.ledger.done(size)
+        self._taken_at_s = self._monotonic()
         try:
             await self._log.release(checkpoint.position, state=checkpoint.state)
         except (ChannelFencedError, ClosedError):

@@ -1,13 +1,7 @@
 """Submissions: what waits in the frame pipeline for the next frame, and how its callers get the outcome.
 
 A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
-settled once: resolved when the frame is durable, failed otherwise. Appends are in `append_submissions`, copies of broadcasts in
-`append_copies`.
-
-AppendsSubmission: consecutive appends of a turn as one entry of a frame. Plain appends are the bulk of all writes.
-
-Appends of one kind that follow each other are drafted together and get their results in one pass, to any vchannels and in the order of
-their calls. Only these submissions may be cut in two, and only keyed appends may be withdrawn one by one.
+settled once: resolved when the frame is durable, failed otherwise. Appends are below, copies of broadcasts in `copy_writes`.
 """
 
 from __future__ import annotations
@@ -16,11 +10,12 @@ import abc
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import FrameDraft, Payloads, Record, RunName
 from wal.message import AppendResult, MessageID, Origin, TxnContext
+from wal.write.cursor_table import CursorChange, CursorRecord
 from wal.write.idempotency.keys import key_ext
 from wal.write.idempotency.scopes import Claim
 from wal.write.keyed_writes import KeyedWrites
@@ -55,8 +50,8 @@ class Submission(abc.ABC):
     def fail(self, error: BaseException) -> None:
         """Gives the callers the error: the frame was not written, or its outcome is unknown."""
 
-    def split(self, claims: frozenset[Claim]) -> tuple[Submission | None, Submission | None]:
-        """Returns what has one of these claims, and the rest; None for a part that is empty."""
+    def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
+        """Returns what has one of these claims, or changes one of these cursors, and the rest; None for a part that is empty."""
         return None, self
 
     def cut(self, *, size: int, count: int) -> Submission | None:
@@ -88,14 +83,27 @@ class BulkSubmission(Submission):
         fail_future(self.future, error)
 
 
+class CursorOutcomes(Protocol):
+    """Takes what became of the record of a cursor: `CursorWrites` does."""
+
+    def durable(self, record: CursorRecord) -> None: ...
+
+    def failed(self, record: CursorRecord) -> None: ...
+
+
 class TxnSubmission(Submission):
     """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key.
 
     `bodies` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
     so that it spans no other message while it waits for a barrier.
+
+    `change` is the save of a cursor that it commits, `checked` says that the save was compared with the log, and `record` is what is
+    written of it, once it was judged by `cursors`. Without bodies the record is all that is written.
     """
 
-    __slots__ = ("bodies", "claim", "context", "expected", "future", "keyed", "names", "owners", "whole")
+    __slots__ = (
+        "bodies", "change", "checked", "claim", "context", "cursors", "expected", "future", "keyed", "names", "owners", "record", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -116,23 +124,35 @@ class TxnSubmission(Submission):
         self.future: Settles[AppendResult] = future
         self.claim: Claim | None = None
         self.keyed: KeyedWrites | None = None
+        self.first = 0
         self.count: int = len(bodies) + len(names)
         self.size = self.in_flight = size
         self.whole: bool = whole
         self.expected: Expected = expected
+        self.change: CursorChange | None = None
+        self.checked: bool = False
+        self.record: CursorRecord | None = None
+        self.cursors: CursorOutcomes | None = None
 
     @classmethod
-    def of(cls, txn: OpenTxn, future: Settles[AppendResult], expected: Expected) -> TxnSubmission:
+    def of(cls, txn: OpenTxn, future: Settles[AppendResult], expected: Expected, change: CursorChange | None = None) -> TxnSubmission:
         """Returns the submission of a transaction that was committed."""
         owners = None if len(txn.names) == 1 else [name for name, _ in txn.bodies]
         records = [record for _, record in txn.bodies]
-        return cls(txn.context, txn.names, records, owners, size=txn.stored, future=future, expected=expected)
+        submission = cls(txn.context, txn.names, records, owners, size=txn.stored, future=future, expected=expected)
+        submission.change = change
+        return submission
 
     def draft(self, draft: FrameDraft) -> None:
+        if self.record is not None:
+            draft.cursor(self.record.key, self.record.encoded)
+            if not self.bodies:
+                self.first = max(draft.indices - 1, 0)  # it has no event: the one before it in the frame, if any
+                return
         txn_id, keepalive_ms = self.context.txn_id, round(self.context.keepalive * 1000)
         key = b"" if self.claim is None else key_ext(self.claim.key)
         if self.owners is None:
-            self.first: int = draft.commit_one(self.names[0], self.bodies, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
+            self.first = draft.commit_one(self.names[0], self.bodies, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
         else:
             assert not isinstance(self.bodies, Payloads)
             bodies = list(zip(self.owners, self.bodies, strict=True))
@@ -141,20 +161,25 @@ class TxnSubmission(Submission):
     def resolve(self, origin: Origin, first_tick: int) -> None:
         message_id = origin.message_id(self.first)
         result = AppendResult(message_id, first_tick + self.first, message_id, self.context)
+        if self.record is not None and self.cursors is not None:
+            self.cursors.durable(self.record)
         if not self.future.done():
             self.future.set_result(result)
         if self.claim is not None and self.keyed is not None:
             self.keyed.durable(self.claim, result)
 
-    def split(self, claims: frozenset[Claim]) -> tuple[Submission | None, Submission | None]:
-        return (self, None) if self.claim in claims else (None, self)
+    def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
+        chosen = self.claim in claims or (self.record is not None and self.record.key in claims)
+        return (self, None) if chosen else (None, self)
 
     def fail(self, error: BaseException) -> None:
         error = _of_transaction(error)
         if self.claim is not None and self.keyed is not None:
-            self.keyed.failed(self.claim, self.future, error)
+            self.keyed.failed(self.claim, self.claim.key, self.future, error)
         else:
             fail_future(self.future, error)
+        if self.record is not None and self.cursors is not None:
+            self.cursors.failed(self.record)
 
 
 class ForgetSubmission(Submission):
@@ -242,7 +267,10 @@ _AppendT = TypeVar("_AppendT", bound=Append)
 
 
 class AppendsSubmission(Submission, Generic[_AppendT]):
-    """Consecutive appends, to any vchannels, each with its own future.
+    """Consecutive appends of a turn as one entry of a frame. Plain appends are the bulk of all writes.
+
+    Appends of one kind that follow each other are drafted together and get their results in one pass, to any vchannels and in the order of
+    their calls. Only these submissions may be cut in two, and only keyed appends may be withdrawn one by one.
 
     `batches[i]` is for the vchannel `names[i]`. All of them are drafted together, so their indices are consecutive.
     """
@@ -355,9 +383,9 @@ class KeyedSubmission(AppendsSubmission[KeyedAppend]):
         for appends in self.batches:
             for append in appends:
                 assert append.claim is not None
-                self.keyed.failed(append.claim, append.future, error)
+                self.keyed.failed(append.claim, append.key, append.future, error)
 
-    def split(self, claims: frozenset[Claim]) -> tuple[KeyedSubmission | None, KeyedSubmission | None]:
+    def split(self, claims: frozenset[Any]) -> tuple[KeyedSubmission | None, KeyedSubmission | None]:
         taken, rest = self.empty(), self.empty()
         for name, appends in zip(self.names, self.batches, strict=True):
             for part, is_claimed in ((taken, True), (rest, False)):

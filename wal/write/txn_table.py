@@ -1,4 +1,4 @@
-"""TxnTable: the open transactions of a pchannel, and LeaseClock: the time by which they expire. Pure.
+"""TxnTable: the open transactions of a pchannel, and TxnClock: the time by which they expire. Pure.
 
 Bodies wait here until the commit, so a transaction that is rolled back or expires never touches the log. Each edge of a transaction's
 states is a method of the table:
@@ -54,7 +54,7 @@ class TxnOwner(msgspec.Struct, frozen=True):
 class OpenTxn(msgspec.Struct, gc=False):
     """An open transaction. Only its `owner` may use it; None is the process of the log itself.
 
-    `size` counts its bodies as the bounds do, `stored` as they take space in the frame, with its names. `deadline` is in lease time.
+    `size` counts its bodies as the bounds do, `stored` as they take space in the frame, with its names. `deadline` is by the `TxnClock`.
     `barrier` is the largest barrier of its bodies.
     """
 
@@ -69,12 +69,17 @@ class OpenTxn(msgspec.Struct, gc=False):
 
 
 class TxnTable:
-    """The open transactions by id; `size` is the sum of their sizes. The caller passes the lease time."""
+    """The open transactions by id; `size` is the sum of their sizes. The caller passes the time of the `TxnClock`."""
 
     def __init__(self, limits: TxnLimits) -> None:
         self.size: int = 0
         self.expired: int = 0
         """The number of transactions that have expired."""
+        self.rolled_back: int = 0
+        self.failed: int = 0
+        """The number of transactions that were ended by an exclusive message, or with their vchannel."""
+        self.refused: int = 0
+        """The number of calls that got a WouldBlockError."""
         self.limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._of_owners: dict[TxnOwner, tuple[int, int]] = {}
@@ -97,10 +102,12 @@ class TxnTable:
         the idempotency key in a commit row.
         """
         if len(self._open) >= OPEN_MAX:
+            self.refused += 1
             raise WouldBlockError(
                 f"{len(self._open)} transactions are open on the pchannel, at most {OPEN_MAX} are kept: end some, or let some expire"
             )
         if owner is not None and self._of_owners.get(owner, (0, 0))[0] >= owner.open_txns_max:
+            self.refused += 1
             raise WouldBlockError(
                 f"this client has {owner.open_txns_max} open transactions on the pchannel, at most client_open_txns_max="
                 f"{owner.open_txns_max} are accepted: end some, or let some expire"
@@ -114,11 +121,11 @@ class TxnTable:
         return context
 
     def append(self, txn_id: int, added: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int, now: float) -> int:
-        """Adds bodies, all or none, and refreshes the lease; returns how many bodies the transaction has.
+        """Adds bodies, all or none, and renews the keepalive; returns how many bodies the transaction has.
 
         `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. If the transaction is over, raises
         InvalidTransactionStateError after a commit or a rollback, and TransactionExpiredError otherwise. Raises InvalidArgumentError if it
-        would get too large, WouldBlockError if all open transactions together would: both leave it open, with only its lease refreshed.
+        would get too large, WouldBlockError if all open transactions together would: both leave it open, with only its keepalive renewed.
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
@@ -132,11 +139,13 @@ class TxnTable:
         ):
             check_txn_size(len(bodies) + len(added), txn.size + counted, txn.stored + stored, limits)
         if self.size + counted > limits.open_txn_bytes_max:
+            self.refused += 1
             raise WouldBlockError(
                 f"open transactions hold {self.size} bytes and {counted} more would pass open_txn_bytes_max="
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
         if (owner := txn.owner) is not None and (held := self._of_owners[owner][1]) + counted > owner.open_txn_bytes_max:
+            self.refused += 1
             raise WouldBlockError(
                 f"open transactions of this client hold {held} bytes and {counted} more would pass client_open_txn_bytes_max="
                 f"{owner.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
@@ -151,7 +160,7 @@ class TxnTable:
         return len(bodies)
 
     def keep(self, txn_id: int, *, bodies: int, size: int, owner: TxnOwner, now: float) -> None:
-        """Refreshes the lease of a transaction whose bodies are kept elsewhere until the commit.
+        """Renews the keepalive of a transaction whose bodies are kept elsewhere until the commit.
 
         `size` are the bytes of its `bodies`, as the bounds count them. They take nothing of what all open transactions may hold, since they
         are not here. Raises as `owned` does, and InvalidArgumentError if the commit would be refused for them.
@@ -161,7 +170,7 @@ class TxnTable:
         check_txn_size(bodies, size, 0, self.limits)
 
     def forget_bodies(self, txn_id: int, *, now: float) -> None:
-        """Forgets the bodies of an earlier commit that was refused, and refreshes the lease: the next commit brings all bodies again."""
+        """Forgets the bodies of an earlier commit that was refused, and renews the keepalive: the next commit brings all bodies again."""
         txn = self._live(txn_id, now)
         txn.deadline = now + txn.context.keepalive
         for _, record in txn.bodies:
@@ -192,10 +201,11 @@ class TxnTable:
     def rollback(self, txn_id: int) -> None:
         """Forgets the transaction; does nothing if it is over already."""
         if txn_id in self._open:
+            self.rolled_back += 1
             self._end(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was rolled back: begin a new one"))
 
     def expire(self, now: float) -> list[int]:
-        """Ends every transaction whose lease has run out; returns their ids."""
+        """Ends every transaction whose keepalive has run out; returns their ids."""
         over = [txn_id for txn_id, txn in self._open.items() if txn.deadline <= now]
         for txn_id in over:
             self._expired(txn_id)
@@ -204,6 +214,7 @@ class TxnTable:
     def fail(self, name: RunName, reason: Callable[[int], WALError]) -> list[int]:
         """Ends every open transaction on this vchannel, for this reason; returns their ids."""
         over = [txn_id for txn_id, txn in self._open.items() if name in txn.names]
+        self.failed += len(over)
         for txn_id in over:
             self._end(txn_id, lambda txn_id=txn_id: reason(txn_id))  # type: ignore[misc]
         return over
@@ -285,12 +296,12 @@ def names_size(names: Iterable[str], *, key_bytes: int) -> int:
     return sum([NAME_OVERHEAD + key_bytes + 4 * len(name) for name in names])
 
 
-class LeaseClock:
+class TxnClock:
     """A clock that stops while the log stalls, so that no transaction expires because of the stall.
 
     It runs with the monotonic clock, with two exceptions: a gap between two timer turns counts as at most twice the interval (the process
     was stopped, or the loop was blocked), and the clock stops while a frame has been unsynced for longer than that (the disk
-    stalls). `now` is the lease time in seconds since the clock was created; `advance` moves it.
+    stalls). `now` is in seconds since the clock was created; `advance` moves it.
     """
 
     __slots__ = ("_gap_max", "_last", "now")
@@ -307,7 +318,7 @@ class LeaseClock:
         return self.now
 
     def at(self, monotonic: float, *, unsynced_since: float | None) -> float:
-        """Returns the lease time between two timer turns, without moving the clock."""
+        """Returns the time between two timer turns, without moving the clock."""
         gap_max = self._gap_max
         if unsynced_since is not None and monotonic > unsynced_since + gap_max:
             monotonic = unsynced_since + gap_max  # the frame has been unsynced for too long: the clock stops

@@ -8,6 +8,7 @@ gets all operations that were told since the last one, in the order of the calls
 * a key is claimed first (`KeyedWrites`): a known one gets the first result, one in flight shares it;
 * an operation with a barrier waits in the pchannel until the promised tick has passed it, and comes back by `released`;
 * `expected_last` is compared with the newest event, those in flight included;
+* a message with a time of delivery becomes state of the pchannel (`ScheduleWrites`), unless its time has passed;
 * an exclusive message fails the open transactions on the vchannel. These are in the pchannel's table, since one may span several of its
   vchannels; bodies take no turn, only the commit is ordered with the other calls;
 * without a tick to give, everything is held until the oracle has saved a new limit.
@@ -23,6 +24,7 @@ the log is the pchannel's matter (`wal/write/pchannel.py`), which fails everythi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -35,6 +37,7 @@ from wal.write.operations import (
     Atomic,
     Begin,
     Bulk,
+    CancelScheduled,
     Commit,
     ConditionalAppend,
     ConditionalKeyedAppend,
@@ -45,6 +48,7 @@ from wal.write.operations import (
     OrderedAppend,
     ProducerAppend,
     Rollback,
+    ScheduledAppend,
     Settles,
     fail_future,
 )
@@ -123,7 +127,7 @@ class VChannel(Member):
         if self.closed is not None:
             raise self.closed()
         pchannel = self.pchannel
-        return pchannel.table.append(txn_id, bodies, counted=counted, stored=stored, barrier=barrier, now=pchannel.lease_now())
+        return pchannel.table.append(txn_id, bodies, counted=counted, stored=stored, barrier=barrier, now=pchannel.txn_now())
 
     def released(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Continues an operation, since the promised tick passed its barrier."""
@@ -149,7 +153,7 @@ class VChannel(Member):
                 self.pchannel.in_flight.release(operation.size)
                 operation.size = 0  # given back once, even if a defect refuses the whole run after this one
                 if isinstance(operation, KeyedAppend) and operation.claim is not None:
-                    self.pchannel.keyed.failed(operation.claim, operation.future, error)
+                    self.pchannel.keyed.failed(operation.claim, operation.key, operation.future, error)
                     continue
             fail_future(operation.future, error)
 
@@ -252,9 +256,12 @@ class VChannel(Member):
             whole=True,
             expected=operation.expected,
         )
+        submission.change = operation.change
         if operation.key is not None:
             scope, keyed = tuple(sorted(names)), pchannel.keyed
-            if (claim := keyed.claim(scope, operation.key, operation.future, barrier=barrier)) is None:
+            first = self._first_answer(operation)
+            if (claim := keyed.claim(scope, operation.key, first, barrier=barrier)) is None:
+                self._save_after(operation, first)
                 self._share_room(operation)
                 return
             submission.claim, submission.keyed, barrier = claim, keyed, claim.barrier
@@ -278,7 +285,7 @@ class VChannel(Member):
             txn_id,
             tuple(names),
             keepalive=operation.keepalive or pchannel.keepalive,
-            now=pchannel.lease_now(),
+            now=pchannel.txn_now(),
             key_bytes=operation.key_bytes,
             owner=operation.owner,
         )
@@ -289,18 +296,20 @@ class VChannel(Member):
 
     def _commit(self, operation: Commit) -> None:
         pchannel = self.pchannel
-        txn = pchannel.table.commit(operation.txn_id, now=pchannel.lease_now())
+        txn = pchannel.table.commit(operation.txn_id, now=pchannel.txn_now())
         pchannel.in_flight.force(txn.stored)
-        submission = TxnSubmission.of(txn, operation.future, operation.expected)
+        submission = TxnSubmission.of(txn, operation.future, operation.expected, operation.change)
         if pchannel.passed(txn.barrier, self, submission):
             self._submit(submission)
 
     def _keyed_commit(self, operation: KeyedCommit) -> None:
         pchannel = self.pchannel
-        keyed, now = pchannel.keyed, pchannel.lease_now()
+        keyed, now = pchannel.keyed, pchannel.txn_now()
         try:
             # The key is looked up first: a client that lost its connection sends the commit again, and the first one may have succeeded.
-            if keyed.answered(operation.scope, operation.key, operation.future):
+            first = self._first_answer(operation)
+            if keyed.answered(operation.scope, operation.key, first):
+                self._save_after(operation, first)
                 pchannel.table.rollback(operation.txn_id)  # the transaction is over; its bodies are not written
                 return
             txn = pchannel.table.get(operation.txn_id, now=now)
@@ -311,16 +320,29 @@ class VChannel(Member):
             raise
         pchannel.table.commit(operation.txn_id, now=now)
         pchannel.in_flight.force(txn.stored)
-        submission = TxnSubmission.of(txn, operation.future, operation.expected)
+        submission = TxnSubmission.of(txn, operation.future, operation.expected, operation.change)
         submission.claim, submission.keyed = claim, keyed
         if pchannel.passed(claim.barrier, self, submission):
             self._submit(submission)
+
+    @staticmethod
+    def _first_answer(operation: Atomic | KeyedCommit) -> Settles[Any]:
+        """Returns what gets the first result if the key of an operation is a duplicate: its caller, or a save that follows it."""
+        return operation.future if operation.change is None else asyncio.get_running_loop().create_future()
+
+    def _save_after(self, operation: Atomic | KeyedCommit, first: Settles[Any]) -> None:
+        """Has the save of an operation whose key is a duplicate follow the first result."""
+        if operation.change is not None:
+            assert isinstance(first, asyncio.Future)
+            self.pchannel.cursors.save_after(operation.change, first, operation.future)
 
     def _submit(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Submits an operation that waits for no barrier any more, unless it expects another last event than there is."""
         if isinstance(operation, _CONDITIONAL) and operation.expected and self._conflicts(operation):
             return
         if isinstance(operation, TxnSubmission):
+            if operation.change is not None and not self.pchannel.cursors.admit(self, operation):
+                return
             self.newest = serial = self._frames.submit(operation)
             if operation.owners is not None:
                 for name in operation.names:
@@ -352,6 +374,12 @@ class VChannel(Member):
             callers = pchannel.keyed.give_up(operation.claim, operation.future)
         pchannel.frames.when_settled(serial, lambda: pchannel.fail_conflicting(expected, callers))
         return True
+
+    def _schedule(self, operation: ScheduledAppend) -> None:
+        self.pchannel.schedule.append(self, operation)
+
+    def _cancel(self, operation: CancelScheduled) -> None:
+        self.pchannel.schedule.cancel(self, operation)
 
     def _forget(self, operation: ForgetProducer) -> None:
         keyed = self.pchannel.keyed
@@ -401,4 +429,6 @@ _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     Drop: VChannel._drop,
     KeyedCommit: VChannel._keyed_commit,
     ForgetProducer: VChannel._forget,
+    ScheduledAppend: VChannel._schedule,
+    CancelScheduled: VChannel._cancel,
 }

@@ -219,6 +219,11 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.GET_STATISTICS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.LIST_PRODUCERS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.FORGET_PRODUCER: lambda w, t, c: _CALLS.ForgetProducerRequest(pchannel=w.info, name="fuzz"),
+    m.SCHEDULE: lambda w, t, c: _CALLS.ScheduleRequest(
+        pchannel=w.info, vchannel="fuzz-a", payload=t, due_ms=c.choice((0, 1 << 45)), key=t.decode(), keyed=c.random() < 0.5
+    ),
+    m.LIST_SCHEDULED: lambda w, t, c: _CALLS.ListScheduledRequest(pchannel=w.info, vchannel="fuzz-a"),
+    m.CANCEL_SCHEDULED: lambda w, t, c: _CALLS.CancelScheduledRequest(pchannel=w.info, vchannel="fuzz-a", key=t.decode()),
     m.LOAD_CURSOR: lambda w, t, c: _CALLS.LoadCursorRequest(pchannel=w.info, key=_cursor(w).key),
     m.SAVE_CURSOR: lambda w, t, c: _CALLS.SaveCursorRequest(pchannel=w.info, cursor=_cursor(w), waited_s=0.01),
     m.LIST_CURSORS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from wal.errors import UnknownError, WALError
 from wal.network import Method
-from wal.rpc.api import append_pb2, cluster_pb2
+from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.codes import error_from_proto, error_in
 from wal.rpc.converters import result_from_proto, results_of
@@ -130,6 +130,9 @@ class Exchanges:
         if isinstance(response, cluster_pb2.AppendBroadcastResponse):
             for appended in response.results:
                 answer.ids |= {bytes(result.message_id) for _, result in results_of(appended) if result.message_id}
+            return
+        if isinstance(response, pchannel_calls_pb2.ScheduleResponse):
+            answer.ids |= {response.appended} - {b""}  # its time had passed
             return
         name = response.WhichOneof("response") if "response" in response.DESCRIPTOR.oneofs_by_name else None
         if name == "outcomes":

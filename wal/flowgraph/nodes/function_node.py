@@ -1,7 +1,4 @@
-"""FunctionNode: a node that calls a function with the messages of each tick.
-
-BatchMsg: the messages of one tick, on their way from one node to another.
-"""
+"""FunctionNode: a node that calls a function with the messages of each tick."""
 
 from __future__ import annotations
 
@@ -16,7 +13,9 @@ from wal.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Msg, Outputs, SkipTic
 
 
 class BatchMsg(msgspec.Struct, frozen=True):
-    """The messages of one tick, in order; it may have none, and then it says how far the time has come.
+    """The messages of one tick, on their way from one node to another.
+
+    The messages of one tick, in order; it may have none, and then it says how far the time has come.
 
     Nodes on several branches get the same sequence, so none changes it. `MsgStreamNode` sends `TsMsg`s, `ScannerNode` sends
     `ImmutableMessage`s, and a `FunctionNode` sends what its function returned.

@@ -1,12 +1,4 @@
-"""ScannerNode: an input node that reads a log, in ticks that are the same at every reading.
-
-TickCutter: cuts the messages of a log into ticks, in the same way at every reading. Pure.
-
-A sink that writes each tick once relies on the cut: if a tick were replayed with other messages, some would be lost or written twice. So
-the cut depends on the messages alone, never on the time at which they arrive. A tick ends with its frame (a frame is written as a whole,
-so it never grows) or, with an interval, where a multiple of it ends in the time ticks; and before a message with which it would exceed a
-bound. A reading that begins after any tick of an earlier reading continues with the ticks that followed there.
-"""
+"""ScannerNode: an input node that reads a log, in ticks that are the same at every reading."""
 
 from __future__ import annotations
 
@@ -39,7 +31,15 @@ class TickOfLog(msgspec.Struct, frozen=True, gc=False):
 
 
 class TickCutter:
-    """Takes the messages of a scanner in order, and its promised ticks, and returns ticks, ascending."""
+    """Cuts the messages of a log into ticks, in the same way at every reading. Pure.
+
+    A sink that writes each tick once relies on the cut: if a tick were replayed with other messages, some would be lost or written twice.
+    So the cut depends on the messages alone, never on the time at which they arrive. A tick ends with its frame (a frame is written as a
+    whole, so it never grows) or, with an interval, where a multiple of it ends in the time ticks; and before a message with which it would
+    exceed a bound. A reading that begins after any tick of an earlier reading continues with the ticks that followed there.
+
+    Takes the messages of a scanner in order, and its promised ticks, and returns ticks, ascending.
+    """
 
     def __init__(self, *, interval_ms: int, messages_max: int, bytes_max: int) -> None:
         """`interval_ms`: 0 for ticks that end with their frame. A tick has at most `messages_max` messages, counting the bodies of
@@ -155,10 +155,10 @@ class ScannerNode(BaseNode):
         """
         self._take_cursor()
         while not self._cut:
-            page = await self._scanner.page()
+            page = await self._scanner._page()
             if not page:
                 return ()
-            self._scanner.hand_over(len(page))
+            self._scanner._hand_over(len(page))
             if isinstance(page[0], TimeTickMessage):
                 self._cut += self._cutter.promise(page[0].time_tick, self._scanner.position)
             else:

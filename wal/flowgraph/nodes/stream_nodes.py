@@ -1,7 +1,4 @@
-"""ProduceNode: a sink that produces the messages of each tick into a message stream.
-
-MsgStreamNode: an input node that consumes a time-ticked message stream.
-"""
+"""ProduceNode: a sink that produces the messages of each tick into a message stream."""
 
 from __future__ import annotations
 
@@ -16,7 +13,9 @@ from wal.msgstream import MsgPack, MsgStream, TimeTickMsg, TsMsg, TtMsgStream
 
 
 class MsgStreamNode(BaseNode):
-    """Gives the packs of a stream, each as the tick at which it ends, and acknowledges a pack once it has passed every sink.
+    """An input node that consumes a time-ticked message stream.
+
+    Gives the packs of a stream, each as the tick at which it ends, and acknowledges a pack once it has passed every sink.
 
     What was not acknowledged is consumed again after a crash, as the same ticks. No one else consumes the stream meanwhile. It belongs to
     the caller, who closes it after the graph.

@@ -4,11 +4,6 @@ Owns: the endpoints, the token, and the rules for sending a call twice. A read i
 deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
 carried out, or may still be by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that etcd refused
 before doing anything is retried in either case.
-
-EtcdToken: identifies this client to an etcd with authentication.
-
-It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
-shows the password.
 """
 
 from __future__ import annotations
@@ -31,7 +26,13 @@ from wal.secret import Secret
 
 
 class EtcdToken:
-    """`authenticate` returns a new token; None if etcd runs without authentication."""
+    """Identifies this client to an etcd with authentication.
+
+    It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
+    shows the password.
+
+    `authenticate` returns a new token; None if etcd runs without authentication.
+    """
 
     def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
         self._authenticate = authenticate

@@ -21,7 +21,7 @@ from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.calls import EtcdCalls
 from wal.kv.etcd.connection import EtcdConnection
 from wal.kv.etcd.refusals import CompactedError
-from wal.kv.etcd.requests import RANGE, REVOKE, TXN, decoded, page_limit, range_of
+from wal.kv.etcd.requests import RANGE, REVOKE, TIME_TO_LIVE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.etcd.watcher import Watcher
 from wal.kv.watch import Watch
@@ -104,6 +104,14 @@ class EtcdKV(KVBase):
             await session.close()
             raise ClosedError("the KV was closed while a session was being opened: open it again")
         return session
+
+    async def lifetime(self, lease: int) -> float:
+        """Returns the lifetime in seconds with which the lease of a session was granted, or 0.0 if that is gone, and never comes back."""
+        self._check_open()
+        answer = await self.calls.count(
+            self.calls.connection.read(TIME_TO_LIVE, rpc.LeaseTimeToLiveRequest(ID=lease), "asking for the lifetime of a lease")
+        )
+        return float(answer.grantedTTL) if answer.TTL >= 0 else 0.0  # 0: less than a second is left, in which it can be renewed
 
     async def revoke(self, lease: int) -> None:
         """Takes the lease of another session away, with its keys: its owner does not answer. A lease that is gone already is fine."""

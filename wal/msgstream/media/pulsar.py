@@ -5,12 +5,6 @@ runtime every foreign message is damage.
 
 Pulsar keeps a message until every subscription has acknowledged it. A message that no subscription waits for, and one that all have
 acknowledged, stays only if the namespace has a retention policy.
-
-PulsarProducer: writes the messages of a stream to one topic, in Pulsar's batches.
-
-Owns a producer of Pulsar's client. Messages are queued on the event loop, which keeps the order of the calls, and are answered by threads
-of the client. While the broker is away the client keeps what is unanswered and sends it again, so Pulsar may store a message twice; a
-time-ticked stream drops such repeats.
 """
 
 from __future__ import annotations
@@ -52,7 +46,14 @@ BATCH_DELAY_MS: Final = 1
 
 
 class PulsarProducer:
-    """Writes to one channel. `bytes_max`: the largest payload that the broker takes."""
+    """Writes the messages of a stream to one topic, in Pulsar's batches.
+
+    Owns a producer of Pulsar's client. Messages are queued on the event loop, which keeps the order of the calls, and are answered by
+    threads of the client. While the broker is away the client keeps what is unanswered and sends it again, so Pulsar may store a message
+    twice; a time-ticked stream drops such repeats.
+
+    `bytes_max`: the largest payload that the broker takes.
+    """
 
     def __init__(self, connection: PulsarConnection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int) -> None:
         self._connection = connection

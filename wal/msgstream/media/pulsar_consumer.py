@@ -3,17 +3,6 @@
 Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
 
 Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
-
-Books: what a consumer of Pulsar has received, and what of it is handled.
-
-A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of its
-messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also tell which
-messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the only consumer
-of a subscription, all up to the last one.
-
-Threads use the books, one at a time.
-
-PulsarSubscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has.
 """
 
 from __future__ import annotations
@@ -41,7 +30,17 @@ _NONE: Final = UNBATCHED - 1
 
 
 class Books:
-    """The books of one consumer. `acked` are the native ids that wait to be acknowledged."""
+    """What a consumer of Pulsar has received, and what of it is handled.
+
+    A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of
+    its messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also
+    tell which messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the
+    only consumer of a subscription, all up to the last one.
+
+    Threads use the books, one at a time.
+
+    `acked` are the native ids that wait to be acknowledged.
+    """
 
     def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:
         self.acked: deque[Any] = deque()
@@ -147,7 +146,10 @@ LOOK_MS: Final = 5_000
 
 
 class PulsarSubscription:
-    """How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block."""
+    """How a consumer subscribes to a topic of Pulsar, and which messages the topic has.
+
+    How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block.
+    """
 
     def __init__(self, connection: PulsarConnection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
         self.connection = connection

@@ -2,15 +2,6 @@
 
 A group hands each message to one of its consumers and knows one position. `RocksMQSubscription` moves it over what all consumers in this
 process have handled; a consumer that closes gives back what it has not handled, for the others or for the next one.
-
-RocksMQSubscription: a consumer group of one channel, as the streams of this process share it. Pure.
-
-RocksMQ keeps one position for a group, and streams acknowledge in any order. So the subscription knows all messages that were delivered to
-any of its consumers, and moves the position to below the first one that is not handled.
-
-SharedRocksMQ: the RocksMQ of a directory, open once in this process for all media that use it.
-
-RocksDB lets nobody open a directory twice, not even in one process. The first medium opens it, the last one closes it.
 """
 
 from __future__ import annotations
@@ -38,7 +29,11 @@ from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSet
 
 
 class RocksMQSubscription:
-    """Who consumes the group, and which of its messages are delivered and not handled."""
+    """A consumer group of one channel, as the streams of this process share it. Pure.
+
+    RocksMQ keeps one position for a group, and streams acknowledge in any order. So the subscription knows all messages that were delivered
+    to any of its consumers, and moves the position to below the first one that is not handled.
+    """
 
     def __init__(self) -> None:
         self.consumers: int = 0
@@ -99,7 +94,10 @@ _subscriptions: MutableMapping[RocksMQ, dict[tuple[str, str], RocksMQSubscriptio
 
 
 class SharedRocksMQ:
-    """The RocksMQ of one directory on one event loop; open while it is taken."""
+    """The RocksMQ of a directory, open once in this process for all media that use it.
+
+    RocksDB lets nobody open a directory twice, not even in one process. The first medium opens it, the last one closes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

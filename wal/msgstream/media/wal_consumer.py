@@ -5,13 +5,6 @@ a subscription also between two bodies of a transaction: so `_scanner` begins at
 
 The cursor moves with the acknowledgements. While none of its messages are outstanding, it also moves over what is written to other
 vchannels: over the ticks of a time-ticked stream as they are acknowledged, else once in QUIET_S. So a quiet channel holds no retention.
-
-TickGrid: the ticks at which a time-ticked stream over a log is cut. Pure.
-
-A log promises ticks when it has time to, so promises fall elsewhere in every run. The grid makes the cuts a matter of the log's content:
-they are multiples of an interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the beginning of
-a message's cell before the message, and its end when that is promised: so every pack with messages is exactly one cell, whenever it is
-read. Only over cells without messages one announcement may pass several of them, and how many depends on timing.
 """
 
 from __future__ import annotations
@@ -39,7 +32,13 @@ _INTERVAL_MAX_S: Final = 86_400
 
 
 class TickGrid:
-    """The ticks of one reader, in order; each is announced once."""
+    """The ticks at which a time-ticked stream over a log is cut. Pure.
+
+    A log promises ticks when it has time to, so promises fall elsewhere in every run. The grid makes the cuts a matter of the log's
+    content: they are multiples of an interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the
+    beginning of a message's cell before the message, and its end when that is promised: so every pack with messages is exactly one cell,
+    whenever it is read. Only over cells without messages one announcement may pass several of them, and how many depends on timing.
+    """
 
     __slots__ = ("_end", "_last", "_step")
 
@@ -153,7 +152,7 @@ class WalConsumer:
             messages = await self._page()
             if not messages or self._closed:
                 raise ClosedError(f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one")
-            self._take(self._scanner.hand_over(len(messages)))
+            self._take(self._scanner._hand_over(len(messages)))
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
     async def _page(self) -> list[ImmutableMessage]:
@@ -161,12 +160,12 @@ class WalConsumer:
         while self._grid is None:
             try:
                 async with asyncio.timeout(QUIET_S) as quiet:
-                    return await self._scanner.page()
+                    return await self._scanner._page()
             except TimeoutError:
                 if not quiet.expired():
                     raise
             await self._pass_over()
-        return await self._scanner.page()
+        return await self._scanner._page()
 
     async def _pass_over(self) -> None:
         """Moves the cursor over what was written to other vchannels, unless a message of its own is not handled."""
@@ -301,7 +300,7 @@ class WalConsumer:
         """Moves the cursor to an event (None: the earliest one) that no position after another one describes."""
         scanner = await self._entered(All() if first is None else StartFrom(first))
         try:
-            scanner.use_cursor_of(self._saver)
+            scanner._use_cursor_of(self._saver)
             await scanner.save()
         except BaseException:
             await scanner.close()

@@ -6,17 +6,22 @@ next reader begins, `start`: everything below it was delivered or was not for th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, InvalidRequestSeqError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.read.options import ReadPosition
 
 CURSOR_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a cursor's name."""
+STATE_BYTES_MAX: Final = 1 << 20
+"""The most bytes of what a consumer saves beside the position of its cursor."""
+CHAIN_MAX: Final = 1024
+"""The most saves of a reader that are remembered while they are in flight, or after they failed."""
 
 
 class CursorKey(msgspec.Struct, frozen=True, order=True):
@@ -39,7 +44,11 @@ class Cursor(msgspec.Struct, frozen=True):
     `incarnations`: the incarnation of each of the key's vchannels that was read, None for one that did not exist yet. `pchannel`,
     `incarnation` and `form` identify the log. `event` is the newest event that was passed, (position, index), None before any; `time_tick`
     is the tick up to which everything was delivered. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor no
-    longer holds anything back and cannot be used until it is deleted; it is empty for a live cursor.
+    longer holds anything back and cannot be used until it is deleted; it is empty for a live cursor. `moved_at` is the wall time when the
+    position last changed, 0 where that is not known.
+
+    A cursor that moves with transactions has its `home` in the log of that pchannel, and what is stored elsewhere is a copy of its record
+    with this `revision`. A copy with revision 0 only holds back retention, for a first save that is under way.
     """
 
     key: CursorKey
@@ -52,6 +61,14 @@ class Cursor(msgspec.Struct, frozen=True):
     saved_at: float
     form: int = FORM_JOURNAL
     stale: str = ""
+    moved_at: float = 0.0
+    home: str = ""
+    revision: int = 0
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether it is the copy of a cursor that was never saved."""
+        return bool(self.home) and not self.revision
 
     @property
     def position(self) -> ReadPosition | None:
@@ -61,13 +78,61 @@ class Cursor(msgspec.Struct, frozen=True):
         return ReadPosition(MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick)
 
 
+class SaveChain:
+    """The saves of a cursor by transactions with positions of one reader, so that none covers an earlier one that was not written.
+
+    Commits may be in flight together. Each says which event the one before it covers (`before`), and the home of the cursor refuses it
+    unless the cursor has passed that event: those in flight after a failed one fail as well, and so does every later one of the reader
+    until that position is saved. A reader that begins anew at the saved cursor has none before it.
+    """
+
+    __slots__ = ("_unwritten",)
+
+    def __init__(self) -> None:
+        self._unwritten: list[tuple[int, int]] = []
+        """The newest events of saves that were sent and are not known to be written, ascending, each once."""
+
+    def before(self, event: tuple[int, int]) -> tuple[int, int] | None:
+        """Returns the newest event of the save before one up to this event, None if those are written."""
+        at = bisect_left(self._unwritten, event)
+        return self._unwritten[at - 1] if at else None
+
+    def sent(self, event: tuple[int, int]) -> None:
+        """Notes that a save up to this event is sent."""
+        unwritten = self._unwritten
+        at = bisect_left(unwritten, event)
+        if unwritten[at : at + 1] != [event]:
+            unwritten.insert(at, event)
+            if len(unwritten) > CHAIN_MAX:
+                del unwritten[-2]  # the newest one holds every save that goes further
+
+    def written(self, event: tuple[int, int]) -> None:
+        """Notes that a save up to this event was written, and so those before it."""
+        del self._unwritten[: bisect_right(self._unwritten, event)]
+
+
+def after_unsaved(key: CursorKey) -> InvalidRequestSeqError:
+    """Returns the error of a save that follows one which was not written."""
+    return InvalidRequestSeqError(
+        f"an earlier save of {key} by this reader was not written, and so nothing of this one, which covers it: read again from the "
+        "cursor, or save that position first"
+    )
+
+
 class CursorInfo(msgspec.Struct, frozen=True):
     """A cursor as `log.cursors()` shows it.
 
     `position` is None when the cursor was saved before any message was delivered. `lag_bytes`: the bytes of the frames that hold its
     vchannels and are still to be read, 0 for a reader that has everything; on Pulsar, which has no index, those of all vchannels.
     `held_bytes`: the size of the log between it and the durable end, which retention keeps for it, and which `cursor_lag_bytes_max`
-    bounds. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
+    bounds. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted. `saved_at` is the wall time of its
+    last save, in seconds since 1970.
+
+    `lag_messages` and `lag_s` are estimates by the indexes, which read no frame: at most so many messages are unread, since what other
+    vchannels have in the same frames, and the commit of a transaction, are counted; and the oldest of them is at most so many seconds old.
+    On Pulsar `lag_messages` is None, and `lag_s` counts from what was read last. `moved_at` is when the position last changed, in seconds
+    since 1970; of a cursor that never moved with a transaction only `saved_at` is known. The server of an earlier version says none of
+    them and no `saved_at`: they are None.
     """
 
     name: str
@@ -76,6 +141,10 @@ class CursorInfo(msgspec.Struct, frozen=True):
     lag_bytes: int
     stale: bool
     held_bytes: int = 0
+    saved_at: float | None = None
+    lag_messages: int | None = None
+    lag_s: float | None = None
+    moved_at: float | None = None
 
 
 def check_cursor(name: object) -> str:

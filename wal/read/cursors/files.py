@@ -16,7 +16,8 @@ The bytes of a cursor's file, and its name. Pure.
 The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is as much of the cursor's
 name as a file name can hold, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10 bytes, of the name, and of
 the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are found without opening them, and a
-file with damaged content can still be identified.
+file with damaged content can still be identified. Version 2 is the copy of a cursor that moves with transactions: versions of this package
+that know only version 1 must neither use nor replace it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import google_crc32c
 import msgspec
@@ -39,6 +40,7 @@ import msgspec
 from wal.backoff import Backoff
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
+from wal.files.system import sync_data, sync_file
 from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
@@ -49,21 +51,22 @@ _SHOWN_MAX: Final = 60
 
 def encode_cursor(cursor: Cursor) -> bytes:
     """Returns the bytes of the whole file."""
-    body = _encoder.encode(
-        _Body(
-            cursor.key.name,
-            list(zip(cursor.key.vchannels, cursor.incarnations, strict=True)),
-            cursor.pchannel,
-            cursor.incarnation,
-            cursor.form,
-            (packed(cursor.start[0]), cursor.start[1]),
-            None if cursor.event is None else (packed(cursor.event[0]), cursor.event[1]),
-            cursor.time_tick,
-            cursor.saved_at,
-            cursor.stale,
-        )
+    fields = _Body(
+        cursor.key.name,
+        list(zip(cursor.key.vchannels, cursor.incarnations, strict=True)),
+        cursor.pchannel,
+        cursor.incarnation,
+        cursor.form,
+        (packed(cursor.start[0]), cursor.start[1]),
+        None if cursor.event is None else (packed(cursor.event[0]), cursor.event[1]),
+        cursor.time_tick,
+        cursor.saved_at,
+        cursor.stale,
     )
-    head = _HEAD.pack(_MAGIC, _VERSION, len(body))
+    if cursor.home:
+        fields = _CopyBody(**msgspec.structs.asdict(fields), moved_at=cursor.moved_at, home=cursor.home, revision=cursor.revision)
+    body = _encoder.encode(fields)
+    head = _HEAD.pack(_MAGIC, _VERSION_OF_COPIES if cursor.home else _VERSION, len(body))
     return head + _TAIL.pack(google_crc32c.extend(google_crc32c.value(head), body), 0) + body
 
 
@@ -80,10 +83,11 @@ def decode_cursor(data: bytes) -> Cursor:
         raise CorruptionError(f"a cursor's body has {len(body)} bytes", expected=f"{length} bytes")
     if (actual := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
         raise CorruptionError(f"a cursor has CRC32C {actual:#010x}", expected=f"{crc:#010x}")
-    if version != _VERSION:
-        raise FormatError(f"cursor version {version} is not known here (known: {_VERSION}): upgrade to use it")
+    if version not in (_VERSION, _VERSION_OF_COPIES):
+        raise FormatError(f"cursor version {version} is not known here (known: {_VERSION}, {_VERSION_OF_COPIES}): upgrade to use it")
     try:
-        fields = _decoder.decode(body)
+        copy = _copy_decoder.decode(body) if version == _VERSION_OF_COPIES else None
+        fields = copy or _decoder.decode(body)
         names = [check_cursor(fields.name), *(name for name, _ in fields.vchannels)]
         for text in names:
             text.encode()
@@ -96,7 +100,7 @@ def decode_cursor(data: bytes) -> Cursor:
     vchannels = tuple(name for name, _ in fields.vchannels)
     if not vchannels or list(vchannels) != sorted(set(vchannels)):
         raise CorruptionError(f"a cursor names the vchannels {vchannels!r}", expected="sorted names, each once")
-    return Cursor(
+    cursor = Cursor(
         CursorKey(fields.name, vchannels),
         tuple(incarnation for _, incarnation in fields.vchannels),
         fields.pchannel,
@@ -108,6 +112,9 @@ def decode_cursor(data: bytes) -> Cursor:
         fields.form,
         fields.stale,
     )
+    if copy is None:
+        return cursor
+    return msgspec.structs.replace(cursor, moved_at=copy.moved_at, home=copy.home, revision=copy.revision)
 
 
 def file_name(key: CursorKey) -> str:
@@ -134,6 +141,12 @@ class _Body(msgspec.Struct, frozen=True):
     stale: str
 
 
+class _CopyBody(_Body, frozen=True):
+    moved_at: float
+    home: Annotated[str, msgspec.Meta(min_length=1)]
+    revision: Natural
+
+
 def _hash(texts: Iterable[str]) -> str:
     digest = hashlib.blake2b(digest_size=10)
     for text in texts:
@@ -144,11 +157,13 @@ def _hash(texts: Iterable[str]) -> str:
 
 _MAGIC: Final = b"WALCURSR"
 _VERSION: Final = 1
+_VERSION_OF_COPIES: Final = 2
 _HEAD: Final = struct.Struct("<8sII")
 _TAIL: Final = struct.Struct("<II")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9]")
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Body)
+_copy_decoder: Final = msgspec.msgpack.Decoder(_CopyBody)
 
 
 CURSORS_NAME: Final = "cursors"
@@ -245,7 +260,7 @@ class CursorFiles(CursorStore):
                 data = encode_cursor(cursor)
                 while data:
                     data = data[os.write(fd, data) :]
-                os.fdatasync(fd)
+                sync_data(fd)
             finally:
                 os.close(fd)
             target, _ = self._lookup(self._directory / file_name(cursor.key))
@@ -356,7 +371,7 @@ class CursorFiles(CursorStore):
     def _sync_directory(self, path: Path) -> None:
         fd = self._open_directory(path)
         try:
-            os.fsync(fd)
+            sync_file(fd)
         finally:
             os.close(fd)
 

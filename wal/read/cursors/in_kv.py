@@ -8,8 +8,6 @@ the writer of a pchannel holds the lock to truncate it, there is a mark of the p
 the new earliest event is stored. Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads
 the earliest event. So either the writer saw the cursor, or the other process sees the truncation. That process holds no lock that could
 block the writer.
-
-MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
 """
 
 from __future__ import annotations
@@ -46,7 +44,10 @@ class LockedByThreads(CursorStore):
 
 
 class MemoryCursors(LockedByThreads):
-    """Cursors that exist as long as their log; see `CursorStore`."""
+    """Cursors that exist as long as their log, in one process; and the lock of a store that only one process uses.
+
+    See `CursorStore`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +187,7 @@ class CursorsInKV(LockedByThreads):
             text = self._ask(self._kv.load(name))
         except KeyNotExistError:
             return None
-        return _decode(name, text)
+        return cursor_in(name, text)
 
     def load_all(self) -> list[Cursor | DamagedCursor]:
         cursors: list[Cursor] = []
@@ -195,7 +196,7 @@ class CursorsInKV(LockedByThreads):
             if name == MARK or name.startswith(f"{MARK}/"):
                 continue
             try:
-                cursors.append(_decode(name, text))
+                cursors.append(cursor_in(name, text))
             except WALError as error:
                 damaged.append(DamagedCursor(name, error))
         cursors.sort(key=lambda cursor: cursor.key)
@@ -263,7 +264,8 @@ class CursorsBesideWriter(CursorsInKV):
         return False
 
 
-def _decode(name: str, text: str) -> Cursor:
+def cursor_in(name: str, text: str) -> Cursor:
+    """Returns the cursor that the key `name` has in the KV. Raises CorruptionError if it is damaged."""
     remedy = "delete the cursor (delete_cursor) to begin again; it holds back retention until then"
     try:
         cursor = decode_cursor(base64.b64decode(text, validate=True))

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from wal.errors import ClosedError
+from wal.errors import ClosedError, NotLocalError
 from wal.message import Origin
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable, shown
@@ -33,7 +33,7 @@ class Cursors(Protocol):
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""
 
-    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> object:
         """Stores a reader's position durably, with the time of the save as `saved_at`. `earliest` returns the earliest event of the log as
         this process knows it; `since_s` is when the caller began to wait, in monotonic time.
 
@@ -46,6 +46,40 @@ class Cursors(Protocol):
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""
+
+
+class CursorHomes(Protocol):
+    """The cursors that move with transactions and are kept in the logs of their homes, for the process that writes these."""
+
+    def __contains__(self, key: object) -> bool:
+        """Returns whether the cursor has a home."""
+
+    async def load(self, key: CursorKey) -> Cursor | None:
+        """Returns the cursor as its home has it. Raises UnavailableError if the home cannot be asked."""
+
+    async def save(self, cursor: Cursor, *, forward_only: bool = False) -> bool:
+        """Saves a cursor at its home, and ends its consumer, if there is one; see `CursorStore.save`."""
+
+    async def delete(self, keys: Iterable[CursorKey]) -> None:
+        """Deletes these cursors at their homes, with their copies."""
+
+    def current(self, cursors: Iterable[Cursor | DamagedCursor]) -> list[Cursor | DamagedCursor]:
+        """Returns these stored cursors, each copy replaced by what its home has."""
+
+    async def mark_stale(self, key: CursorKey, why: str) -> Cursor | None:
+        """Marks a cursor as stale at its home; durable on return. Returns its copy, which is still to be stored.
+
+        None if it was saved, deleted or marked meanwhile, or its home is not here.
+        """
+
+    def left_behind(self, copy: Cursor) -> Cursor | None:
+        """Returns what is saved where there is a copy of a cursor and no home of it: the log was restored to an earlier time."""
+
+    def homed_keys(self) -> list[CursorKey]:
+        """Returns the cursors that have a home."""
+
+    def incarnations(self, key: CursorKey) -> tuple[int | None, ...]:
+        """Returns the incarnations of the vchannels that the cursor was saved for, as far as its home is here."""
 
 
 class CursorService:
@@ -69,6 +103,8 @@ class CursorService:
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-cursors")
         self._holder = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-cursors-held")
         self._running: set[concurrent.futures.Future[Any]] = set()
+        self.homes: CursorHomes | None = None
+        """The cursors that move with transactions, in the process that writes the log."""
         self._closed = False
         self._holding = False  # whether a thread took the store's lock for a caller of `held`
         self.judge: Callable[[], Awaitable[None]] | None = None
@@ -78,7 +114,12 @@ class CursorService:
         """Returns the cursor to resume from on this pchannel; see `Cursors.load`."""
         if self.judge is not None:
             await self.judge()
-        cursor = await self.run(lambda: self.store.load(key))
+        if self.homes is not None and key in self.homes:
+            cursor = await self.homes.load(key)
+        else:
+            cursor = await self.run(lambda: self.store.load(key))
+            if self.homes is not None and cursor is not None and cursor.home:
+                cursor = self.homes.left_behind(cursor)
         return resumable(cursor, await self.view_for((cursor,)), pchannel=pchannel)
 
     async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
@@ -99,6 +140,8 @@ class CursorService:
         if self.judge is not None:
             await self.judge()
         cursors = await self.run(self.store.load_all)
+        if self.homes is not None:
+            cursors = self.homes.current(cursors)
         view = await self.view_for(cursors)
         sound: list[Cursor] = []
         for cursor in cursors:
@@ -106,16 +149,32 @@ class CursorService:
                 _log.warning("a cursor cannot be shown: %s", cursor.error)
             elif pchannel in (None, cursor.pchannel):
                 sound.append(cursor)
-        infos = await self.run(lambda: [shown(cursor, view) for cursor in sound])
+        infos = await self.run(lambda: [shown(cursor, view, now_s=self.wall()) for cursor in sound])
         return [info for info in infos if info is not None]
 
-    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
+    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float, forward_only: bool = False) -> bool:
         """Stores a reader's position; see `Cursors.save` and `CursorStore.save`."""
-        saved = msgspec.structs.replace(cursor, saved_at=self.wall())
-        await self.run(lambda: self.store.save(saved, earliest=earliest, since_s=since_s))
+        saved, homes = msgspec.structs.replace(cursor, saved_at=self.wall()), self.homes
+        if homes is not None and cursor.key in homes:
+            return await homes.save(saved, forward_only=forward_only)
+        try:
+            return await self.run(lambda: self.store.save(saved, earliest=earliest, since_s=since_s, forward_only=forward_only))
+        except NotLocalError:
+            if homes is None:
+                raise
+            return await homes.save(saved, forward_only=forward_only)  # it has got a home meanwhile
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes cursors; see `Cursors.delete`."""
+        """Deletes cursors; see `Cursors.delete`. Raises NotLocalError for one whose home only another process can change."""
+        if self.homes is not None:
+            await self.homes.delete([key for key in self.homes.homed_keys() if key.name == name and vchannels in (None, key.vchannels)])
+        else:
+            for cursor in await self.run(self.store.load_all):
+                if isinstance(cursor, Cursor) and cursor.home and cursor.key.name == name and vchannels in (None, cursor.key.vchannels):
+                    raise NotLocalError(
+                        f"{cursor.key} moves with transactions and is kept in the log of pchannel {cursor.home}: delete it in the process "
+                        "that writes that log, or through a server of it"
+                    )
         await self.run(lambda: self.store.delete_named(name, vchannels))
 
     async def drop(self, vchannel: str, incarnation: int) -> None:
@@ -129,6 +188,14 @@ class CursorService:
             if self.store.load_all():
                 self.store.delete(keep)
 
+        if (homes := self.homes) is not None:
+            dropped: list[CursorKey] = []
+            for key in homes.homed_keys():
+                if vchannel in key.vchannels:
+                    saved = homes.incarnations(key)[key.vchannels.index(vchannel)]
+                    if (saved or 0) <= incarnation:
+                        dropped.append(key)
+            await homes.delete(dropped)
         await self.run(drop)
 
     @contextlib.asynccontextmanager

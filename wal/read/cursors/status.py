@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, TruncatedError
+from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import Lineage
 from wal.read.cursors.cursor import Cursor, CursorInfo
 from wal.read.cursors.store import other_incarnation, stale
+from wal.storage.base import Unread
+
+_LOGICAL_BITS: Final = 18
+"""The bits of a tick below its milliseconds."""
 
 
 class LogRange(msgspec.Struct, frozen=True, gc=False):
     """A pchannel's log at one moment: its incarnation, its first event that is not truncated, and its end.
 
     `newest`: the newest event if it is known, so that a cursor after it lags by nothing, whatever ticks the log wrote since.
-    `bytes_between` counts bytes of the log where positions do not; `bytes_for` those of some vchannels, and may block.
+    `bytes_between` counts bytes of the log where positions do not; `unread_for` what there is for some vchannels, and may block.
     """
 
     incarnation: int
@@ -35,7 +40,7 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
     newest: tuple[int, int] | None = None
     bytes_between: Callable[[int, int], int] | None = None
     lineage: Lineage | None = None
-    bytes_for: Callable[[frozenset[str], tuple[int, int], int], int] | None = None
+    unread_for: Callable[[frozenset[str], tuple[int, int], int], Unread] | None = None
 
     def held_bytes(self, start: tuple[int, int]) -> int:
         """Returns the bytes of the log from `start` on, of all vchannels: what retention keeps for a cursor there."""
@@ -45,15 +50,17 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
             return self.bytes_between(start[0], self.durable_end)
         return self.durable_end - start[0]
 
-    def lag_bytes(self, names: Iterable[str], start: tuple[int, int]) -> int:
-        """Returns the bytes of the frames from `start` on that hold these vchannels. It may block."""
+    def unread(self, names: Iterable[str], start: tuple[int, int]) -> Unread:
+        """Returns what a reader of these vchannels has not read from `start` on. It may block."""
         held = self.held_bytes(start)
-        if not held or self.bytes_for is None:
-            return held
+        if not held:
+            return Unread(0, 0)
+        if self.unread_for is None:
+            return Unread(held)
         try:
-            return self.bytes_for(frozenset(names), max(start, self.earliest), self.durable_end)
+            return self.unread_for(frozenset(names), max(start, self.earliest), self.durable_end)
         except TruncatedError:  # meanwhile
-            return held
+            return Unread(held)
 
 
 class LogView(msgspec.Struct, frozen=True):
@@ -99,10 +106,13 @@ def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
 def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
     """Returns the cursor from which a reader of its vchannels on this pchannel resumes; None when nothing is saved for it.
 
-    Raises TruncatedError (without the earliest event) and InvalidArgumentError as described at the top of the file.
+    Raises TruncatedError (without the earliest event) and InvalidArgumentError as described at the top of the file, and ClosedError if the
+    pchannel is not here any more.
     """
-    if cursor is None:
+    if cursor is None or cursor.unsaved:
         return None
+    if pchannel not in view.logs:
+        raise ClosedError(f"pchannel {pchannel!r} was moved while {cursor.key} was loaded: load it again, where the pchannel is now")
     match cursor_status(cursor, view):
         case CursorStatus.DROPPED:
             return None
@@ -127,21 +137,33 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     return cursor
 
 
-def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
-    """Returns the cursor as users see it; None if it counts as never saved. It may block, for the index of an old part of the log."""
+def shown(cursor: Cursor, view: LogView, *, now_s: float) -> CursorInfo | None:
+    """Returns the cursor as users see it; None if it counts as never saved. It may block, for the index of an old part of the log.
+
+    `now_s` is the wall time.
+    """
     status = cursor_status(cursor, view)
-    if status is CursorStatus.DROPPED:
+    if status is CursorStatus.DROPPED or cursor.unsaved:
         return None
-    lag_bytes = held_bytes = 0
+    unread, held_bytes, lag_s = Unread(0), 0, None
     if cursor.pchannel in view.logs and status is not CursorStatus.OTHER_INCARNATION:
         log = view.logs[cursor.pchannel]
-        lag_bytes = log.lag_bytes(cursor.key.vchannels, cursor.start)
+        unread = log.unread(cursor.key.vchannels, cursor.start)
         held_bytes = log.held_bytes(cursor.start)
+        oldest_tick = unread.first_tick or cursor.time_tick
+        if not unread.bytes:
+            lag_s = 0.0
+        elif oldest_tick:
+            lag_s = max(0.0, now_s - (oldest_tick >> _LOGICAL_BITS) / 1000)
     return CursorInfo(
         cursor.key.name,
         cursor.key.vchannels,
         cursor.position,
-        lag_bytes,
+        unread.bytes,
         status in (CursorStatus.STALE, CursorStatus.TRUNCATED),
         held_bytes,
+        cursor.saved_at,
+        unread.events,
+        lag_s,
+        cursor.moved_at or cursor.saved_at,
     )

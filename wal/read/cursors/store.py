@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, NotLocalError, TruncatedError, WALError
 from wal.message import Lineage
 from wal.read.cursors.cursor import Cursor, CursorKey
 
@@ -67,16 +67,20 @@ class CursorStore(SavedCursors):
 
         `earliest` is called under the lock and returns the first event of the log. Raises TruncatedError when the cursor's start is below
         it, or when the saved cursor is stale; InvalidArgumentError when the saved one is of another incarnation of the pchannel;
-        ChannelNotExistError when it is of a later incarnation of a vchannel; CorruptionError when it is damaged; WouldBlockError when the
-        lock cannot be taken in time, counted from `since_s`.
+        ChannelNotExistError when it is of a later incarnation of a vchannel; NotLocalError when it is a copy, whose cursor moves with
+        transactions and has to be saved at its home; CorruptionError when it is damaged; WouldBlockError when the lock cannot be taken
+        in time, counted from `since_s`.
         """
         with self.locked(since_s=since_s):
             before = self.load(cursor.key)
             if before is not None:
                 incarnations = list(zip(before.incarnations, cursor.incarnations, strict=True))
-                if any(old is not None and new is not None and new < old for old, new in incarnations):
-                    raise ChannelNotExistError(
-                        f"{cursor.key} was saved by a reader of a later incarnation of its vchannels: those read here were dropped"
+                if (later := later_incarnation(before, cursor)) is not None:
+                    raise later
+                if before.home:
+                    raise NotLocalError(
+                        f"{cursor.key} moves with transactions and is kept in the log of pchannel {before.home}: save it in the process "
+                        "that writes that log, or through a server of it"
                     )
                 if not any(old is not None and new is not None and new > old for old, new in incarnations):
                     if (before.pchannel, before.incarnation) != (cursor.pchannel, cursor.incarnation) and any(
@@ -89,13 +93,14 @@ class CursorStore(SavedCursors):
                         return False
             first = earliest()
             if cursor.start < first:
-                raise TruncatedError(
-                    f"{cursor.key} cannot be saved at {cursor.start[0]}:{cursor.start[1]} of pchannel {cursor.pchannel}: the log was "
-                    f"truncated up to {first[0]}:{first[1]}; read on from there"
-                )
+                raise below_earliest(cursor, first)
             self._put(cursor)
         self.sync()
         return True
+
+    def put(self, cursor: Cursor) -> None:
+        """Stores a cursor, whatever is stored. Call it only inside `locked`, and `sync` afterwards."""
+        self._put(cursor)
 
     def change(self, expected: Cursor, changed: Cursor | None) -> bool:
         """Stores `changed` (None: deletes the cursor) if `expected` is stored; returns whether it was. Call it only inside `locked`."""
@@ -114,13 +119,8 @@ class CursorStore(SavedCursors):
         """
         with self.locked():
             for cursor in self.load_all():
-                if not isinstance(cursor, Cursor) or (lineage := lineages.get(cursor.pchannel)) is None:
-                    continue
-                restore = lineage.since(cursor.incarnation)
-                # Without an event, nothing was passed below `start`, which may be the fork itself.
-                if restore is not None and (cursor.event or (cursor.start[0] - 1, 0))[0] < restore.fork:
-                    start = min(cursor.start, (restore.fork, 0))
-                    self._put(msgspec.structs.replace(cursor, incarnation=lineage.incarnation, start=start))
+                if isinstance(cursor, Cursor) and (moved := adopted(cursor, lineages)) is not None:
+                    self._put(moved)
         self.sync()
 
     def delete(self, keep: Callable[[Cursor], bool]) -> None:
@@ -173,9 +173,36 @@ class CursorStore(SavedCursors):
     def _remove(self, key: CursorKey) -> None: ...
 
 
+def adopted(cursor: Cursor, lineages: Mapping[str, Lineage]) -> Cursor | None:
+    """Returns the cursor in the present incarnation of its log; None if the log was not restored since, or has lost its event."""
+    if (lineage := lineages.get(cursor.pchannel)) is None or (restore := lineage.since(cursor.incarnation)) is None:
+        return None
+    # Without an event, nothing was passed below `start`, which may be the fork itself.
+    if (cursor.event or (cursor.start[0] - 1, 0))[0] >= restore.fork:
+        return None
+    return msgspec.structs.replace(cursor, incarnation=lineage.incarnation, start=min(cursor.start, (restore.fork, 0)))
+
+
 def stale(cursor: Cursor) -> str:
     """Returns the error text for a stale cursor."""
     return f"{cursor.key} is stale: {cursor.stale}; delete_cursor({cursor.key.name!r}) and begin again"
+
+
+def below_earliest(cursor: Cursor, first: tuple[int, int]) -> TruncatedError:
+    """Returns the error for saving a cursor below the first event of the log."""
+    return TruncatedError(
+        f"{cursor.key} cannot be saved at {cursor.start[0]}:{cursor.start[1]} of pchannel {cursor.pchannel}: the log was "
+        f"truncated up to {first[0]}:{first[1]}; read on from there"
+    )
+
+
+def later_incarnation(before: Cursor, cursor: Cursor) -> ChannelNotExistError | None:
+    """Returns the error for a save by a reader of an incarnation that was dropped since; None if it reads none."""
+    if any(old is not None and new is not None and new < old for old, new in zip(before.incarnations, cursor.incarnations, strict=True)):
+        return ChannelNotExistError(
+            f"{cursor.key} was saved by a reader of a later incarnation of its vchannels: those read here were dropped"
+        )
+    return None
 
 
 def other_incarnation(cursor: Cursor) -> str:

@@ -8,5 +8,6 @@
 * error      errors, and the status of a call
 * component  the state of a component
 * cluster    LogService and PChannelService: the calls that Milvus' protocol does not have, and the messages of LogService
+* nodes      NodeService and ClusterService: what the servers of a cluster, and its operator, ask of one another
 * pchannel_calls  the messages of PChannelService
 """

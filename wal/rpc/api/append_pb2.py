@@ -25,38 +25,39 @@ _sym_db = _symbol_database.Default()
 from wal.message import wire_pb2 as wal_dot_message_dot_wire__pb2
 from wal.rpc.api import error_pb2 as wal_dot_rpc_dot_api_dot_error__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
+from wal.rpc.api import pchannel_calls_pb2 as wal_dot_rpc_dot_api_dot_pchannel__calls__pb2
 from wal.rpc.api import result_pb2 as wal_dot_rpc_dot_api_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/append.proto\x12\x07wal.rpc\x1a\x16wal/message/wire.proto\x1a\x17wal/rpc/api/error.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a\x18wal/rpc/api/result.proto\"\xa7\x01\n\x0eMessageColumns\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x18\n\x10vchannel_numbers\x18\x02 \x01(\x0c\x12\x17\n\x0fpayload_lengths\x18\x03 \x01(\x0c\x12\x10\n\x08payloads\x18\x04 \x01(\x0c\x12\r\n\x05types\x18\x05 \x01(\x0c\x12\x1a\n\x12properties_lengths\x18\x06 \x01(\x0c\x12\x12\n\nproperties\x18\x07 \x01(\x0c\".\n\x0c\x45xpectedLast\x12\x10\n\x08vchannel\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\x0c\"\xda\x01\n\rAppendRequest\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x13\n\x0bkey_lengths\x18\x03 \x01(\x0c\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x1a\n\x12\x62\x61rrier_time_ticks\x18\x05 \x01(\x0c\x12\x16\n\x0eseen_time_tick\x18\x06 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x01(\x0b\x32\x15.wal.rpc.ExpectedLast\"\xd1\x01\n\x10\x41ppendTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\'\n\x06\x62odies\x18\x03 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x0b\n\x03key\x18\x04 \x01(\x0c\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x05 \x01(\x04\x12\x16\n\x0eseen_time_tick\x18\x06 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x03(\x0b\x32\x15.wal.rpc.ExpectedLast\"x\n\x0f\x42\x65ginTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x13\n\x0bkeepalive_s\x18\x03 \x01(\x01\x12\x11\n\tkey_bytes\x18\x04 \x01(\r\x12\x16\n\x0eseen_time_tick\x18\x05 \x01(\x04\"S\n\x0eKeepTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06txn_id\x18\x02 \x01(\x03\x12\x0e\n\x06\x62odies\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"\xf1\x01\n\x10\x43ommitTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x1e\n\x03txn\x18\x02 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12\'\n\x06\x62odies\x18\x04 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x0b\n\x03key\x18\x05 \x01(\x0c\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x06 \x01(\x04\x12\x16\n\x0eseen_time_tick\x18\x07 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x03(\x0b\x32\x15.wal.rpc.ExpectedLast\"8\n\x12RollbackTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06txn_id\x18\x02 \x01(\x03\"<\n\x0fWithdrawRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x15\n\rwithdrawn_ids\x18\x02 \x03(\x03\"\x8a\x01\n\x08Outcomes\x12(\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x16.wal.rpc.AppendedRange\x12$\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x14.wal.rpc.FailedRange\x12 \n\x05\x62\x65gun\x18\x03 \x03(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x0c\n\x04\x64one\x18\x04 \x03(\x03\"^\n\x0b\x46\x61iledRange\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.wal.rpc.StreamingError\"\x91\x01\n\x08\x42\x65gunTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12(\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.wal.message.TxnContext\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12#\n\x08\x62\x65gun_at\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x14\n\x0cincarnations\x18\x05 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/append.proto\x12\x07wal.rpc\x1a\x16wal/message/wire.proto\x1a\x17wal/rpc/api/error.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x18wal/rpc/api/result.proto\"\xa7\x01\n\x0eMessageColumns\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x18\n\x10vchannel_numbers\x18\x02 \x01(\x0c\x12\x17\n\x0fpayload_lengths\x18\x03 \x01(\x0c\x12\x10\n\x08payloads\x18\x04 \x01(\x0c\x12\r\n\x05types\x18\x05 \x01(\x0c\x12\x1a\n\x12properties_lengths\x18\x06 \x01(\x0c\x12\x12\n\nproperties\x18\x07 \x01(\x0c\".\n\x0c\x45xpectedLast\x12\x10\n\x08vchannel\x18\x01 \x01(\t\x12\x0c\n\x04last\x18\x02 \x01(\x0c\"\xda\x01\n\rAppendRequest\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12)\n\x08messages\x18\x02 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x13\n\x0bkey_lengths\x18\x03 \x01(\x0c\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x1a\n\x12\x62\x61rrier_time_ticks\x18\x05 \x01(\x0c\x12\x16\n\x0eseen_time_tick\x18\x06 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x01(\x0b\x32\x15.wal.rpc.ExpectedLast\"\xf5\x01\n\x10\x41ppendTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\'\n\x06\x62odies\x18\x03 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x0b\n\x03key\x18\x04 \x01(\x0c\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x05 \x01(\x04\x12\x16\n\x0eseen_time_tick\x18\x06 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x03(\x0b\x32\x15.wal.rpc.ExpectedLast\x12\"\n\x04save\x18\x97\x01 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"x\n\x0f\x42\x65ginTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x13\n\x0bkeepalive_s\x18\x03 \x01(\x01\x12\x11\n\tkey_bytes\x18\x04 \x01(\r\x12\x16\n\x0eseen_time_tick\x18\x05 \x01(\x04\"S\n\x0eKeepTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06txn_id\x18\x02 \x01(\x03\x12\x0e\n\x06\x62odies\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"\x95\x02\n\x10\x43ommitTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x1e\n\x03txn\x18\x02 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12\'\n\x06\x62odies\x18\x04 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x0b\n\x03key\x18\x05 \x01(\x0c\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x06 \x01(\x04\x12\x16\n\x0eseen_time_tick\x18\x07 \x01(\x04\x12-\n\rexpected_last\x18\x96\x01 \x03(\x0b\x32\x15.wal.rpc.ExpectedLast\x12\"\n\x04save\x18\x97\x01 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"8\n\x12RollbackTxnRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x0e\n\x06txn_id\x18\x02 \x01(\x03\"<\n\x0fWithdrawRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x15\n\rwithdrawn_ids\x18\x02 \x03(\x03\"\x8a\x01\n\x08Outcomes\x12(\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x16.wal.rpc.AppendedRange\x12$\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x14.wal.rpc.FailedRange\x12 \n\x05\x62\x65gun\x18\x03 \x03(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x0c\n\x04\x64one\x18\x04 \x03(\x03\"^\n\x0b\x46\x61iledRange\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.wal.rpc.StreamingError\"\x91\x01\n\x08\x42\x65gunTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12(\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.wal.message.TxnContext\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12#\n\x08\x62\x65gun_at\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x14\n\x0cincarnations\x18\x05 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wal.rpc.api.append_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MESSAGECOLUMNS']._serialized_start=141
-  _globals['_MESSAGECOLUMNS']._serialized_end=308
-  _globals['_EXPECTEDLAST']._serialized_start=310
-  _globals['_EXPECTEDLAST']._serialized_end=356
-  _globals['_APPENDREQUEST']._serialized_start=359
-  _globals['_APPENDREQUEST']._serialized_end=577
-  _globals['_APPENDTXNREQUEST']._serialized_start=580
-  _globals['_APPENDTXNREQUEST']._serialized_end=789
-  _globals['_BEGINTXNREQUEST']._serialized_start=791
-  _globals['_BEGINTXNREQUEST']._serialized_end=911
-  _globals['_KEEPTXNREQUEST']._serialized_start=913
-  _globals['_KEEPTXNREQUEST']._serialized_end=996
-  _globals['_COMMITTXNREQUEST']._serialized_start=999
-  _globals['_COMMITTXNREQUEST']._serialized_end=1240
-  _globals['_ROLLBACKTXNREQUEST']._serialized_start=1242
-  _globals['_ROLLBACKTXNREQUEST']._serialized_end=1298
-  _globals['_WITHDRAWREQUEST']._serialized_start=1300
-  _globals['_WITHDRAWREQUEST']._serialized_end=1360
-  _globals['_OUTCOMES']._serialized_start=1363
-  _globals['_OUTCOMES']._serialized_end=1501
-  _globals['_FAILEDRANGE']._serialized_start=1503
-  _globals['_FAILEDRANGE']._serialized_end=1597
-  _globals['_BEGUNTXN']._serialized_start=1600
-  _globals['_BEGUNTXN']._serialized_end=1745
+  _globals['_MESSAGECOLUMNS']._serialized_start=175
+  _globals['_MESSAGECOLUMNS']._serialized_end=342
+  _globals['_EXPECTEDLAST']._serialized_start=344
+  _globals['_EXPECTEDLAST']._serialized_end=390
+  _globals['_APPENDREQUEST']._serialized_start=393
+  _globals['_APPENDREQUEST']._serialized_end=611
+  _globals['_APPENDTXNREQUEST']._serialized_start=614
+  _globals['_APPENDTXNREQUEST']._serialized_end=859
+  _globals['_BEGINTXNREQUEST']._serialized_start=861
+  _globals['_BEGINTXNREQUEST']._serialized_end=981
+  _globals['_KEEPTXNREQUEST']._serialized_start=983
+  _globals['_KEEPTXNREQUEST']._serialized_end=1066
+  _globals['_COMMITTXNREQUEST']._serialized_start=1069
+  _globals['_COMMITTXNREQUEST']._serialized_end=1346
+  _globals['_ROLLBACKTXNREQUEST']._serialized_start=1348
+  _globals['_ROLLBACKTXNREQUEST']._serialized_end=1404
+  _globals['_WITHDRAWREQUEST']._serialized_start=1406
+  _globals['_WITHDRAWREQUEST']._serialized_end=1466
+  _globals['_OUTCOMES']._serialized_start=1469
+  _globals['_OUTCOMES']._serialized_end=1607
+  _globals['_FAILEDRANGE']._serialized_start=1609
+  _globals['_FAILEDRANGE']._serialized_end=1703
+  _globals['_BEGUNTXN']._serialized_start=1706
+  _globals['_BEGUNTXN']._serialized_end=1851
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 from wal.message import wire_pb2 as _wire_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
 from wal.rpc.api import result_pb2 as _result_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -55,7 +56,7 @@ class AppendRequest(_message.Message):
     def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Union[ExpectedLast, _Mapping[str, object]]] = ...) -> None: ...
 
 class AppendTxnRequest(_message.Message):
-    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last")
+    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +64,7 @@ class AppendTxnRequest(_message.Message):
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
@@ -70,7 +72,8 @@ class AppendTxnRequest(_message.Message):
     barrier_time_tick: int
     seen_time_tick: int
     expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
-    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ...) -> None: ...
+    save: _pchannel_calls_pb2.CursorSave
+    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class BeginTxnRequest(_message.Message):
     __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
@@ -99,7 +102,7 @@ class KeepTxnRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTxnRequest(_message.Message):
-    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last")
+    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +111,7 @@ class CommitTxnRequest(_message.Message):
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txn: BegunTxn
     vchannels: _containers.RepeatedScalarFieldContainer[str]
@@ -116,7 +120,8 @@ class CommitTxnRequest(_message.Message):
     barrier_time_tick: int
     seen_time_tick: int
     expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
-    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ...) -> None: ...
+    save: _pchannel_calls_pb2.CursorSave
+    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class RollbackTxnRequest(_message.Message):
     __slots__ = ("request_id", "txn_id")

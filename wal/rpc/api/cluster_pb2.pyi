@@ -17,23 +17,25 @@ class DescribeLogRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LogDescription(_message.Message):
-    __slots__ = ("wal_name", "pchannels", "frame_bytes_max", "settings", "log_id", "judges_expected_last")
+    __slots__ = ("wal_name", "pchannels", "frame_bytes_max", "settings", "log_id", "judges_expected_last", "saves_cursors")
     WAL_NAME_FIELD_NUMBER: _ClassVar[int]
     PCHANNELS_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     JUDGES_EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    SAVES_CURSORS_FIELD_NUMBER: _ClassVar[int]
     wal_name: str
     pchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.LogIdentity]
     frame_bytes_max: int
     settings: LogSettings
     log_id: int
     judges_expected_last: bool
-    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ..., judges_expected_last: bool = ...) -> None: ...
+    saves_cursors: bool
+    def __init__(self, wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ..., judges_expected_last: bool = ..., saves_cursors: bool = ...) -> None: ...
 
 class LogSettings(_message.Message):
-    __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_by_age", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
+    __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_by_age", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s", "scheduled_max", "scheduled_bytes_max")
     CREATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_MAX_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +55,8 @@ class LogSettings(_message.Message):
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     CURSOR_LAG_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     CURSOR_AGE_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_MAX_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     create_vchannels: bool
     vchannels_max: int
     message_bytes_max: int
@@ -72,7 +76,9 @@ class LogSettings(_message.Message):
     retention_s: float
     cursor_lag_bytes_max: int
     cursor_age_max_s: float
-    def __init__(self, create_vchannels: bool = ..., vchannels_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., txn_bytes_max: _Optional[int] = ..., txn_bodies_max: _Optional[int] = ..., txn_keepalive: _Optional[float] = ..., open_txn_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., time_tick_interval_s: _Optional[float] = ..., idempotency_window_count: _Optional[int] = ..., idempotency_window_by_age: bool = ..., idempotency_window_s: _Optional[float] = ..., producers_max: _Optional[int] = ..., broadcast_tasks_max: _Optional[int] = ..., broadcast_vchannels_max: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., cursor_lag_bytes_max: _Optional[int] = ..., cursor_age_max_s: _Optional[float] = ...) -> None: ...
+    scheduled_max: int
+    scheduled_bytes_max: int
+    def __init__(self, create_vchannels: bool = ..., vchannels_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., txn_bytes_max: _Optional[int] = ..., txn_bodies_max: _Optional[int] = ..., txn_keepalive: _Optional[float] = ..., open_txn_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., time_tick_interval_s: _Optional[float] = ..., idempotency_window_count: _Optional[int] = ..., idempotency_window_by_age: bool = ..., idempotency_window_s: _Optional[float] = ..., producers_max: _Optional[int] = ..., broadcast_tasks_max: _Optional[int] = ..., broadcast_vchannels_max: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., cursor_lag_bytes_max: _Optional[int] = ..., cursor_age_max_s: _Optional[float] = ..., scheduled_max: _Optional[int] = ..., scheduled_bytes_max: _Optional[int] = ...) -> None: ...
 
 class LocateVChannelsRequest(_message.Message):
     __slots__ = ("names", "create", "together")
@@ -259,7 +265,7 @@ class AbortBroadcastRequest(_message.Message):
     def __init__(self, broadcast_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class BroadcastStatistics(_message.Message):
-    __slots__ = ("tasks", "waiting", "frames", "bytes_held", "tombstones", "done_marks", "appended", "finished", "saves")
+    __slots__ = ("tasks", "waiting", "frames", "bytes_held", "tombstones", "done_marks", "appended", "finished", "saves", "pending", "waiting_acks", "stuck", "aborting", "oldest_s")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +275,11 @@ class BroadcastStatistics(_message.Message):
     APPENDED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_ACKS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
+    ABORTING_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_S_FIELD_NUMBER: _ClassVar[int]
     tasks: int
     waiting: int
     frames: int
@@ -278,4 +289,9 @@ class BroadcastStatistics(_message.Message):
     appended: int
     finished: int
     saves: int
-    def __init__(self, tasks: _Optional[int] = ..., waiting: _Optional[int] = ..., frames: _Optional[int] = ..., bytes_held: _Optional[int] = ..., tombstones: _Optional[int] = ..., done_marks: _Optional[int] = ..., appended: _Optional[int] = ..., finished: _Optional[int] = ..., saves: _Optional[int] = ...) -> None: ...
+    pending: int
+    waiting_acks: int
+    stuck: int
+    aborting: int
+    oldest_s: float
+    def __init__(self, tasks: _Optional[int] = ..., waiting: _Optional[int] = ..., frames: _Optional[int] = ..., bytes_held: _Optional[int] = ..., tombstones: _Optional[int] = ..., done_marks: _Optional[int] = ..., appended: _Optional[int] = ..., finished: _Optional[int] = ..., saves: _Optional[int] = ..., pending: _Optional[int] = ..., waiting_acks: _Optional[int] = ..., stuck: _Optional[int] = ..., aborting: _Optional[int] = ..., oldest_s: _Optional[float] = ...) -> None: ...

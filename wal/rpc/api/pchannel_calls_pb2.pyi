@@ -78,7 +78,7 @@ class RetentionHolder(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise", "idempotency_keys", "idempotency_reach_s")
+    __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise", "idempotency_keys", "idempotency_reach_s", "unsynced_s", "frame_events", "append_s", "sync_s", "duplicates", "committed_transactions", "rolled_back_transactions", "failed_transactions", "refused_transactions", "segments", "log_bytes", "checkpoint_age_s", "checkpoint_failures", "opening_s", "replayed_events", "failure", "scheduled", "scheduled_bytes", "delivered", "write_path", "write_path_reason", "page_reads", "shared_pages", "shared_page_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,30 @@ class Statistics(_message.Message):
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEYS_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_REACH_S_FIELD_NUMBER: _ClassVar[int]
+    UNSYNCED_S_FIELD_NUMBER: _ClassVar[int]
+    FRAME_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_S_FIELD_NUMBER: _ClassVar[int]
+    SYNC_S_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    OPENING_S_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    WRITE_PATH_FIELD_NUMBER: _ClassVar[int]
+    WRITE_PATH_REASON_FIELD_NUMBER: _ClassVar[int]
+    PAGE_READS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_PAGES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     term: int
     frames: int
@@ -113,7 +137,41 @@ class Statistics(_message.Message):
     promise: int
     idempotency_keys: int
     idempotency_reach_s: float
-    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., promise: _Optional[int] = ..., idempotency_keys: _Optional[int] = ..., idempotency_reach_s: _Optional[float] = ...) -> None: ...
+    unsynced_s: float
+    frame_events: Histogram
+    append_s: Histogram
+    sync_s: Histogram
+    duplicates: int
+    committed_transactions: int
+    rolled_back_transactions: int
+    failed_transactions: int
+    refused_transactions: int
+    segments: int
+    log_bytes: int
+    checkpoint_age_s: float
+    checkpoint_failures: int
+    opening_s: float
+    replayed_events: int
+    failure: str
+    scheduled: int
+    scheduled_bytes: int
+    delivered: int
+    write_path: str
+    write_path_reason: str
+    page_reads: int
+    shared_pages: int
+    shared_page_bytes: int
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., promise: _Optional[int] = ..., idempotency_keys: _Optional[int] = ..., idempotency_reach_s: _Optional[float] = ..., unsynced_s: _Optional[float] = ..., frame_events: _Optional[_Union[Histogram, _Mapping[str, object]]] = ..., append_s: _Optional[_Union[Histogram, _Mapping[str, object]]] = ..., sync_s: _Optional[_Union[Histogram, _Mapping[str, object]]] = ..., duplicates: _Optional[int] = ..., committed_transactions: _Optional[int] = ..., rolled_back_transactions: _Optional[int] = ..., failed_transactions: _Optional[int] = ..., refused_transactions: _Optional[int] = ..., segments: _Optional[int] = ..., log_bytes: _Optional[int] = ..., checkpoint_age_s: _Optional[float] = ..., checkpoint_failures: _Optional[int] = ..., opening_s: _Optional[float] = ..., replayed_events: _Optional[int] = ..., failure: _Optional[str] = ..., scheduled: _Optional[int] = ..., scheduled_bytes: _Optional[int] = ..., delivered: _Optional[int] = ..., write_path: _Optional[str] = ..., write_path_reason: _Optional[str] = ..., page_reads: _Optional[int] = ..., shared_pages: _Optional[int] = ..., shared_page_bytes: _Optional[int] = ...) -> None: ...
+
+class Histogram(_message.Message):
+    __slots__ = ("bounds", "counts", "total")
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total: float
+    def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., total: _Optional[float] = ...) -> None: ...
 
 class Producers(_message.Message):
     __slots__ = ("producers",)
@@ -138,6 +196,91 @@ class ForgetProducerRequest(_message.Message):
     pchannel: _pchannel_pb2.PChannelInfo
     name: str
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ScheduleRequest(_message.Message):
+    __slots__ = ("pchannel", "vchannel", "payload", "properties", "due_ms", "key", "keyed", "seen_time_tick")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    vchannel: str
+    payload: bytes
+    properties: _containers.ScalarMap[str, str]
+    due_ms: int
+    key: str
+    keyed: bool
+    seen_time_tick: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannel: _Optional[str] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., due_ms: _Optional[int] = ..., key: _Optional[str] = ..., keyed: bool = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class ScheduleResponse(_message.Message):
+    __slots__ = ("due_ms", "duplicate", "appended", "time_tick")
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    due_ms: int
+    duplicate: bool
+    appended: bytes
+    time_tick: int
+    def __init__(self, due_ms: _Optional[int] = ..., duplicate: bool = ..., appended: _Optional[bytes] = ..., time_tick: _Optional[int] = ...) -> None: ...
+
+class ListScheduledRequest(_message.Message):
+    __slots__ = ("pchannel", "vchannel", "after_due_ms", "after_number")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    AFTER_DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    vchannel: str
+    after_due_ms: int
+    after_number: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannel: _Optional[str] = ..., after_due_ms: _Optional[int] = ..., after_number: _Optional[int] = ...) -> None: ...
+
+class ScheduledMessages(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[ScheduledMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[ScheduledMessage, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ScheduledMessage(_message.Message):
+    __slots__ = ("number", "due_ms", "key", "size")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    due_ms: int
+    key: str
+    size: int
+    def __init__(self, number: _Optional[int] = ..., due_ms: _Optional[int] = ..., key: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class CancelScheduledRequest(_message.Message):
+    __slots__ = ("pchannel", "vchannel", "key")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    vchannel: str
+    key: str
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannel: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class CancelScheduledResponse(_message.Message):
+    __slots__ = ("cancelled",)
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cancelled: bool
+    def __init__(self, cancelled: bool = ...) -> None: ...
 
 class CursorKey(_message.Message):
     __slots__ = ("name", "vchannels")
@@ -212,20 +355,94 @@ class Cursors(_message.Message):
     def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping[str, object]]]] = ...) -> None: ...
 
 class CursorState(_message.Message):
-    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale", "held_bytes")
+    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale", "held_bytes", "saved_at", "lag_messages", "lag_s", "moved_at")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LAG_S_FIELD_NUMBER: _ClassVar[int]
+    MOVED_AT_FIELD_NUMBER: _ClassVar[int]
     key: CursorKey
     event: _wire_pb2.MessageID
     time_tick: int
     lag_bytes: int
     stale: bool
     held_bytes: int
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ..., held_bytes: _Optional[int] = ...) -> None: ...
+    saved_at: float
+    lag_messages: int
+    lag_s: float
+    moved_at: float
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ..., held_bytes: _Optional[int] = ..., saved_at: _Optional[float] = ..., lag_messages: _Optional[int] = ..., lag_s: _Optional[float] = ..., moved_at: _Optional[float] = ...) -> None: ...
+
+class CursorHomeRequest(_message.Message):
+    __slots__ = ("pchannel", "key")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    key: CursorKey
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ...) -> None: ...
+
+class CursorHome(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    def __init__(self, pchannel: _Optional[str] = ...) -> None: ...
+
+class ClaimCursorRequest(_message.Message):
+    __slots__ = ("pchannel", "key", "holder", "lease_ms")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    key: CursorKey
+    holder: bytes
+    lease_ms: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., holder: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class CursorClaim(_message.Message):
+    __slots__ = ("fence", "cursor", "state")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    cursor: Cursor
+    state: bytes
+    def __init__(self, fence: _Optional[int] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class KeepCursorRequest(_message.Message):
+    __slots__ = ("pchannel", "key", "fence", "holder", "release")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    key: CursorKey
+    fence: int
+    holder: bytes
+    release: bool
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., holder: _Optional[bytes] = ..., release: bool = ...) -> None: ...
+
+class CursorSave(_message.Message):
+    __slots__ = ("key", "cursor", "fence", "number", "state", "after")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    key: CursorKey
+    cursor: Cursor
+    fence: int
+    number: int
+    state: bytes
+    after: _pchannel_pb2.EventPosition
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class DeleteCursorsRequest(_message.Message):
     __slots__ = ("pchannel", "name", "vchannels")

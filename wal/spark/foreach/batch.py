@@ -3,13 +3,6 @@
 After a failure, a kill or a restart, Spark reruns a batch with the same rows, until the query's checkpoint says that it is done. `key` is
 the same each time. So an effect happens once if it is stored under the key, or replaces what is stored under the key: `once` does the
 first, `write_parquet` the second.
-
-BatchLedger: a database table with the last batch of each query whose effects the database has.
-
-Owns one row for each query, with its newest finished batch, so the table does not grow with the batches. A query's batches run one after
-the other, and only the newest can run again: so a batch is done if its number is not above the row's. The row is written in the transaction
-of the effect itself, which is the whole point. The ledger uses only DB-API (PEP 249), but handles sqlite3's special ways of beginning a
-transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +29,15 @@ _MARKS: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", 
 
 
 class BatchLedger:
-    """The notes in `table` of the database of `connection`. One transaction at a time."""
+    """A database table with the last batch of each query whose effects the database has.
+
+    Owns one row for each query, with its newest finished batch, so the table does not grow with the batches. A query's batches run one
+    after the other, and only the newest can run again: so a batch is done if its number is not above the row's. The row is written in the
+    transaction of the effect itself, which is the whole point. The ledger uses only DB-API (PEP 249), but handles sqlite3's special ways of
+    beginning a transaction.
+
+    The notes in `table` of the database of `connection`. One transaction at a time.
+    """
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table):

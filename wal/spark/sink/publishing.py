@@ -27,7 +27,7 @@ from wal.write.idempotency.keys import ProducerKey
 WINDOW: Final = 64
 """The most chunks that are published under one producer."""
 _KEEPALIVE_S: Final = 60.0
-"""The lease of a chunk's transaction; it only bounds how long a bug could hold memory."""
+"""The keepalive of a chunk's transaction; it only bounds how long a bug could hold memory."""
 _CREATED_AT_ONCE: Final = 256
 """The number of vchannels created at a time: those of one turn are saved together."""
 

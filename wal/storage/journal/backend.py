@@ -16,14 +16,15 @@ from typing import ClassVar, Final, TypeVar, get_args
 
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
+from wal.files.system import warn_of_weaknesses
 from wal.message import FORM_JOURNAL, Lineage
 from wal.storage.base import LogBackend
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
-from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, save_lineage
+from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, raise_format, save_lineage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log import JournalLog
-from wal.storage.journal.read_only import absence
+from wal.storage.journal.read_only_journal import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
 
@@ -96,6 +97,9 @@ class JournalBackend(LogBackend):
         finally:
             if self._starting is not None and self._starting.done():
                 self._starting = None
+
+    async def raise_format(self) -> None:
+        await self._in_thread(lambda: raise_format(self._disk, self._directory))
 
     async def create(self, pchannel: str, *, incarnation: int) -> None:
         directory = self.folder(pchannel)
@@ -187,6 +191,7 @@ class JournalBackend(LogBackend):
             carry_out(self._directory, access, asked=self._group_readable is not None)
             # The file is created here, so that a log can still be truncated after the disk has filled up.
             FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
+            warn_of_weaknesses()
         except BaseException:
             if self.held is not None:
                 self.held.close()

@@ -167,8 +167,13 @@ def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> byte
     return blob
 
 
+def checkpoint_name(position: int) -> str:
+    """Returns the name of the file with the checkpoint for this position."""
+    return f"{_PREFIX}{position:016x}"
+
+
 def _path(directory: Path, position: int) -> Path:
-    return directory / f"{_PREFIX}{position:016x}"
+    return directory / checkpoint_name(position)
 
 
 _PREFIX: Final = "checkpoint-"

@@ -220,7 +220,7 @@ class ControlPage:
 
     def sync(self) -> None:
         """Makes all stores so far survive a power cut."""
-        self._disk.sync_map(self._map, self._path)
+        self._disk.sync_map(self._map, self._fd, self._path)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -47,6 +47,9 @@ from wal.storage.journal.segments import Segment, segment_bases
 
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
+_VERSION_OF_HOMES: Final = 2
+"""The version of a journal with cursors that move with transactions: a writer that does not know these would use an older copy of them."""
+_VERSION_OF_LINEAGES: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
 _TRIES: Final = 1000
 _PAUSE_S: Final = 0.001
@@ -157,8 +160,18 @@ def check_format(directory: Path) -> None:
     kind, _, version = text.strip().partition(" ")
     if kind != _KIND or not (version.isascii() and version.isdigit()):
         raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
-    if int(version) != _VERSION:
-        raise FormatError(f"{path} says version {version}; this version of the package knows {_VERSION}: upgrade to open it")
+    if int(version) not in (_VERSION, _VERSION_OF_HOMES):
+        raise FormatError(
+            f"{path} says version {version}; this version of the package knows {_VERSION} and {_VERSION_OF_HOMES}: upgrade to open it"
+        )
+
+
+def raise_format(disk: Disk, directory: Path) -> None:
+    """Notes durably that the journal has cursors that move with transactions; versions that do not know these refuse it from then on."""
+    path, text = directory / FORMAT_NAME, f"{_KIND} {_VERSION_OF_HOMES}\n".encode()
+    if path.read_bytes() != text:
+        disk.unlink(directory / _FORMAT_TEMPORARY)
+        disk.replace(path, text, temporary=directory / _FORMAT_TEMPORARY)
 
 
 _SINK_NAME: Final = "spark"
@@ -265,7 +278,7 @@ LINEAGE_NAME: Final = "lineage"
 
 def save_lineage(disk: Disk, directory: Path, lineage: Lineage) -> None:
     """Stores the lineage of a log durably."""
-    parts = [_HEAD.pack(_MAGIC, _VERSION, len(lineage.restores), 0, lineage.incarnation)]
+    parts = [_HEAD.pack(_MAGIC, _VERSION_OF_LINEAGES, len(lineage.restores), 0, lineage.incarnation)]
     for restore in lineage.restores:
         position, index = restore.newest or (0, 0)
         parts.append(_RESTORE.pack(restore.parent, restore.fork, position, index, restore.newest is not None))
@@ -296,8 +309,8 @@ def load_lineage(directory: Path, incarnation: int) -> Lineage:
     magic, version, count, _, child = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
-    if version != _VERSION:
-        raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
+    if version != _VERSION_OF_LINEAGES:
+        raise FormatError(f"{path} has version {version}, known here is {_VERSION_OF_LINEAGES}: upgrade to read it")
     if len(data) != _HEAD.size + count * _RESTORE.size + _CRC.size:
         _damaged(path, f"it has {len(data)} bytes", f"{count} restores")
     restores = [

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
+from wal.files.system import allocate, direct_flag, sync_data, sync_file
 from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
 
@@ -51,9 +52,9 @@ class JournalFile:
         """
         try:
             flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
-            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | direct_flag())
         except OSError:
-            return  # this file system always goes through the cache
+            return  # this file system, or this operating system, always goes through the cache
         aligned = mmap.mmap(-1, _ALIGNED_BYTES)
         try:
             os.preadv(self.fd, [memoryview(aligned)[:SECTOR_BYTES]], SECTOR_BYTES)
@@ -71,7 +72,7 @@ class JournalFile:
         """Undoes `bypass_cache`."""
         self._aligned = None
         flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~direct_flag())
 
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Writes all buffers, one after the other, from `offset` on."""
@@ -117,12 +118,25 @@ class JournalFile:
             done += len(data)
         return b"".join(parts)
 
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> bool:
+        """Fills these buffers, at most `BUFFERS_MAX`, with the bytes from this offset on; returns whether the file had that many."""
+        total = sum(map(len, buffers))
+        if hasattr(os, "preadv") and os.preadv(self.fd, buffers, offset) == total:
+            return True
+        data, at = self.read(total, offset), 0  # no preadv on this system, or interrupted
+        if len(data) < total:
+            return False
+        for buffer in buffers:
+            buffer[:] = data[at : at + len(buffer)]
+            at += len(buffer)
+        return True
+
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
     def allocate(self, size: int) -> None:
         """Allocates the whole file up to this size; never shrinks it."""
-        os.posix_fallocate(self.fd, 0, size)
+        allocate(self.fd, 0, size)
 
     def cut(self, size: int) -> None:
         """Drops the bytes at and after this offset."""
@@ -150,7 +164,7 @@ class JournalFile:
         return memoryview(self._aligned)[:total]
 
     def _fdatasync(self) -> None:
-        os.fdatasync(self.fd)
+        sync_data(self.fd)
 
 
 class Disk:
@@ -253,9 +267,11 @@ class Disk:
             raise OSError(errno.ENOTSUP, "its file system is neither ext4 nor XFS")
         return AsyncWrite()
 
-    def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
-        """Returns when a mapped file is on the disk."""
+    def sync_map(self, mapping: mmap.mmap, fd: int, path: Path) -> None:
+        """Returns when a mapped file, which is open as `fd`, is on the disk."""
         mapping.flush()
+        if not hasattr(os, "fdatasync"):
+            sync_file(fd)  # on macOS, msync ends at the disk's own cache
 
     def _file(self, path: Path, fd: int) -> JournalFile:
         return JournalFile(path, fd)
@@ -268,7 +284,7 @@ class Disk:
         self.sync_directory(path.parent)
 
     def _sync_names(self, path: Path, fd: int) -> None:
-        os.fsync(fd)
+        sync_file(fd)
 
     def _open_directory(self, path: Path) -> int:
         held = self._held.get(path)

@@ -37,6 +37,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import HEADER_BYTES, RECOVERED, FrameHeader, FrameView, RunKind
+from wal.storage.base import Unread
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, SECTOR_BYTES, slot_bytes
 
 PART_HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
@@ -236,14 +237,21 @@ class SegmentIndex:
             return list(extents[0])
         return sorted(set().union(*extents))
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        """Returns the bytes of the frames below `end` that hold one of these names, at or after the event `start`."""
-        first, stop = self.ordinal(start[0]), self.ordinal(end)
-        if first < stop and self.positions[first] == start[0] and start[1] >= self.indices[first]:
-            first += 1  # the events of this frame are all below
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        """Returns what the frames below `end` hold that hold one of these names, at or after the event `start`."""
+        first, stop, below = self.ordinal(start[0]), self.ordinal(end), 0
+        if first < stop and self.positions[first] == start[0]:
+            below = start[1]
+            if below >= self.indices[first]:
+                first, below = first + 1, 0  # the events of this frame are all below
         rows = [row for name in names if (row := self._names.get(name)) is not None]
         ordinals = set().union(*(_cut(row, first, stop) for row in rows))
-        return sum(self.lengths[ordinal] for ordinal in ordinals)
+        if not ordinals:
+            return Unread(0, 0)
+        oldest = min(ordinals)
+        below = below if oldest == first else 0
+        events = sum(self.indices[ordinal] for ordinal in ordinals) - below
+        return Unread(sum(self.lengths[ordinal] for ordinal in ordinals), events, self.first_ticks[oldest] + below)
 
     def newest(self, names: Container[str] | None, first: int, end: int) -> list[int]:
         """Returns the ordinals in [first, end) of the newest frame there of each of these vchannels; of every one for None."""

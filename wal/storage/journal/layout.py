@@ -141,6 +141,8 @@ _ENVELOPE: Final = struct.Struct("<4sIQQI")
 _CRC: Final = struct.Struct("<I")
 _GENERATION_AT: Final = 8
 assert _ENVELOPE.size + _CRC.size == ENVELOPE_BYTES
+HEADER_FIELDS_BYTES: Final = _HEADER.size + _CRC.size
+"""The fields of a segment's header with their CRC; the rest of its page is zero."""
 
 
 def pack_envelope(length: int, generation: int, position: int) -> bytes:

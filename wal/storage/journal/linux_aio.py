@@ -47,7 +47,7 @@ class AsyncWrite:
 
     def __init__(self) -> None:
         calls = _CALLS.get(platform.machine())
-        if sys.platform != "linux" or calls is None or sys.maxsize < 1 << 62:
+        if not hasattr(os, "eventfd") or calls is None or sys.maxsize < 1 << 62:
             raise OSError(errno.ENOSYS, f"Linux AIO is not supported here on {sys.platform} ({platform.machine()})")
         self._calls = tuple(map(ctypes.c_long, calls))
         self._context: ctypes.c_ulong | None = None

@@ -32,7 +32,7 @@ from wal.errors import ChannelFencedError, ClosedError, CorruptionError, Invalid
 from wal.files import HeldDirectory
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
-from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog
+from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread
 from wal.storage.journal.checkpoint import CheckpointFiles
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk
@@ -121,6 +121,7 @@ class JournalLog(PChannelLog):
                 loop_write=loop_writes,
                 loop_bytes_max=loop_bytes_max(write_path, frame_bytes_limit),
                 failed=self._failed,
+                write_path=write_path,
             )
             undo.pop_all()
         for path in recovered.leftovers:
@@ -162,8 +163,8 @@ class JournalLog(PChannelLog):
             return FramePage([], start, None, 0)
         return await self._in_thread(lambda: self._reader.page(start, end, names, bytes_max))
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        return self._reader.bytes_for(names, start, min(end, self._tail.durable_end))
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        return self._reader.unread_for(names, start, min(end, self._tail.durable_end))
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
@@ -256,6 +257,10 @@ class JournalLog(PChannelLog):
             last.callback(self._preparer.close)
             last.callback(self._writer.join)
             self._writer.end()
+
+    @property
+    def write_path(self) -> tuple[str, str]:
+        return self._writer.path
 
     def statistics(self) -> JournalStatistics:
         written = self._tail

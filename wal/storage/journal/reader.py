@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -18,10 +19,11 @@ from typing import Final, Protocol
 from wal.errors import CorruptionError, StorageError, TruncatedError
 from wal.frame import FrameView, RunKind, RunName, RunRow
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
-from wal.storage.base import FramePage, StoredFrame
+from wal.storage.base import FramePage, Memory, RowsFrame, RowsPage, RowsRequest, StoredFrame, Unread
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
+from wal.storage.journal.rows import plan_rows, read_rows
 from wal.storage.journal.segments import Segment, Window, damaged, open_shared
 
 _SEGMENTS_MAX: Final = 16
@@ -66,6 +68,47 @@ class JournalReader:
         self.check(start, end)
         return self._page(_Page(start, end, bytes_max), names, self.check, SegmentIndex.wanted)
 
+    def rows_page(self, request: RowsRequest) -> RowsPage | None:
+        """Returns the next frames as rows, out of one segment; None if they do not fit. `request.end` is durable.
+
+        Raises TruncatedError, and no error because of a file: `page` raises that.
+        """
+        self.check(request.start, request.end)
+        segments = self._segments.segments
+        at = max(0, bisect_right([segment.base for segment in segments], request.start) - 1)
+        segment, following = segments[at], segments[at + 1] if at + 1 < len(segments) else None
+        if segment.base >= request.end:
+            return None
+        try:
+            index = self._segments.index(segment)
+            if (plan := plan_rows(index, request)) is None:
+                return None
+            ordinals, first, stop = plan
+            frames, bodies = self._read_rows(segment, index, request, ordinals)
+        except (CorruptionError, OSError):
+            self.check(request.start, request.end)
+            return None
+        if is_cut := len(frames) < len(ordinals):
+            stop = ordinals[len(frames)]
+        if first == stop:
+            return None
+        if stop < len(index) and index.positions[stop] < request.end:
+            end = index.positions[stop]
+        else:
+            end = request.end if following is None else min(request.end, following.base)
+        return RowsPage(frames, bodies, end, index.last_event(first, stop), index.promise(first, stop), is_cut)
+
+    def _read_rows(
+        self, segment: Segment, index: SegmentIndex, request: RowsRequest, ordinals: list[int]
+    ) -> tuple[list[RowsFrame], Memory | None]:
+        if not ordinals:
+            return [], None
+        file = open_shared(self._disk, segment.path)
+        try:
+            return read_rows(segment, index, file, request, ordinals)
+        finally:
+            file.close()
+
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
         """Returns the frames with keyed events in [start, end), truncated or not."""
         self.check_held(start, end)
@@ -108,9 +151,9 @@ class JournalReader:
                     index = self._segments.index(segment)
                 yield segment, index
 
-    def bytes_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> int:
-        """Returns what `ReadableLog.bytes_for` does; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
-        return sum(index.bytes_for(names, start, end) for _, index in self.indices(start[0], end))
+    def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
+        """Returns what `ReadableLog.unread_for` does; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
+        return Unread.joined(index.unread_for(names, start, end) for _, index in self.indices(start[0], end))
 
     def last_events(self, start: int, end: int, names: frozenset[str] | None = None) -> dict[RunName, LogPosition]:
         """Returns the newest event in [start, end) of each of these vchannels, of every one for None; `end` is durable.

@@ -1,9 +1,10 @@
 """JournalWriter: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
 
 There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for everything that
-blocks. Only one of them writes at a time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of
-a fenced writer is after the first frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if
-the thread still has one, so frames never overtake each other.
+blocks; under `write_path="auto"` small frames take the thread too where that is faster (`path_choice.py`). Only one of them writes at a
+time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of a fenced writer is after the first
+frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if the thread still has one, so frames never
+overtake each other.
 
 WritePath: the setting that says how frames go to the disk, and what it means for one log.
 
@@ -42,6 +43,7 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import slot_bytes
 from wal.storage.journal.linux_aio import AsyncWrite
 from wal.storage.journal.log_tail import ActiveSegment, LogTail
+from wal.storage.journal.path_choice import PathChoice
 
 WritePath = Literal["auto", "loop", "thread"]
 """How frames go to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
@@ -463,7 +465,14 @@ class JournalWriter:
     """Writes frames to the tail of a log; it is used on the loop, but for `finish` and `join`."""
 
     def __init__(
-        self, tail: LogTail, *, pchannel: str, loop_write: AsyncWrite | None, loop_bytes_max: int, failed: Callable[[WALError], None]
+        self,
+        tail: LogTail,
+        *,
+        pchannel: str,
+        loop_write: AsyncWrite | None,
+        loop_bytes_max: int,
+        failed: Callable[[WALError], None],
+        write_path: WritePath = "loop",
     ) -> None:
         """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it
         at its end, but not if it cannot begin (RuntimeError: no thread can be started).
@@ -475,6 +484,9 @@ class JournalWriter:
         self._attempt = 0
         self._waiting: deque[tuple[int, EncodedFrame | WALError, AppendDone]] = deque()  # for one that is being written
         self._outcomes: deque[tuple[int, AppendDone, int, WALError | None]] = deque()
+        self._choice = PathChoice() if write_path == "auto" and loop_write is not None else None
+        self._counts: deque[int] = deque()  # with a choice: the events of each frame that has no outcome yet, -1 for an error
+        self._write_path = write_path
         self._is_bulk = False  # the thread writes large frames: small ones between them follow faster there
         self._notified = False
         self.tail: LogTail = tail
@@ -494,6 +506,15 @@ class JournalWriter:
     def loop_frames(self) -> int:
         """The number of durable frames that the loop wrote."""
         return 0 if self._loop_path is None else self._loop_path.frames
+
+    @property
+    def path(self) -> tuple[str, str]:
+        """The path that small frames take now, and the reason."""
+        if self._choice is not None:
+            return self._choice.path, self._choice.reason
+        if self._loop_path is not None:
+            return "loop", "the setting write_path"
+        return "thread", "the loop cannot write here" if self._write_path == "auto" else "the setting write_path"
 
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         """Writes a frame after all frames before it; `done` is called on the loop, later."""
@@ -537,15 +558,23 @@ class JournalWriter:
             except BaseException as defect:  # an interrupt: without this frame, those after it would follow a gap
                 self.tail.fail(unknown_outcome(defect))
                 raise
-        outcomes = self._outcomes
+        outcomes, choice = self._outcomes, self._choice
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
+            if choice is not None and (events := self._counts.popleft()) >= 0:
+                choice.ended(events, time.monotonic())
             if error.__class__ in REFUSALS and attempt == self._attempt:
                 # Once for all appends that one refusal failed: the senders of later appends know of it.
                 self._attempt += 1
             done(position, error)
 
     def _take(self, frame: EncodedFrame | WALError, done: AppendDone) -> None:
+        if (choice := self._choice) is not None:
+            if isinstance(frame, EncodedFrame):
+                self._counts.append(frame.header.indices)
+                choice.begun(time.monotonic())
+            else:
+                self._counts.append(-1)
         if self._waiting or self._must_wait(frame):
             self._waiting.append((self._attempt, frame, done))
         else:
@@ -560,6 +589,8 @@ class JournalWriter:
             return True
         if self._thread.idle or self._is_bulk or not isinstance(frame, EncodedFrame):
             return False
+        if self._choice is not None and self._choice.path == "thread":
+            return False
         return path.wants(frame)
 
     def _begin(self, attempt: int, frame: EncodedFrame | WALError, done: AppendDone) -> None:
@@ -567,8 +598,13 @@ class JournalWriter:
         if path is not None and isinstance(frame, EncodedFrame):
             if thread.idle:
                 self._is_bulk = False
+            choice = self._choice
             if not path.wants(frame):
                 self._is_bulk = True
+                if choice is not None:
+                    choice.skipped()
+            elif choice is not None and choice.path == "thread":
+                pass
             elif not self._is_bulk and attempt > thread.refused_attempt and path.begin(attempt, frame, done):
                 if self.tail.is_check_due:
                     thread.check()

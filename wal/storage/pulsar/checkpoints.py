@@ -2,7 +2,8 @@
 
 Owns: the pieces of each state, one message each, and their positions, which are in the control record, so that only the owner of the term
 can have stored one. A state is read back whole and checked. A durable cursor releases states that are no longer needed, as for the log.
-They are not in the log itself, because a state can be needed for much longer than the log around it.
+They are not in the log itself, because a state can be needed for much longer than the log around it. The index of vchannels, which each
+checkpoint replaces, is stored in the same way.
 """
 
 from __future__ import annotations
@@ -51,18 +52,23 @@ class Checkpoints:
             )
         return await self._connection.run(lambda: read_state(self._connection, self._topic, saved))
 
-    async def keep(self, position: int | None) -> None:
-        """Releases every state except the one for this position (None: every state). Raises ChannelFencedError."""
-        before = self._control.record.states
-        states = {at: saved for at, saved in before.items() if position is not None and at == str(position)}
-        if states == before:
+    async def keep(self, position: int | None, index: bytes) -> None:
+        """Releases every state except the one for this position (None: every state), and replaces the index of vchannels.
+
+        Raises ChannelFencedError or StorageError.
+        """
+        before = self._control.record
+        states = {at: saved for at, saved in before.states.items() if position is not None and at == str(position)}
+        saved = before.index
+        if saved is None or (saved.size, saved.crc) != (len(index), google_crc32c.value(index)):
+            saved = await self._connection.run(lambda: self._write(index))
+        if states == before.states and saved == before.index:
             return
-        await self._control.change(self._term, states=states)
-        # The messages after the kept state stay too, including those of a state that was saved meanwhile.
-        end = min((saved.first for saved in states.values()), default=None)
-        last = max(saved.last for saved in before.values()) if end is None else None
-        if end is not None:
-            last = max((saved.last for saved in before.values() if saved.last < end), default=None)
+        await self._control.change(self._term, states=states, index=saved)
+        # The messages after the kept ones stay too, including those of a state that was saved meanwhile.
+        end = min(kept.first for kept in (*states.values(), saved))
+        gone = [*before.states.values(), *(() if before.index is None else (before.index,))]
+        last = max((one.last for one in gone if one.last < end), default=None)
         if last is not None:
             await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
 

@@ -5,10 +5,6 @@ Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. T
 
 The client answers `send_async` in its own threads, and a C++ thread that enters an interpreter which is about to exit aborts the
 process. So a client that was not closed is closed when Python exits, and clients log through `CLIENT_LOG`.
-
-ClientLog: the log of Pulsar's client, of which there is one for the process.
-
-Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
 """
 
 from __future__ import annotations
@@ -45,7 +41,11 @@ _log: Final = logging.getLogger("wal.pulsar")
 
 
 class ClientLog:
-    """Forwards the log of Pulsar's client in this process to the logger `wal.storage.pulsar`. Thread-safe.
+    """The log of Pulsar's client, of which there is one for the process.
+
+    Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
+
+    Forwards the log of Pulsar's client in this process to the logger `wal.storage.pulsar`. Thread-safe.
 
     The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
     well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter

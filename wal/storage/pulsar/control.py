@@ -52,7 +52,7 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
     `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if it is
-    known. `states`: the checkpoints, by position.
+    known. `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`.
     """
 
     version: int
@@ -67,6 +67,7 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     kept_from: int = 0
     last_truncated: tuple[int, int] | None = None
     states: dict[str, SavedState] = {}
+    index: SavedState | None = None
 
 
 class Control:

@@ -2,12 +2,6 @@
 
 Owns the writer, the reader, truncation and checkpoints, and the order in which they end. The loop only queues and answers; every call that
 waits for Pulsar runs in a thread.
-
-PulsarTruncation: the position where the log begins, the one where its recovery begins, and what Pulsar may delete below both.
-
-Owns the order of the steps. The earliest event is first stored in the control record; only then is the durable cursor advanced, past
-messages that neither a reader nor the next recovery needs. Pulsar deletes whole ledgers, when they are full and its own retention allows
-it. The next opening moves the cursor again, so a failure only delays freeing space.
 """
 
 from __future__ import annotations
@@ -58,6 +52,7 @@ class PulsarLog(PChannelLog):
         self._working: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._index = opened.index
         self._writer = PulsarWriter(opened, ledger_full=self._ledger_full)
         self._reader = PulsarReader(
             opened.connection,
@@ -110,6 +105,10 @@ class PulsarLog(PChannelLog):
         self._reader.check(start, durable)
         if start >= end:
             return FramePage([], start, None, 0)
+        if names is not None:
+            if (hole := self._index.hole(start, end, names)) is not None:
+                return FramePage([], hole.end, hole.last_event, hole.promised_tick)
+            end = self._index.run_end(start, end, names)
         return await self._page(lambda: self._reader.page(start, end, names, bytes_max))
 
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
@@ -125,7 +124,7 @@ class PulsarLog(PChannelLog):
         end = self._writer.durable_end
         events: dict[RunName, LogPosition] = {}
         while start < end:
-            following = partial(self._reader.last_events, events, start, end)
+            following = partial(self._reader.last_events, events, start, end, self._index)
             start = (await self._page(following)).next_position
         return events
 
@@ -171,7 +170,8 @@ class PulsarLog(PChannelLog):
     async def release(self, position: int, *, state: int | None) -> None:
         self._check_open()
         if await self._whole(self._truncation.release(position)):
-            await self._whole(self._checkpoints.keep(state))
+            self._index.drop_below(self._control.record.kept_from)
+            await self._whole(self._checkpoints.keep(state, self._index.encode()))
 
     async def close(self) -> None:
         if self._closing is None:
@@ -249,7 +249,14 @@ class PulsarLog(PChannelLog):
 
 
 class PulsarTruncation:
-    """Truncates one log. `floor_before` returns the fencing floor below a position; it blocks."""
+    """The position where the log begins, the one where its recovery begins, and what Pulsar may delete below both.
+
+    Owns the order of the steps. The earliest event is first stored in the control record; only then is the durable cursor advanced, past
+    messages that neither a reader nor the next recovery needs. Pulsar deletes whole ledgers, when they are full and its own retention
+    allows it. The next opening moves the cursor again, so a failure only delays freeing space.
+
+    `floor_before` returns the fencing floor below a position; it blocks.
+    """
 
     def __init__(self, opened: Opened, *, floor_before: Callable[[int], FencingFloor]) -> None:
         self._connection = opened.connection

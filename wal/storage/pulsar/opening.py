@@ -8,15 +8,17 @@ log is open.
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from wal.errors import CorruptionError
+from wal.errors import ChannelFencedError, CorruptionError, WALError
 from wal.storage.base import LogState
 from wal.storage.pulsar.address import entry_of, ledger_of, text_of
 from wal.storage.pulsar.admin import Admin
+from wal.storage.pulsar.checkpoints import read_state
 from wal.storage.pulsar.connection import PulsarConnection, close_producer, failure, is_one_of, patiently
 from wal.storage.pulsar.control import Control, PulsarControlRecord
 from wal.storage.pulsar.fencing_floor import FencingFloor
@@ -25,9 +27,11 @@ from wal.storage.pulsar.layout import Mark
 from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.recovery import end_before, missing_records
 from wal.storage.pulsar.topic import move_cursor, send_mark
+from wal.storage.pulsar.vchannel_index import VChannelIndex
 
 TRIES: Final = 5
 FENCED: Final = ("ProducerFenced", "AlreadyClosed")
+_log: Final = logging.getLogger("wal.pulsar")
 
 
 class Opened(msgspec.Struct):
@@ -43,6 +47,7 @@ class Opened(msgspec.Struct):
     floor: FencingFloor
     state: LogState
     checkpoint: int | None
+    index: VChannelIndex
 
 
 async def open_log(
@@ -51,7 +56,7 @@ async def open_log(
     """Takes over the log in `term`, which was claimed when the control record was `before`. Its topics exist.
 
     Raises CorruptionError when Pulsar has lost messages that the log, or its recovery from `checkpoint`, needs; ChannelFencedError when a
-    higher term claimed the log meanwhile.
+    higher term claimed the log meanwhile, or is in the log already.
     """
     topic, run = connection.address.topic(control.pchannel), connection.run
     mark = Mark(term, before.incarnation)
@@ -66,6 +71,7 @@ async def open_log(
         look = partial(end_before, connection, topic, incarnation=mark.incarnation, ledgers=ledgers, floors=floors, term_at=control.term_at)
         made = await run(lambda: missing_records(ledgers, look))
         end = await run(lambda: look(at))
+        _check_above(control, term, end.floor)
         await control.change(term, terms={term: at}, ledgers=made)
     except BaseException:
         await asyncio.shield(asyncio.ensure_future(run(lambda: close_producer(producer))))
@@ -87,7 +93,9 @@ async def open_log(
     if last is not None:
         await run(lambda: move_cursor(connection, topic, last))
     ledgers.drop_below(before.kept_from)
-    return Opened(connection, control, producer, ledgers, floors, topic, mark, floor, state, checkpoint)
+    index = await _stored_index(connection, control)
+    index.drop_below(before.kept_from)
+    return Opened(connection, control, producer, ledgers, floors, topic, mark, floor, state, checkpoint, index)
 
 
 def check_checkpoint(topic: str, record: PulsarControlRecord, checkpoint: int | None) -> None:
@@ -117,6 +125,32 @@ async def _take_over(connection: PulsarConnection, control: Control, topic: str,
             if attempt == TRIES or not is_one_of(error, *FENCED):
                 raise failure(error, f"taking over {topic}", connection.address) from error
     raise AssertionError
+
+
+async def _stored_index(connection: PulsarConnection, control: Control) -> VChannelIndex:
+    """Returns the index of vchannels as it was last stored. Without one that can be read, reads fetch what was written before."""
+    saved = control.record.index
+    if saved is None:
+        return VChannelIndex()
+    topic = connection.address.checkpoints(control.pchannel)
+    try:
+        return VChannelIndex.decode(await connection.run(lambda: read_state(connection, topic, saved)))
+    except WALError as error:
+        _log.warning("the index of vchannels of pchannel %s is made anew from here on: %s", control.pchannel, error)
+        return VChannelIndex()
+
+
+def _check_above(control: Control, term: int, floor: FencingFloor) -> None:
+    """Raises ChannelFencedError unless this term is above those in the log: readers would skip its frames, or take them for duplicates.
+
+    The claim was above what the metadata knows, so the metadata is older than the log: it was restored from a copy.
+    """
+    # A mark of this term without a frame is of an attempt of this opening.
+    if floor.term > term or (floor.term == term and floor.sequence >= 0):
+        raise ChannelFencedError(
+            f"the log of pchannel {control.pchannel!r} was written in term {floor.term}, and its metadata, probably restored from "
+            f"an older copy, is at term {term}: open it again until its term, which rises by one each time, is above {floor.term}"
+        )
 
 
 def _known_floors(control: Control, record: PulsarControlRecord) -> FloorIndex:

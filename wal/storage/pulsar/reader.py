@@ -30,6 +30,7 @@ from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.ledgers import LedgerTable
 from wal.storage.pulsar.topic import TopicEntry, TopicReader, damaged
+from wal.storage.pulsar.vchannel_index import VChannelIndex
 
 IDLE_MAX: Final = 4
 """Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
@@ -116,17 +117,26 @@ class PulsarReader:
 
         return self._page(start, end, bytes_max, self.check_held, lambda header: bool(header.compatible & RECOVERED), whole)
 
-    def last_events(self, events: dict[RunName, LogPosition], start: int, end: int) -> FramePage:
+    def last_events(self, events: dict[RunName, LogPosition], start: int, end: int, index: VChannelIndex | None = None) -> FramePage:
         """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames.
 
-        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more.
+        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more. The frames
+        are added to the `index` too.
         """
-        page = self._page(
-            max(start, self._kept_from()), end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.indices > 0, lambda _: True
-        )
+        start = max(start, self._kept_from())
+        page = self._page(start, end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.runs > 0, lambda _: True)
+        if index is not None:
+            index.begin(start)
         for frame in page.frames:
-            for name, index in frame.view.last_events().items():
-                events[name] = (frame.position, index)
+            for name, at in frame.view.last_events().items():
+                events[name] = (frame.position, at)
+            if index is not None:
+                runs, header = frame.view.runs, frame.view.header
+                for_all = any(True for _ in runs.of_kind(RunKind.PCHANNEL))
+                names = {run.name for run in runs if run.name}
+                index.add(frame.position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=for_all)
+        if index is not None:
+            index.passed(page.next_position)
         return FramePage([], page.next_position, page.last_event, page.promised_tick)
 
     def check(self, start: int, end: int) -> None:

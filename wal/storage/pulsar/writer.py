@@ -8,12 +8,6 @@ The table in `repair.py` says what happens then, and after a lost producer.
 
 A frame that the client itself refuses (one above the broker's limit, say) can never be written. No frame after it is sent, so that the
 log has no gap; the frames before it are still answered, and then the writer fails for good.
-
-FramesInFlight: the frames of one writer in order, from the append until the answer. Pure.
-
-Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client.
-Guarantees: frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written
-nothing is sent.
 """
 
 from __future__ import annotations
@@ -58,7 +52,13 @@ class Flight(msgspec.Struct, gc=False):
 
 
 class FramesInFlight:
-    """The frames of one writer. `next_sequence`: the sequence of the next frame of its term."""
+    """The frames of one writer in order, from the append until the answer. Pure.
+
+    Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client. Guarantees:
+    frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written nothing is sent.
+
+    `next_sequence`: the sequence of the next frame of its term.
+    """
 
     def __init__(self, topic: str, next_sequence: int) -> None:
         self.window: ClientWindow = ClientWindow(frames_max=FRAMES_IN_FLIGHT, bytes_max=SENT_BYTES_MAX)
@@ -216,6 +216,8 @@ class PulsarWriter:
         self._floors = opened.floors
         self._topic = topic = opened.topic
         self._mark = opened.mark
+        self._index = opened.index
+        self._is_first = True
         self._last = state.end - 1
         """The newest message that was answered or read; initially this writer's mark."""
         self._floor = floor = opened.floor
@@ -349,6 +351,12 @@ class PulsarWriter:
             self._floor.term, self._floor.sequence = header.term, header.sequence
             if header.sequence % FLOOR_EVERY == 0:
                 self._floors.add(position + 1, self._floor)
+        frame = flight.frame
+        if self._is_first:
+            self._is_first = False
+            self._index.begin(self.durable_end)  # what is below was added by recovery, or is not known
+        names = [name for name, _ in frame.vchannels]
+        self._index.add(position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=frame.pchannel_wide)
         self.durable_end = max(self.durable_end, self._last + 1)
         if header.compatible & RECOVERED:
             self.keyed_bytes += flight.frame.length

@@ -8,7 +8,19 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.frame import FLAG_COMMIT, KEYED, FrameView, RunKind, RunName, SystemRecord, decode_ext, decode_key, decode_txn, encode_key
+from wal.frame import (
+    FLAG_COMMIT,
+    KEY_TAGS,
+    KEYED,
+    FrameView,
+    RunKind,
+    RunName,
+    SystemRecord,
+    decode_ext,
+    decode_key,
+    decode_txn,
+    encode_key,
+)
 
 KEY_BYTES_MAX: Final = 255
 SEQUENCE_END: Final = 1 << 63
@@ -59,8 +71,9 @@ def check_key(key: object) -> Key:
 def key_ext(key: Key) -> bytes:
     """Returns the key as records carry it. Raises as `check_key` does."""
     if key.__class__ is str and key.isascii() and 0 < len(key) <= KEY_BYTES_MAX:
-        return encode_key(key)
-    key = check_key(key)
+        return KEY_TAGS[len(key)] + key.encode()
+    if key.__class__ is not ProducerKey:  # which was checked when it was made
+        key = check_key(key)
     return encode_key(key.producer, sequence=key.sequence) if isinstance(key, ProducerKey) else encode_key(key)
 
 

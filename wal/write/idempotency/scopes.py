@@ -43,18 +43,27 @@ class Scope(msgspec.Struct, eq=False, gc=False):
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
-    """A key whose operation was taken and is not settled yet. `sharers` is for the holder of the claim to use.
+    """A key whose operation was taken and is not settled yet. Plain keys that are claimed as a run share one claim; `key` is the first.
 
     `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed`
-    claim must fail, since an earlier sequence of its producer failed. A plain key is the one with the number `at` in its entry.
+    claim must fail, since an earlier sequence of its producer failed. `sharers` are the other callers that wait for each key.
     """
 
     scope: Scope
     key: Key
     barrier: int
-    at: int = 0
-    sharers: list[Any] | None = None
+    sharers: dict[Key, list[Any]] | None = None
     doomed: bool = False
+
+    def share(self, key: Key, caller: Any) -> None:
+        """Adds a caller that waits for this key."""
+        if self.sharers is None:
+            self.sharers = {}
+        self.sharers.setdefault(key, []).append(caller)
+
+    def sharers_of(self, key: Key) -> list[Any]:
+        """Returns the callers that wait for this key, besides the one whose operation was taken."""
+        return [] if self.sharers is None else self.sharers.get(key, [])
 
 
 class Scopes:
@@ -111,21 +120,22 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyEntry(msgspec.Struct, eq=False, gc=False):
-    """What a scope knows of the plain keys of a run: the claim of each while they are pending, then the result `kept` of the first.
+    """What a scope knows of the plain keys of a run: their claim while they are pending, then the result `kept` of the first.
 
     It does not lead back to its scope, because the garbage collector would not find such a cycle.
     """
 
     keys: list[str]
-    claims: list[Claim] | None = None
+    claim: Claim | None = None
     kept: Kept | None = None
 
     def find(self, key: str) -> Claim | Kept:
         """Returns the claim or the result of one of its keys."""
-        at, first = self.keys.index(key), self.kept
+        first = self.kept
         if first is None:
-            assert self.claims is not None
-            return self.claims[at]
+            assert self.claim is not None
+            return self.claim
+        at = self.keys.index(key)
         return Kept(first.position, first.index + at, first.tick + at, first.txn_id, first.keepalive_ms)
 
 
@@ -147,7 +157,7 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
     @classmethod
     def known(cls, scope: Scope, entry: KeyEntry, kept: Kept) -> KeyRun:
         """Returns the run of an entry that is remembered from now on: the result of its first key is `kept`."""
-        entry.claims, entry.kept = None, kept
+        entry.claim, entry.kept = None, kept
         return cls(scope, entry.keys, kept.position, kept.index, kept.tick, kept.txn_id, kept.keepalive_ms, entry)
 
     def part(self, start: int, end: int) -> KeyRun:

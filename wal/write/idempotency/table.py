@@ -12,7 +12,6 @@ a sequence. Consecutive keys of one kind are claimed and settled as a run, with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from typing import cast
 
 from wal.frame import FrameView, RunName
@@ -64,62 +63,84 @@ class IdempotencyTable:
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
         claim = Claim(scope, key, barrier)
-        scope.keys[key] = KeyEntry([key], [claim])
+        scope.keys[key] = KeyEntry([key], claim)
         return claim
 
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
-        """Claims keys of one kind that need no barrier. Returns None, and claims none, unless all of them are new and differ.
+        """Claims keys of one kind that need no barrier; returns the claim of each. Plain keys share claims, at most `RUN_KEYS` one claim.
 
-        See also `Producers.claim_run`.
+        Returns None, and claims none, unless all of them are new and differ. See also `Producers.claim_run`.
         """
         if isinstance(keys[0], ProducerKey):
             return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
         scope, claims = self.scopes.use(names, len(keys)), list[Claim]()
         for start in range(0, len(keys), RUN_KEYS):
-            together = _claim_new(scope, cast("list[str]", keys[start : start + RUN_KEYS]))
-            if together is None:
-                for claim in claims:
-                    del scope.keys[cast("str", claim.key)]
+            run = cast("list[str]", keys[start : start + RUN_KEYS])
+            if (claim := _claim_new(scope, run)) is None:
+                for key in keys[:start]:
+                    del scope.keys[cast("str", key)]
                 self.scopes.release(scope, len(keys))
                 return None
-            claims += together
+            claims += [claim] * len(run)
         return claims
 
-    def durable_run(self, claims: list[Claim], position: int, index: int, tick: int) -> None:
-        """Remembers claims of one vchannel and one kind of key. The first event has this index and tick; the others follow it."""
+    def durable_run(self, claims: list[Claim], keys: list[Key], position: int, index: int, tick: int) -> None:
+        """Remembers claimed keys of one vchannel and one kind. The first event has this index and tick; the others follow it.
+
+        `claims` has the claim of each key. Keys that share a claim have to be in the order in which they were claimed.
+        """
         scope = claims[0].scope
         self.keyed_since_checkpoint += len(claims)
-        if isinstance(claims[0].key, ProducerKey):
+        if isinstance(keys[0], ProducerKey):
             if scope.live:
                 self.producers.durable_run(scope, claims, position, index, tick)
             return
-        start = 0
-        while start < len(claims):
-            first = claims[start]
-            end = start + max(len(scope.keys[cast("str", first.key)].claims or ()) - first.at, 1)
-            self._remember(claims[start:end], Kept(position, index + start, tick + start))
+        start, count = 0, len(claims)
+        while start < count:
+            claim, entry = claims[start], scope.keys[cast("str", keys[start])]
+            end = start + len(entry.keys)
+            if end > count or claims[end - 1] is not claim:
+                # A part of what was claimed: the other keys are in another frame, or have failed.
+                end = start + 1
+                while end < count and claims[end] is claim:
+                    end += 1
+                entry = _split_off(scope, cast("list[str]", keys[start:end]))
+            self._remember(scope, entry, Kept(position, index + start, tick + start))
             start = end
 
-    def durable(self, claim: Claim, kept: Kept) -> None:
-        """Remembers the claimed key and its result: its event is in the log."""
-        scope, key = claim.scope, claim.key
+    def durable_whole(self, claim: Claim, first: Key, count: int, position: int, index: int, tick: int) -> bool:
+        """Does what `durable_run` does for all plain keys that share a claim, `first` being the first of them.
+
+        Returns False, and does nothing, if they are producers' keys or not `count` in number.
+        """
+        scope = claim.scope
+        if isinstance(first, ProducerKey) or len((entry := scope.keys[first]).keys) != count or entry.claim is not claim:
+            return False
+        self.keyed_since_checkpoint += count
+        self._remember(scope, entry, Kept(position, index, tick))
+        return True
+
+    def durable(self, claim: Claim, key: Key, kept: Kept) -> None:
+        """Remembers a claimed key and its result: its event is in the log."""
+        scope = claim.scope
         self.keyed_since_checkpoint += 1
         if isinstance(key, str):
-            self._remember([claim], kept)
+            entry = scope.keys[key]
+            self._remember(scope, entry if len(entry.keys) == 1 else _split_off(scope, [key]), kept)
         elif scope.live:
             self.producers.durable(scope, key.producer, key.sequence, kept)
 
-    def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
-        """Forgets the claimed key, whose event was not written. Returns the claims that have to fail with it, ascending.
+    def failed(self, claim: Claim, key: Key, *, final: bool = False) -> list[Claim]:
+        """Forgets a claimed key, whose event was not written. Returns the claims that have to fail with it, ascending.
 
         With `final` nothing can be appended to this log any more, and their callers get that reason instead.
         """
-        if isinstance(claim.key, ProducerKey):
+        if isinstance(key, ProducerKey):
             return self.producers.failed(claim, final=final)
         scope = claim.scope
-        entry = scope.keys.get(claim.key)
-        if entry is not None and entry.claims is not None and entry.claims[claim.at] is claim:
-            del scope.keys[claim.key]
+        entry = scope.keys.get(key)
+        if entry is not None and entry.claim is claim:
+            del scope.keys[key]
             self.scopes.release(scope)
         return []
 
@@ -187,30 +208,27 @@ class IdempotencyTable:
         for scope in scopes:
             self.scopes.release(scope)
 
-    def _remember(self, claims: list[Claim], kept: Kept) -> None:
-        """Makes these pending keys of one scope a remembered run: the result of the first is `kept`, and the others follow it."""
-        scope = claims[0].scope
-        entry = scope.keys[cast("str", claims[0].key)]
-        if entry.claims != claims:  # a part of what was claimed: the others are in another frame, or have failed
-            entry = KeyEntry([cast("str", claim.key) for claim in claims])
-            scope.keys.update(dict.fromkeys(entry.keys, entry))
+    def _remember(self, scope: Scope, entry: KeyEntry, kept: Kept) -> None:
+        """Makes the pending keys of this entry a remembered run: the result of the first is `kept`, and the others follow it."""
         run = KeyRun.known(scope, entry, kept)
         if scope.live:
             self._window.add(run)  # the claims' uses become the window's
         else:
-            self.scopes.release(scope, len(claims))
+            self.scopes.release(scope, len(entry.keys))
 
 
-def _claim_new(scope: Scope, keys: list[str]) -> list[Claim] | None:
+def _claim_new(scope: Scope, keys: list[str]) -> Claim | None:
     """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
-    known = scope.keys
-    before, entry = len(known), KeyEntry(keys)
-    for _ in map(known.setdefault, keys, repeat(entry)):
-        pass
-    if len(known) != before + len(keys):
-        for key in keys:
-            if known.get(key) is entry:
-                del known[key]
+    claim, known = Claim(scope, keys[0], 0), scope.keys
+    new = dict.fromkeys(keys, KeyEntry(keys, claim))
+    if len(new) != len(keys) or not known.keys().isdisjoint(keys):
         return None
-    entry.claims = claims = list(map(Claim, repeat(scope), keys, repeat(0), range(len(keys))))
-    return claims
+    known.update(new)
+    return claim
+
+
+def _split_off(scope: Scope, keys: list[str]) -> KeyEntry:
+    """Returns an entry of its own for some of the keys that share one."""
+    entry = KeyEntry(keys)
+    scope.keys.update(dict.fromkeys(keys, entry))
+    return entry

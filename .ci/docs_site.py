@@ -1,0 +1,62 @@
+"""The hooks of the documentation site: pages beside docs/ become a part of it, and links lead where the site has their targets.
+
+A link to a page or a picture of the site is rewritten to its place there; one to anything else of the repository, such as a test, becomes
+plain text. Other links stay, and mkdocs checks all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PROJECT: Final = {
+    "README.md": "project/readme.md",
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "benchmarks/README.md": "project/benchmarks.md",
+}
+"""The pages beside docs/, and their place in the site. Pictures beside them come along."""
+_FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"(?P<start>!?\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\()(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages beside docs/, and their pictures."""
+    for source, place in _places().items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Rewrites the links of a page."""
+    source = Path(page.file.abs_src_path).resolve()
+    places = _places()
+
+    def rewritten(link: re.Match[str]) -> str:
+        target, anchor = link["target"], link["anchor"] or ""
+        if not target or re.match(r"[a-z]+:", target):
+            return link[0]
+        path = Path(os.path.normpath(source.parent / target))
+        known = places.get(str(path.relative_to(ROOT))) if path.is_relative_to(ROOT) else None
+        if known is None and path.is_relative_to(ROOT / "docs") and path.is_file():
+            known = str(path.relative_to(ROOT / "docs"))
+        if known is not None:
+            return f"{link['start']}{os.path.relpath(known, os.path.dirname(page.file.src_uri) or '.')}{anchor})"
+        return link["text"] if path.exists() else link[0]  # a file that is missing is left to mkdocs, which reports it
+
+    parts, at = [], 0
+    for fence in _FENCE.finditer(markdown):
+        parts += [_LINK.sub(rewritten, markdown[at : fence.start()]), fence[0]]
+        at = fence.end()
+    return "".join([*parts, _LINK.sub(rewritten, markdown[at:])])
+
+
+def _places() -> dict[str, str]:
+    pictures = {str(path.relative_to(ROOT)): f"project/{path.name}" for path in ROOT.glob("benchmarks/*.svg")}
+    return PROJECT | pictures

@@ -1,0 +1,152 @@
+"""`python -m benchmarks.operating [DIRECTORY]`: how fast `wal verify` reads and how far `wal backup --follow` lags, beside the disk.
+
+Verify: a log of random payloads, out of the page cache, beside plain reads of the same files in the same rounds; with the directory on a
+disk that is faster than one core computes checksums, the ratio is that of the processor. Follow: appends at half of the rate at which the
+disk takes synced writes, into a log whose backup goes to a directory of the same disk; the lag is the age of a backup's tick when its
+manifest is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from wal import Message, open_wal
+from wal.timestamp import parse
+
+LOG_BYTES: Final = 512 << 20
+FLOOR_BYTES: Final = 256 << 20
+ROUNDS: Final = 3
+FOLLOW_S: Final = 20.0
+_PAYLOAD: Final = os.urandom(64 << 10)
+_CHUNK: Final = 4 << 20
+
+
+async def fill(directory: Path) -> None:
+    """Makes a log of LOG_BYTES."""
+    async with open_wal(directory) as log:
+        for _ in range(LOG_BYTES // len(_PAYLOAD) // 32):
+            await log.append_bulk([Message("orders", _PAYLOAD)] * 32)
+
+
+def forget(directory: Path) -> int:
+    """Puts the segments out of the page cache; returns their bytes."""
+    size = 0
+    for path in directory.rglob("*.wal"):
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        size += os.fstat(fd).st_size
+        os.close(fd)
+    return size
+
+
+def read_rate(directory: Path) -> float:
+    """Returns the bytes a second of plain sequential reads."""
+    size, buffer, began = 0, bytearray(_CHUNK), time.perf_counter()
+    for path in sorted(directory.rglob("*.wal")):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                size += count
+    return size / (time.perf_counter() - began)
+
+
+def write_rate(directory: Path) -> float:
+    """Returns the bytes a second of writes, each of which is synced."""
+    chunk, path, began = os.urandom(_CHUNK), directory / "floor", time.perf_counter()
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    for _ in range(FLOOR_BYTES // _CHUNK):
+        os.write(fd, chunk)
+        os.fdatasync(fd)
+    took = time.perf_counter() - began
+    os.close(fd)
+    path.unlink()
+    return FLOOR_BYTES / took
+
+
+async def verify_rate(directory: Path) -> tuple[float, float]:
+    """Returns the bytes a second of `wal verify`, as it says itself, and those a second of processor time, its start included."""
+    before = os.times()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "wal", "verify", str(directory), "--json", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    output, _ = await child.communicate()
+    row = json.loads(output.splitlines()[-1])
+    after = os.times()
+    processor_s = after.children_user - before.children_user + after.children_system - before.children_system
+    return float(row["bytes"]) / float(row["seconds"]), float(row["bytes"]) / processor_s
+
+
+async def lags(folder: Path, rate: float) -> list[float]:
+    """Returns how old each backup was when it was whole, while the log grows at `rate` (bytes a second)."""
+    ages: list[float] = []
+    data, target = folder / "followed", folder / "target"
+    async with open_wal(data) as log:
+        await log.raw_append(Message("orders", b"begun"))
+        command = [sys.executable, "-m", "wal", "backup", str(data), "--to", str(target), "--follow", "--keep", "3", "--json"]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert child.stdout is not None
+
+        begun = asyncio.Event()
+
+        async def note() -> None:
+            assert child.stdout is not None
+            async for line in child.stdout:
+                row = json.loads(line)
+                if "tick" in row:
+                    ages.append(time.time() - parse(row["tick"])[0] / 1000)
+                    begun.set()
+            begun.set()
+
+        noting = asyncio.create_task(note())
+        await begun.wait()  # the program has started
+        ages.clear()
+        began, written = time.monotonic(), 0
+        while (passed := time.monotonic() - began) < FOLLOW_S:
+            if written > rate * passed:
+                await asyncio.sleep((written - rate * passed) / rate)
+                continue
+            await asyncio.gather(*(log.raw_append(Message("orders", _PAYLOAD)) for _ in range(16)))
+            written += 16 * len(_PAYLOAD)
+        sys.stdout.write(f"appended {written / (time.monotonic() - began) / 1e6:.0f} MB/s of {rate / 1e6:.0f} MB/s that were wanted\n")
+        child.kill()
+        await child.wait()
+        await noting
+    return ages
+
+
+async def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="wal-operating-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
+    try:
+        await fill(folder / "log")
+        ratios = []
+        for number in range(ROUNDS):
+            forget(folder / "log")
+            floor = read_rate(folder / "log")
+            forget(folder / "log")
+            own, by_processor = await verify_rate(folder / "log")
+            ratios.append(own / floor)
+            rates = f"read {floor / 1e6:.0f} MB/s, verify {own / 1e6:.0f} MB/s, by processor time {by_processor / 1e6:.0f} MB/s"
+            sys.stdout.write(f"round {number + 1}: {rates}, ratio {own / floor:.2f}\n")
+        sys.stdout.write(f"verify: {statistics.median(ratios):.2f} of the reading rate (median of {ROUNDS})\n")
+        shutil.rmtree(folder / "log")
+        floor = write_rate(folder)
+        ages = sorted(await lags(folder, floor / 2)) or [FOLLOW_S]
+        sys.stdout.write(
+            f"follow: {len(ages)} backups at half of {floor / 1e6:.0f} MB/s, late by {statistics.median(ages):.2f} s (median), "
+            f"{ages[-1]:.2f} s (most)\n"
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

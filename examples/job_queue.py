@@ -1,0 +1,95 @@
+"""A job queue with four workers, retries and dead letters, whose process is killed, also by one of its jobs.
+
+    python -m examples.job_queue [directory]      (default: data/)
+
+Each job writes its result once. One job can never be done, and one kills its process whenever it is tried: both end as dead letters, the
+others are done. When the reason is gone, the dead letters are tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+from wal import Delivery, Log, Reject, open_wal
+
+JOBS = 60
+KILL_AFTER = 20
+"""The first process is killed after so many jobs."""
+
+
+def main(directory: str = "data/") -> None:
+    asyncio.run(submit(directory))
+    processes = killed = 0
+    code = 1
+    while code:
+        processes += 1
+        command = [sys.executable, "-m", "examples.job_queue", "--work", directory]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            for count, _ in enumerate(worker.stdout or (), start=1):
+                if count == KILL_AFTER and processes == 1:
+                    worker.kill()
+        code = worker.wait()
+        killed += code == -signal.SIGKILL
+    print(f"killed at least 3 times: {killed >= 3}")
+    asyncio.run(report(directory))
+
+
+async def submit(directory: str) -> None:
+    async with open_wal(directory) as log:
+        await log.append_txn("jobs", [b"resize %d" % number for number in range(JOBS)], idempotency_key="pictures")
+        await log.append_txn("jobs", [b"resize cat", b"crash"], idempotency_key="others")
+
+
+async def work(delivery: Delivery) -> None:
+    what = delivery.value.split()[-1]
+    if what == b"crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not what.isdigit():
+        raise Reject(f"{what.decode()} is no picture")
+    if int(what) % 10 == 3 and delivery.attempt == 1:
+        raise ConnectionError("the store of pictures does not answer")
+    await asyncio.sleep(0.001)
+    delivery.append("results", b"resized %d" % int(what))
+    print(int(what), flush=True)
+
+
+async def run_workers(directory: str) -> None:
+    async with open_wal(directory) as log:
+        workers = log.consume(
+            "jobs", work, cursor="resizer", concurrency=4, order="none", attempts=2, backoff_s=(0.01, 1.0), dead_letter="failed"
+        )
+        async with workers:
+            await workers.caught_up()  # a service would wait for its end here: await workers.run()
+
+
+async def report(directory: str) -> None:
+    async with open_wal(directory) as log:
+        results = await bodies(log, "results")
+        print(f"{len(results)} results, each once: {len(set(results)) == len(results) == JOBS}")
+        async with log.read("failed", follow=False) as scanner:
+            async for _, letter in scanner.bodies():
+                print(f"{letter.payload.decode()}: {letter.properties['dead_letter_reason'].partition(',')[0]}")
+        print(f"{await log.redrive('failed')} jobs again")
+        async with log.consume("jobs", resize_anything, cursor="resizer") as consumer:
+            await consumer.caught_up()
+        print(sorted(set(await bodies(log, "results")) - set(results)))
+
+
+async def resize_anything(delivery: Delivery) -> None:
+    delivery.append("results", b"resized " + delivery.value.split()[-1])
+
+
+async def bodies(log: Log, vchannel: str) -> list[bytes]:
+    async with log.read(vchannel, follow=False) as scanner:
+        return [body.payload async for _, body in scanner.bodies()]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        asyncio.run(run_workers(sys.argv[2]))
+    else:
+        main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""A mailer that mails each order once, although it is killed after a mail was taken and before that was noted.
+
+    python -m examples.mailer [directory]      (default: data/)
+
+A handler is called at least once, and no log can take a mail back. So the handler gives the provider the id of the message as the key of
+the request, and the provider sends nothing for a key that it has seen. The provider here is a directory with a file for each mail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from wal import Delivery, open_wal
+
+ORDERS = 20
+
+
+def main(directory: str = "data/") -> None:
+    asyncio.run(fill(directory))
+    asked = kills = 0
+    code = 1
+    while code:
+        command = [sys.executable, "-m", "examples.mailer", "--run", directory]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            for count, _ in enumerate(worker.stdout or (), start=1):
+                asked += 1
+                if count == ORDERS // 2 and not kills:
+                    worker.kill()
+        code = worker.wait()
+        kills += code != 0
+    print(f"{kills} kill, and the provider was asked again: {asked > ORDERS}")
+    print(f"{len(list(provider(directory).iterdir()))} mails for {ORDERS} orders")
+
+
+def provider(directory: str) -> Path:
+    """Returns the directory that stands for the provider."""
+    return Path(f"{directory.rstrip('/')}-mails")
+
+
+def send(mails: Path, key: str, text: bytes) -> None:
+    """Sends a mail, as a provider does that knows keys: once for each."""
+    try:
+        with (mails / key.replace(":", "-")).open("xb") as mail:
+            mail.write(text)
+    except FileExistsError:
+        pass  # it was sent before
+
+
+async def fill(directory: str) -> None:
+    provider(directory).mkdir(parents=True, exist_ok=True)
+    async with open_wal(directory) as log:
+        await log.append_txn("orders", [b"order %d" % number for number in range(ORDERS)], idempotency_key="orders")
+
+
+async def run(directory: str) -> None:
+    mails = provider(directory)
+
+    async def mail(delivery: Delivery) -> None:
+        await asyncio.to_thread(send, mails, str(delivery.message.message_id), b"Thank you for " + delivery.value)
+        print("asked", flush=True)
+        delivery.append("mailed", delivery.value)
+
+    async with open_wal(directory) as log, log.consume("orders", mail, cursor="mailer", dead_letter="unmailed") as consumer:
+        await consumer.caught_up()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        asyncio.run(run(sys.argv[2]))
+    else:
+        main(*sys.argv[1:])

@@ -1,0 +1,49 @@
+"""A log that each released format has written is read, continued and kept; one of a newer format is refused. They are never made anew."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.probes import payloads
+from wal import Message, ProducerKey, open_wal
+from wal.errors import FormatError
+
+FOLDER = Path(__file__).parent
+RELEASED = sorted(FOLDER.glob("*.tar.xz"))
+
+
+@pytest.fixture(params=RELEASED, ids=[path.name for path in RELEASED])
+def released(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A log as the release wrote it: frames with and without compression, keys, a transaction, broadcasts, a cursor."""
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "data"
+
+
+def expected() -> list[bytes]:
+    one = [b'{"order": %d, "state": "created"}' % number * 20 for number in range(30)]
+    return [*one, b"paid", b"shipped", b"to all"] * 2
+
+
+async def test_log_of_each_release_is_read_and_goes_on(released: Path) -> None:
+    async with open_wal(released, read_only=True) as log:
+        assert await payloads(log, "orders") == expected()
+    async with open_wal(released, idempotency_window_s=1e9) as log:  # the keys are as old as the release
+        assert (await log.raw_append(Message("orders", b"again"), idempotency_key="zstd-7")).duplicate
+        assert (await log.raw_append(Message("stock", b"again"), idempotency_key=ProducerKey("till", 2))).duplicate
+        async with log.read("orders", cursor="billing", follow=False) as scanner:
+            assert (await anext(scanner)).properties == {"n": "2"}
+        await log.raw_append(Message("orders", b"new"))
+        assert await payloads(log, "orders") == [*expected(), b"new"]
+        assert await payloads(log, "stock") == [b"taken", b"to all"] * 2
+
+
+async def test_log_of_a_newer_format_is_refused(released: Path) -> None:
+    (released / "FORMAT").write_text("wal-journal 3\n")
+    for read_only in (False, True):
+        with pytest.raises(FormatError, match=r"version 3.*upgrade to open it"):
+            async with open_wal(released, read_only=read_only):
+                pass

@@ -1,0 +1,1 @@
+"""Tests of wal/inspect/: the rows that an operator sees."""

@@ -1,0 +1,262 @@
+"""Defects: faults of the product that are made on purpose, each in one place, to see that the simulation finds them.
+
+Each is a function that replaces one function of the product for the run that it prepares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from tests.simulation.broker import SharedLog
+from tests.simulation.world import World
+from wal.channels.pchannels import load_pchannel
+from wal.client.outbox import Outbox
+from wal.coordinator.assigner import Assigner
+from wal.coordinator.assignments import Assignments
+from wal.coordinator.membership import Membership
+from wal.kv.etcd.led import LedKV
+from wal.node.hosting import Hosting, _Place
+from wal.node.manager import NodeManager
+from wal.node.session import NodeSession
+from wal.storage.memory import MemoryStore, StoredChannel
+from wal.timestamp import TimestampOracle
+from wal.write.copies import CopyTable
+from wal.write.idempotency.table import IdempotencyTable
+
+
+def _replace(owner: Any, name: str, made: Any) -> None:
+    assert hasattr(owner, name), f"{owner} has no {name}: the defect is made elsewhere now"
+    setattr(owner, name, made)
+
+
+def fence_skipped(_world: World) -> None:
+    """The log takes frames of a lower term."""
+    _replace(SharedLog, "_check_term", lambda _self: None)
+    _replace(SharedLog, "fail", _unless_fenced(SharedLog.fail))
+
+
+def fence_of_one_extent(_world: World) -> None:
+    """A fence covers the extent in which it came, and none that begins later."""
+    claim, fenced_in = MemoryStore.claim, dict[StoredChannel, int]()
+
+    def claimed(self: MemoryStore, pchannel: str, *, incarnation: int, term: int) -> StoredChannel:
+        channel = claim(self, pchannel, incarnation=incarnation, term=term)
+        fenced_in[channel] = channel.sealed_end
+        return channel
+
+    def check(self: SharedLog) -> None:
+        if fenced_in[self._channel] == self._channel.sealed_end:
+            check_term(self)
+
+    check_term = SharedLog._check_term
+    _replace(MemoryStore, "claim", claimed)
+    _replace(SharedLog, "_check_term", check)
+
+
+def _unless_fenced(fail: Callable[..., None]) -> Callable[..., None]:
+    def failed(self: SharedLog, error: Exception, *, unknown: bool) -> None:
+        if type(error).__name__ != "ChannelFencedError":
+            fail(self, error, unknown=unknown)
+
+    return failed
+
+
+def keys_not_recovered(_world: World) -> None:
+    """The next owner of a pchannel knows none of the keys in its log."""
+    _replace(IdempotencyTable, "replay", lambda _self, _position, _view, *, live=None: 0)
+    _replace(IdempotencyTable, "restore", lambda _self, _blob, *, live=None: None)
+
+
+def unanswered_sent_again(_world: World) -> None:
+    """A client sends everything again that was not answered, with a key or without."""
+    restart = Outbox.restart
+    _replace(Outbox, "restart", lambda self, *, answered=False: restart(self, answered=True))
+
+
+def promise_not_observed(_world: World) -> None:
+    """A node does not raise its ticks above those that it is told."""
+    _replace(TimestampOracle, "observe", lambda _self, _tick, **_: None)
+
+
+def shown_before_assigned(_world: World) -> None:
+    """Clients are told of pchannels that their node has not opened yet."""
+
+    def shown(self: Assignments) -> dict[Any, list[Any]]:
+        by_node: dict[Any, list[Any]] = {}
+        for record in self.records.values():
+            if record.owner is not None:
+                by_node.setdefault(record.owner.node, []).append(record)
+        return by_node
+
+    _replace(Assignments, "shown", shown)
+
+
+def visible_before_saved(_world: World) -> None:
+    """A leader tells everybody of a change first, and saves it then."""
+    save = Assigner._save
+
+    async def saved(self: Any, change: Any) -> bool:
+        if change is None:
+            return False
+        before, version = self.assignments.records, self.assignments.version
+        self.assignments.commit(change)
+        self.on_version()
+        await asyncio.sleep(0.05)
+        self.assignments.records, self.assignments.version = before, version
+        return await save(self, change)
+
+    _replace(Assigner, "_save", saved)
+
+
+def histories_forgotten(_world: World) -> None:
+    """A pchannel that is given away forgets who may still hold it."""
+    given = Assignments._assigned_to
+
+    def forgetting(self: Assignments, name: str, node: Any, mode: Any) -> Any:
+        return msgspec.structs.replace(given(self, name, node, mode), histories=())
+
+    _replace(Assignments, "_assigned_to", forgetting)
+
+
+def term_not_raised(_world: World) -> None:
+    """A pchannel is given to its next owner in the term of the last one."""
+    given = Assignments._assigned_to
+
+    def kept(self: Assignments, name: str, node: Any, mode: Any) -> Any:
+        record, before = given(self, name, node, mode), self._record(name)
+        if before.owner is None or record is before:
+            return record
+        owners = tuple(msgspec.structs.replace(owner, term=before.term) for owner in record.owners)
+        return msgspec.structs.replace(record, term=before.term, owners=owners, histories=())
+
+    _replace(Assignments, "_assigned_to", kept)
+
+
+def claim_not_saved(_world: World) -> None:
+    """A leader saves who gets a pchannel, and not the claim that its writers compare."""
+    changes = LedKV.change_if
+
+    async def changed(self: Any, compare: Any, *, saves: Any = None, removals: Any = ()) -> str | None:
+        if any(key.startswith("assignments/") for key in saves):
+            saves = {key: value for key, value in saves.items() if not key.startswith("pchannels/")}
+            compare = {key: value for key, value in compare.items() if not key.startswith("pchannels/")}
+        return await changes(self, compare, saves=saves, removals=removals)
+
+    _replace(LedKV, "change_if", changed)
+
+
+def version_not_raised(_world: World) -> None:
+    """Clients are pushed other assignments under the same version."""
+    commit = Assignments.commit
+
+    def committed(self: Assignments, change: Any) -> Any:
+        commit(self, change)
+        self.version = type(self.version)(self.version.leader, 1)
+        return self.version
+
+    _replace(Assignments, "commit", committed)
+
+
+def lease_not_asked(_world: World) -> None:
+    """A node answers, and goes on, whatever has become of its lease."""
+
+    async def never(_self: NodeSession) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    _replace(NodeSession, "alive", property(lambda _self: True))
+    _replace(NodeSession, "_watch", never)
+
+
+def claim_not_compared(_world: World) -> None:
+    """A node opens what it is told to, in the term that the pchannel has now."""
+
+    async def opened(self: NodeManager, info: Any, floor: int) -> None:
+        meta = await load_pchannel(self._claims, info.name)
+        await self._view.catch_up()
+        if floor > self._node.oracle.last:
+            self._node.oracle.observe(floor)
+        await self._node.hosting.open(meta)
+
+    _replace(NodeManager, "_open", opened)
+
+
+def calls_not_ordered(_world: World) -> None:
+    """A node opens and closes pchannels in whatever order it is told."""
+    _replace(Hosting, "_admit", lambda self, name, _term, *, available: self._places.setdefault(name, _Place()))
+    _replace(Hosting, "_check_newest", lambda _self, _place, _name, _term, *, available: None)
+
+
+def watch_merged(_world: World) -> None:
+    """What a leader reads anew is added to what it knew of the nodes: the dead stay."""
+    listed = Membership._list
+
+    async def merged(self: Membership) -> None:
+        known = dict(self.nodes)
+        await listed(self)
+        self.nodes = {**known, **self.nodes}
+
+    _replace(Membership, "_list", merged)
+
+
+def floor_not_taken_over(_world: World) -> None:
+    """A leader has the next owner start wherever it likes."""
+
+    async def no_limit(_self: Assigner, _server_id: int) -> int:
+        return 0
+
+    _replace(Assigner, "_limit_of", no_limit)
+
+
+def copies_not_recovered(_world: World) -> None:
+    """The next owner of a pchannel knows none of the broadcasts in its log."""
+    _replace(CopyTable, "replay", lambda _self, _position, _view: 0)
+    _replace(CopyTable, "restore", lambda _self, _blob: None)
+
+
+def versions_begin_anew(_world: World) -> None:
+    """A leader that begins anew counts its versions from zero again."""
+    made = Assignments.__init__
+    _replace(Assignments, "__init__", lambda self, records, *, leader, count=0: made(self, records, leader=leader))
+
+
+DEFECTS: Final[dict[str, Callable[[World], None]]] = {
+    defect.__name__: defect
+    for defect in (
+        fence_skipped,
+        fence_of_one_extent,
+        keys_not_recovered,
+        unanswered_sent_again,
+        promise_not_observed,
+        shown_before_assigned,
+        visible_before_saved,
+        histories_forgotten,
+        term_not_raised,
+        claim_not_saved,
+        version_not_raised,
+        lease_not_asked,
+        claim_not_compared,
+        calls_not_ordered,
+        watch_merged,
+        floor_not_taken_over,
+        copies_not_recovered,
+        versions_begin_anew,
+    )
+}
+
+FOUND_BY: Final[dict[str, str]] = {
+    "fence_skipped": "late_frames_are_fenced",
+    "fence_of_one_extent": "fence_holds_in_later_extents",
+    "promise_not_observed": "promises_of_a_lost_node_hold",
+    "lease_not_asked": "woken_node_answers_nothing",
+    "claim_not_compared": "late_assign_opens_nothing",
+    "calls_not_ordered": "assign_after_remove_opens_nothing",
+    "watch_merged": "watch_that_missed_a_death",
+    "floor_not_taken_over": "promises_of_a_lost_node_hold",
+    "copies_not_recovered": "leader_and_node_die_together",
+    "versions_begin_anew": "leader_reads_anew_amid_moves",
+}
+"""The incidents that find those defects which random faults would find only now and then."""

@@ -1,0 +1,18 @@
+"""The simulation finds defects that are made on purpose, each within twelve runs: of twelve seconds of faults, or of one incident."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import apart
+from tests.simulation.defects import DEFECTS, FOUND_BY
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_defect_is_found(defect: str) -> None:
+    for seed in range(1, 13):
+        result = apart.run(seed, seconds=12, incident=FOUND_BY.get(defect), defect=defect)
+        if result.faults:
+            assert not any("failed: Traceback" in fault for fault in result.faults), result.faults
+            return
+    pytest.fail(f"{defect} was not found")

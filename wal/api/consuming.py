@@ -1,0 +1,111 @@
+"""The calls of a log that concern consumers: consume, redrive and seek, behind the accesser.
+
+They are imported at the first call of one of them, since most programs that append or read have no consumer. A consumer is
+`wal/consumers/consumer.py`; the lifecycle of the log has the registry of those that run, and ends them when the log is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from wal.consumers.consumer import Consumer, ConsumerRegistry
+from wal.consumers.delivery import Delivery
+from wal.consumers.options import ConsumerOptions
+from wal.consumers.outputs import DEAD_LETTER, redriven
+from wal.errors import HandlerFailedError, InvalidArgumentError
+from wal.message import Message, MessageID, MessageType
+from wal.read.cursors.service import Cursors, CursorUse
+from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
+from wal.read.scanner import Scanner
+
+if TYPE_CHECKING:
+    from wal.api.lifecycle import Lifecycle
+    from wal.read.loop import Attach
+
+REDRIVE: Final = "redrive"
+"""The cursor of `redrive` in the vchannel of the dead letters."""
+
+
+def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = True) -> Consumer:
+    """Returns a consumer that ends with the log."""
+    lifecycle.check_writable()
+    registry: ConsumerRegistry | None = lifecycle.consumers
+    if registry is None:
+        registry = lifecycle.consumers = ConsumerRegistry()
+    return Consumer(options, lifecycle.ready, registry, follow=follow)
+
+
+async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
+    """Appends dead letters to where they came from; see `WALAccesser.redrive`."""
+
+    async def again(delivery: Delivery) -> None:
+        message = redriven(delivery.message)
+        kind = delivery.message.properties.get(DEAD_LETTER + "type")
+        if kind is None:
+            delivery._outputs = delivery._owner.add_output(message, delivery._outputs, is_letter=True)
+            return
+        appends = (await lifecycle.ready()).appends
+        special = Message(message.vchannel, message.payload, message_type=MessageType[kind], properties=message.properties)
+        await appends.append_keyed_waiting(special, 0, f"redrive:{delivery.message.message_id}")
+
+    options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
+    consumer = consume(lifecycle, options, follow=False)
+    try:
+        await consumer.run()
+    except HandlerFailedError as error:
+        raise error.__cause__ or error from None
+    return consumer.statistics().handled
+
+
+async def seek(
+    lifecycle: Lifecycle,
+    attach: Attach,
+    cursors: Callable[[], Awaitable[Cursors]],
+    cursor: str,
+    to: object,
+    vchannels: tuple[str, ...] | None,
+    *,
+    reset: bool = False,
+) -> None:
+    """Moves a cursor; see `WALAccesser.seek`."""
+    policy, resume = _target(to)
+    names = await _names(await cursors(), cursor, vchannels)
+    options = ReadOptions.of(names, deliver_policy=policy, resume=resume)
+    async with Scanner(options, attach=attach) as scanner:
+        if reset:  # not before the read has begun: a target that is refused leaves the cursor as it is
+            await (await cursors()).delete(cursor, names)
+        scanner._loop.cursor = CursorUse(cursor, names, cursors)
+        await scanner.save()
+    if lifecycle.consumers is not None:
+        lifecycle.consumers.moved(cursor)
+
+
+def _target(to: object) -> tuple[DeliverPolicy | None, ReadPosition | None]:
+    """Returns where a cursor is to go on, as a policy or as a position."""
+    if isinstance(to, ReadPosition):
+        return None, to
+    if isinstance(to, MessageID):
+        return StartFrom(to), None
+    if isinstance(to, datetime):
+        return StartAt(to), None
+    if isinstance(to, DeliverPolicy):
+        return to, None
+    raise TypeError(
+        f"to must be a deliver policy such as All(), Latest() or StartAt(moment), a ReadPosition, a MessageID (that message is next) or "
+        f"a datetime, not {to!r:.80}"
+    )
+
+
+async def _names(cursors: Cursors, name: str, vchannels: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Returns the vchannels of the cursor to move: those that are given, or those of the only saved cursor of this name."""
+    if vchannels is not None:
+        return vchannels
+    saved = [info.vchannels for info in await cursors.infos() if info.name == name]
+    if not saved:
+        raise InvalidArgumentError(f"no cursor {name!r} is saved: say with vchannels= what it is for, and it is created")
+    if len(saved) > 1:
+        found = " and ".join(f"({named(one)})" for one in saved[:NAMES_MAX])
+        raise InvalidArgumentError(f"{len(saved)} cursors are named {name!r}, of {found}: say which with vchannels=")
+    return saved[0]

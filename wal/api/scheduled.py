@@ -1,0 +1,134 @@
+"""Schedule: the messages of a vchannel that wait for their time, and their cancellation; what an append with a time is made of.
+
+A schedule is what was pending when it was asked for. It does not change: a cancellation asks the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, overload
+from uuid import uuid4
+
+from wal.errors import InvalidArgumentError
+from wal.message import Message, ScheduledMessage, ScheduledResult
+from wal.timestamp.timestamp import MILLISECONDS_MAX
+from wal.write.idempotency.keys import ProducerKey, check_key
+
+if TYPE_CHECKING:
+    from wal.api.lifecycle import Lifecycle
+
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def due_of(deliver_at: object) -> int:
+    """Returns a time of delivery in milliseconds since 1970, rounded up; 0 for an earlier one.
+
+    Raises TypeError for anything but a datetime, InvalidArgumentError without a time zone, or for a time beyond the last tick.
+    """
+    if not isinstance(deliver_at, datetime):
+        raise TypeError(f"deliver_at must be a datetime with a time zone, not {deliver_at!r}")
+    if deliver_at.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"deliver_at={deliver_at.isoformat()} has no time zone: say which, as in datetime(…, tzinfo=UTC) or datetime.now(UTC) + …"
+        )
+    due_ms = -((_BEGINNING - deliver_at) // _MILLISECOND)
+    if due_ms > MILLISECONDS_MAX:
+        raise InvalidArgumentError(
+            f"deliver_at={deliver_at.isoformat()} is after the last time tick, which is in the year 4199: choose an earlier time"
+        )
+    return max(due_ms, 0)
+
+
+def schedule_key(key: object) -> tuple[str, bool]:
+    """Returns the key of a scheduled message, and whether it is the caller's: without one (None) it is generated.
+
+    Raises TypeError or InvalidArgumentError for a wrong key, and for a ProducerKey.
+    """
+    if key is None:
+        return uuid4().hex, False
+    if isinstance(key, ProducerKey):
+        raise InvalidArgumentError(
+            f"idempotency_key={key!r} cannot be that of a message with deliver_at: the sequences of a producer are in the order of its "
+            "appends, and not in the order of times; use a plain key (str)"
+        )
+    return str(check_key(key)), True
+
+
+async def schedule_message(
+    lifecycle: Lifecycle, message: Message, deliver_at: datetime, idempotency_key: str | ProducerKey | None
+) -> ScheduledResult:
+    """Schedules a message; see `WALAccesser.append`."""
+    due_ms = due_of(deliver_at)
+    key, keyed = schedule_key(idempotency_key)
+    return await (await lifecycle.ready()).appends.schedule(message, due_ms, key, keyed=keyed)
+
+
+class Schedule(Sequence[ScheduledMessage]):
+    """The messages of a vchannel that waited for their time at the call, the earliest first. Get one from `log.scheduled`."""
+
+    __slots__ = ("_lifecycle", "_messages", "vchannel")
+
+    def __init__(self, lifecycle: Lifecycle, vchannel: str, messages: Sequence[ScheduledMessage]) -> None:
+        self._lifecycle = lifecycle
+        self._messages = tuple(messages)
+        self.vchannel: str = vchannel
+
+    async def cancel(self, key: str) -> bool:
+        """Cancels the message with this key, durably; returns False if none with it waits for its time, or if it was delivered first.
+
+        The key may be one that is not in this schedule. After a cancellation it can be used again. Over the network a lost answer is an
+        UnknownOutcomeError: `log.scheduled` says whether the message still waits.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"a scheduled message has a str as its key, not {key!r}")
+        check_key(key)
+        return await (await self._lifecycle.ready()).appends.cancel_scheduled(self.vchannel, key)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, at: int) -> ScheduledMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[ScheduledMessage, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> ScheduledMessage | tuple[ScheduledMessage, ...]:
+        return self._messages[at]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.vchannel!r}, {list(self._messages)!r})"
+
+
+class BlockingSchedule(Sequence[ScheduledMessage]):
+    """The schedule of a vchannel for blocking callers; see `Schedule`."""
+
+    __slots__ = ("_call", "_schedule", "vchannel")
+
+    def __init__(self, schedule: Schedule, call: Callable[..., Any]) -> None:
+        """`call` runs an async function on the loop of the log, and returns its result."""
+        self._schedule = schedule
+        self._call = call
+        self.vchannel: str = schedule.vchannel
+
+    def cancel(self, key: str) -> bool:
+        """Cancels the message with this key, durably; returns False if none with it waits for its time, or if it was delivered first."""
+        cancel: Callable[[str], Awaitable[bool]] = self._schedule.cancel
+        return bool(self._call(cancel, key))
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+    @overload
+    def __getitem__(self, at: int) -> ScheduledMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[ScheduledMessage, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> ScheduledMessage | tuple[ScheduledMessage, ...]:
+        return self._schedule[at]
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._schedule!r}"

@@ -1,0 +1,175 @@
+"""Store: where the backups of a log lie, as objects with names: a directory, or an object store that obstore knows (s3://, gs://, …).
+
+An object appears whole or not at all, and is never changed. `create` puts one only if there is none of its name yet, in one step: so of
+two processes that write one backup, one is refused. Everything here blocks, so it runs in threads.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from wal.errors import InvalidArgumentError, NoSpaceError, StorageError
+from wal.installation import install_hint
+
+_TEMPORARY: Final = ".tmp-"
+
+
+class ObjectExistsError(Exception):
+    """`create` found an object of this name."""
+
+
+class Store(abc.ABC):
+    """Objects by name. Missing ones raise FileNotFoundError, other failures StorageError."""
+
+    place: str
+
+    @abc.abstractmethod
+    def create(self, name: str, data: bytes) -> None:
+        """Puts an object durably. Raises ObjectExistsError if there is one of this name."""
+
+    @abc.abstractmethod
+    def get(self, name: str) -> bytes:
+        """Returns the content of an object."""
+
+    @abc.abstractmethod
+    def names(self, prefix: str) -> dict[str, float]:
+        """Returns the names with this prefix, and when each object was put (Unix time)."""
+
+    @abc.abstractmethod
+    def delete(self, name: str) -> None:
+        """Deletes an object, if it is there."""
+
+
+class DirectoryStore(Store):
+    """The objects are files below a directory, which the first one creates. They are for their owner alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.place = str(directory)
+        if directory.exists() and not directory.is_dir():
+            raise InvalidArgumentError(f"{directory} is a file: name a directory for the backups")
+
+    def create(self, name: str, data: bytes) -> None:
+        path = self._directory / name
+        temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+        with _failures(f"{path} cannot be written"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with open(fd, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(fd)
+                os.link(temporary, path)
+            except FileExistsError:
+                raise ObjectExistsError(name) from None
+            finally:
+                temporary.unlink(missing_ok=True)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def get(self, name: str) -> bytes:
+        with _failures(f"{self._directory / name} cannot be read", may_be_missing=True):
+            return (self._directory / name).read_bytes()
+
+    def names(self, prefix: str) -> dict[str, float]:
+        folder = self._directory / prefix
+        with _failures(f"{folder} cannot be listed"):
+            if not folder.is_dir():
+                return {}
+            entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(_TEMPORARY)]
+            return {prefix + entry.name: entry.stat().st_mtime for entry in entries}
+
+    def delete(self, name: str) -> None:
+        with _failures(f"{self._directory / name} cannot be removed"):
+            (self._directory / name).unlink(missing_ok=True)
+
+
+class ObjectStore(Store):
+    """The objects lie in a store of obstore."""
+
+    def __init__(self, store: Any, place: str) -> None:
+        self._store = store
+        self.place = place
+        self._obstore = _obstore()
+
+    def create(self, name: str, data: bytes) -> None:
+        with _failures(f"{self.place}/{name} cannot be written"):
+            try:
+                self._obstore.put(self._store, name, data, mode="create")
+            except self._obstore.exceptions.AlreadyExistsError:
+                raise ObjectExistsError(name) from None
+
+    def get(self, name: str) -> bytes:
+        with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
+            return bytes(self._obstore.get(self._store, name).bytes())
+
+    def names(self, prefix: str) -> dict[str, float]:
+        with _failures(f"{self.place}/{prefix} cannot be listed"):
+            pages = list(self._obstore.list(self._store, prefix.rstrip("/")))
+            return {entry["path"]: entry["last_modified"].timestamp() for page in pages for entry in page}
+
+    def delete(self, name: str) -> None:
+        with _failures(f"{self.place}/{name} cannot be removed"), contextlib.suppress(FileNotFoundError):
+            self._obstore.delete(self._store, name)
+
+
+def open_store(target: str | os.PathLike[str]) -> Store:
+    """Returns the store at a directory or a URL (`s3://bucket/path`, `gs://bucket/path`); credentials come from the environment.
+
+    Raises InvalidArgumentError for a file or an unknown URL, ImportError without the extra `backup` for a URL.
+    """
+    text = os.fspath(target)
+    if not text:
+        raise InvalidArgumentError("the target of a backup is empty: name a directory, or s3://BUCKET/PATH")
+    if "://" not in text:
+        return DirectoryStore(Path(text).absolute())
+    obstore = _obstore()
+    try:
+        return ObjectStore(obstore.store.from_url(text), text.rstrip("/"))
+    except (ValueError, obstore.exceptions.BaseError) as error:
+        raise InvalidArgumentError(f"the target {text!r} of a backup is not known: {str(error).splitlines()[0]}") from error
+
+
+def _obstore() -> Any:
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise ImportError(f"a backup in an object store needs obstore: {install_hint('backup')}", name="obstore") from error
+    return obstore
+
+
+@contextlib.contextmanager
+def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
+    """Turns failures of the store into StorageError, and those for want of room into NoSpaceError."""
+    try:
+        yield
+    except ObjectExistsError:
+        raise
+    except OSError as error:
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            raise
+        kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        raise kind(f"{what}: {error.strerror or str(error).splitlines()[0]}") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("obstore"):
+            raise
+        raise StorageError(f"{what}: {str(error).splitlines()[0]}") from error
+
+
+def age_s(put_at_s: float) -> float:
+    """Returns how long ago this was."""
+    return time.time() - put_at_s

@@ -1,0 +1,160 @@
+"""`wal backup` and `wal restore`: copies of a journal, made while it is in use. Their help needs no extra."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
+from wal.errors import InvalidArgumentError
+from wal.timestamp import from_datetime, to_datetime
+
+_BACKUP: Final = f"""\
+  wal backup DIRECTORY --to TARGET [--follow]   makes a backup of the journal
+  wal backup status TARGET                      lists the backups
+  wal backup verify TARGET [--full]             reads all of them
+  wal backup forget TARGET --keep N             removes all but the newest N
+
+TARGET is a directory, or s3://BUCKET/PATH or gs://BUCKET/PATH (extra backup).
+A process may have the journal open for writing. A backup copies only what
+is new, and one that was interrupted goes on where it stopped.
+
+{EXIT_STATUS}"""
+
+
+_RESTORE: Final = """\
+Makes the journal in DIRECTORY, which is missing or empty, of a backup, and marks
+it as restored (see wal mark-restored)."""
+
+
+def fill_backup(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal backup`."""
+    parser.description = _BACKUP
+    parser.add_argument("words", nargs="+", metavar="WORD", help="the directory; or status, verify or forget, and the target")
+    parser.add_argument("--to", metavar="TARGET", help="where the backup is put")
+    parser.add_argument("--follow", action="store_true", help="makes another backup every --interval, until it is interrupted")
+    parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="how often --follow makes one (default 1)")
+    parser.add_argument("--keep", metavar="N", type=int, help="how many backups `forget` and --follow keep")
+    parser.add_argument("--full", action="store_true", help="lets `verify` restore the newest one as well, to a temporary place")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run_backup)
+
+
+def fill_restore(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal restore`."""
+    parser.description, parser.epilog = _RESTORE, EXIT_STATUS
+    parser.add_argument("target", metavar="TARGET", help="where the backups are")
+    parser.add_argument("location", metavar="DIRECTORY", help="the directory of the journal")
+    parser.add_argument("--to", metavar="TICK|TIME", help="the log as it was at this tick or time (2026-11-25T12:00:00+00:00)")
+    parser.add_argument("--if-absent", action="store_true", help="does nothing if there is a journal already")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run_restore)
+
+
+def run_backup(arguments: argparse.Namespace) -> int:
+    """Runs `wal backup`; returns the exit status."""
+    first, *rest = arguments.words
+    if first in ("status", "verify", "forget"):
+        if len(rest) != 1 or arguments.to is not None:
+            arguments.parser.error(f"wal backup {first} takes one TARGET")
+        if first == "forget" and arguments.keep is None:
+            arguments.parser.error("wal backup forget needs --keep N")
+        calls: dict[str, Callable[[], Coroutine[Any, Any, int]]] = {
+            "status": lambda: _status(rest[0], as_json=arguments.json),
+            "verify": lambda: _verify(rest[0], full=arguments.full, as_json=arguments.json),
+            "forget": lambda: _forget(rest[0], arguments.keep, as_json=arguments.json),
+        }
+        return asyncio.run(calls[first]())
+    if rest or arguments.to is None:
+        arguments.parser.error("wal backup takes one DIRECTORY, and --to TARGET")
+    return asyncio.run(_backup(first, arguments))
+
+
+def run_restore(arguments: argparse.Namespace) -> int:
+    """Runs `wal restore`; returns the exit status."""
+    return asyncio.run(_restore(arguments))
+
+
+async def _backup(location: str, arguments: argparse.Namespace) -> int:
+    from wal.backup import backup, follow
+
+    def progress(so_far: dict[str, Any]) -> None:
+        if arguments.json:
+            _say({"v": 1, "progress": so_far})
+
+    if not arguments.follow:
+        _show(await backup(location, arguments.to, progress=progress), as_json=arguments.json)
+        return 0
+    async for manifest in follow(location, arguments.to, interval_s=arguments.interval, keep=arguments.keep, progress=progress):
+        _show(manifest, as_json=arguments.json)
+    return 0
+
+
+async def _status(target: str, *, as_json: bool) -> int:
+    from wal.backup import backups
+
+    for manifest in await backups(target):
+        _show(manifest, as_json=as_json)
+    return 0
+
+
+async def _verify(target: str, *, full: bool, as_json: bool) -> int:
+    from wal.backup import verify, verify_whole
+
+    findings = await (verify_whole if full else verify)(target)
+    for finding in findings:
+        _say({"v": 1, "finding": finding}) if as_json else sys.stdout.write(f"{finding}\n")
+    if not findings and not as_json:
+        sys.stdout.write("every backup is whole\n")
+    return EXIT_FINDING if findings else 0
+
+
+async def _forget(target: str, keep: int, *, as_json: bool) -> int:
+    from wal.backup import forget
+
+    for number in await forget(target, keep=keep):
+        _say({"v": 1, "forgotten": number}) if as_json else sys.stdout.write(f"backup {number} is forgotten\n")
+    return 0
+
+
+async def _restore(arguments: argparse.Namespace) -> int:
+    from wal.backup import restore
+
+    up_to = None if arguments.to is None else _tick(arguments.to)
+    manifest = await restore(arguments.target, arguments.location, up_to=up_to, if_absent=arguments.if_absent)
+    if manifest is not None:
+        _show(manifest, as_json=arguments.json)
+    elif not arguments.json:
+        sys.stdout.write(f"{arguments.location} holds a journal already: nothing was done\n")
+    return 0
+
+
+def _tick(text: str) -> int:
+    """Returns the tick of a text, which is a tick or a time of ISO 8601."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgumentError(f"--to {text!r} is neither a tick nor a time such as 2026-11-25T12:00:00+00:00") from None
+    return from_datetime(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+
+
+def _show(manifest: Any, *, as_json: bool) -> None:
+    size = sum(chunk.end - chunk.start for chunk in manifest.chunks())
+    at = to_datetime(manifest.tick)
+    if as_json:
+        _say({"v": 1, "backup": manifest.number, "tick": manifest.tick, "time": at.isoformat(), "bytes": size})
+    else:
+        sys.stdout.write(f"backup {manifest.number}: up to tick {manifest.tick} ({at:%Y-%m-%d %H:%M:%S} UTC), {size} bytes\n")
+    sys.stdout.flush()
+
+
+def _say(content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,259 @@
+"""`wal verify` and `wal repair`: finds what is damaged in a journal, and repairs what can be repaired without losing a message.
+
+Verifying takes no lock and changes nothing. Repairing says first what it would do, needs the lock of the directory, and removes no file: a
+file that is replaced or given up is renamed, with `.damaged` after its name. Damage in a segment is never repaired: its messages are lost,
+and the operator decides with `wal truncate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX
+from wal.cli.commands import EXIT_FINDING
+from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, time_text
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
+from wal.files import MAP_NAME
+from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.inspect.rows import Row
+from wal.location import parse_location
+from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
+from wal.storage.journal.directory import check_format
+from wal.storage.journal.segments import segment_bases
+from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
+
+_NOTE_S: Final = 1.0
+_LOST: Final = {
+    "index": "nothing is lost: it is computed from the segment",
+    "control": "nothing is lost: it is made again from the segments",
+    "map": "nothing is lost: it is written again from the metadata",
+    "cursor": "its position is lost: the reader starts again",
+    "checkpoint": "the idempotency keys and producers that only it knew are forgotten; no message is touched",
+}
+
+
+class DamageRow(Row, frozen=True, kw_only=True, tag="damage"):
+    """Damage in a file of a journal. `repair` says what `wal repair` loses there, None if it cannot repair it."""
+
+    path: str
+    offset: int
+    kind: str
+    problem: str
+    repair: str | None
+
+
+class VerifiedRow(Row, frozen=True, kw_only=True, tag="verified"):
+    """What a verification read, and how much damage it found."""
+
+    frames: int
+    bytes: int
+    seconds: float
+    damaged: int
+
+
+def fill_verify(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal verify`."""
+    add_log(
+        parser,
+        "Checks every checksum of a journal, and that its files agree. Needs no lock, and runs beside a writer.",
+        location="DIRECTORY",
+    )
+    parser.add_argument("--sample", metavar="PERCENT", default="100%", help="reads this part of the full segments only, such as 5%%")
+    parser.set_defaults(run=_verify)
+
+
+def fill_repair(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal repair`."""
+    add_log(parser, "Repairs what can be repaired without losing a message. It says first what it would do.", location="DIRECTORY")
+    parser.add_argument("--dry-run", action="store_true", help="only says what it would do; ends with 1 if that is something")
+    parser.add_argument("-y", "--yes", action="store_true", help="does not ask")
+    parser.set_defaults(run=_repair)
+
+
+def damage_in(directory: Path, progress: Progress, sample: float = 1.0) -> Iterator[Damage]:
+    """Yields all damage in a journal: of its logs, and of its cursors, maps of vchannels and metadata."""
+    from wal.channels.vchannel_map import VChannelMap
+    from wal.read.cursors.files import CursorFiles
+    from wal.read.cursors.store import DamagedCursor
+
+    yield from verify_journal(directory, progress, sample=sample)
+    for path in sorted(directory.glob(f"pchannels/*/{MAP_NAME}")):
+        try:
+            VChannelMap.decode(path.read_bytes(), path)
+        except CorruptionError as error:
+            yield Damage(path=str(path), offset=error.offset or 0, problem=str(error), kind="map")
+        except FileNotFoundError:
+            continue
+    for cursor in CursorFiles(directory).load_all():
+        if isinstance(cursor, DamagedCursor):
+            yield Damage(path=str(directory / "cursors" / Path(cursor.file).name), offset=0, problem=str(cursor.error), kind="cursor")
+    file = directory / METADATA_NAME
+    if not file.exists():
+        return  # it is elsewhere: the setting kv
+    try:
+        metadata = read_metadata(file)
+        records = checkpoint_records(metadata)
+    except CorruptionError as error:
+        yield Damage(path=str(file), offset=0, problem=str(error), kind="metadata")
+        return
+    yield from _lost_logs(directory, metadata)
+    for name, record in records.items():
+        state = record.state
+        path = directory / "pchannels" / name / f"checkpoint-{state or 0:016x}"
+        if state is not None and not path.exists() and checkpoint_records(read_metadata(file)).get(name) == record:
+            problem = "it is missing, and the metadata name it as the checkpoint that counts"
+            yield Damage(path=str(path), offset=0, problem=problem, kind="checkpoint")
+
+
+def _lost_logs(directory: Path, metadata: Mapping[str, str]) -> Iterator[Damage]:
+    """Yields the pchannels of the metadata that have no log: their folder, or all that was in it, is gone."""
+    for name in sorted(key.removeprefix(PREFIX) for key in metadata if key.startswith(PREFIX)):
+        folder = directory / "pchannels" / name
+        if any((folder / file).exists() for file in (CONTROL_NAME, FENCE_NAME, MAP_NAME)):
+            continue  # its files say the rest
+        if segment_bases(folder):
+            yield Damage(path=str(folder / CONTROL_NAME), offset=0, problem=LOST_CONTROL, kind="control")
+        else:
+            yield Damage(path=str(folder), offset=0, problem=f"the log of pchannel {name} is missing, and the metadata name it", kind="log")
+
+
+def _check_journal(directory: Path) -> None:
+    """Raises FormatError or StorageError unless the directory has, or had, the log of a pchannel. A lost one is a finding, no error."""
+    try:
+        check_present(directory)
+    except CorruptionError:
+        pass  # a control page is missing
+    except FormatError:
+        check_format(directory)
+        file = directory / METADATA_NAME
+        if not file.exists() or not any(key.startswith(PREFIX) for key in read_metadata(file)):
+            raise
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    directory, sample = directory_of(arguments), _share(arguments.sample)
+    _check_journal(directory)
+    progress, began = Progress(), time.monotonic()
+    ended = threading.Event()
+    noting = threading.Thread(target=_note, args=(progress, began, ended), daemon=True)
+    noting.start()
+    count = 0
+    try:
+        for damage in damage_in(directory, progress, sample):
+            show([_row(damage)], arguments) if arguments.json else sys.stdout.write(_line(damage))
+            count += 1
+    finally:
+        ended.set()
+        noting.join()
+    took_s = time.monotonic() - began
+    row = VerifiedRow(frames=progress.frames, bytes=progress.bytes_done, seconds=round(took_s, 3), damaged=count)
+    show([row], arguments)
+    note(f"{size_text(progress.bytes_done)} in {time_text(took_s)}, {progress.bytes_done / max(took_s, 1e-9) / 1e9:.2f} GB/s")
+    return EXIT_FINDING if count else 0
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    directory = directory_of(arguments)
+    _check_journal(directory)
+    settings, _ = settings_of(arguments)
+    check_free(parse_location(arguments.location), settings)
+    damages = list(damage_in(directory, Progress()))
+    show([_row(damage) for damage in damages], arguments)
+    repairable = [damage for damage in damages if damage.kind in _LOST]
+    rest = len(damages) - len(repairable)
+    if rest:
+        note(f"{rest} of these cannot be repaired: what they held is lost; `wal truncate --up-to ID` drops the log up to there")
+    if not repairable:
+        return EXIT_FINDING if rest else 0
+    if arguments.dry_run or not confirmed(arguments, f"Repair {len(repairable)} of {len(damages)}?"):
+        return EXIT_FINDING
+    repaired = asyncio.run(_repaired(directory, repairable))
+    for damage in repairable:
+        note(f"repaired {damage.path}" if damage in repaired else f"left {damage.path} as it is: it changed meanwhile")
+    return EXIT_FINDING if rest else 0
+
+
+async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
+    """Repairs this damage as far as it is still there, and returns that part of it.
+
+    A writer may have run since the damage was found, so it is looked for again under the lock of the directory. Then the log is opened and
+    closed, which makes again what can be computed.
+    """
+    from wal.api.opening import open_wal
+    from wal.kv import SqliteKV
+    from wal.storage.journal.directory import DirectoryLock
+
+    lock = await asyncio.to_thread(DirectoryLock.acquire, directory)
+    try:
+        found = await asyncio.to_thread(_still, directory, damages)
+        forgotten = sorted({Path(damage.path).parent.name for damage in found if damage.kind == "checkpoint"})
+        if forgotten:
+            if not await asyncio.to_thread((directory / METADATA_NAME).exists):
+                raise InvalidArgumentError(f"the metadata of {directory} are elsewhere: a checkpoint is repaired only with them")
+            kv = await SqliteKV.open(directory / METADATA_NAME)
+            try:
+                await kv.multi_remove([CHECKPOINT_PREFIX + name for name in forgotten])
+            finally:
+                await kv.close()
+        await asyncio.to_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind != "control"])
+    finally:
+        lock.release()
+    if found:
+        lost = any(damage.kind == "control" for damage in found)  # without its page, the log of a pchannel seems never to have been made
+        async with open_wal(directory, create=lost):
+            pass
+    return found
+
+
+def _still(directory: Path, damages: list[Damage]) -> list[Damage]:
+    """Returns those of the damages that are there now. Full segments are read again only for the sake of an index."""
+    sample = 1.0 if any(damage.kind == "index" for damage in damages) else sys.float_info.epsilon
+    now = {(damage.kind, damage.path) for damage in damage_in(directory, Progress(), sample)}
+    return [damage for damage in damages if (damage.kind, damage.path) in now]
+
+
+def _set_aside(paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            path.rename(path.with_name(f"{path.name}.damaged"))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageError(f"{path} cannot be renamed: {error.strerror}") from error
+
+
+def _note(progress: Progress, began: float, ended: threading.Event) -> None:
+    """Says once a second, on the standard error, how fast it goes and how long it will take."""
+    while not ended.wait(_NOTE_S):
+        took_s = time.monotonic() - began
+        rate = progress.bytes_done / took_s
+        left_s = (progress.bytes_total - progress.bytes_done) / rate if rate else 0.0
+        done, total = size_text(progress.bytes_done), size_text(progress.bytes_total)
+        note(f"{done} of {total}, {rate / 1e9:.2f} GB/s, {time_text(max(0.0, left_s))} left")
+
+
+def _row(damage: Damage) -> DamageRow:
+    return DamageRow(path=damage.path, offset=damage.offset, kind=damage.kind, problem=damage.problem, repair=_LOST.get(damage.kind))
+
+
+def _line(damage: Damage) -> str:
+    from wal.inspect.rows import printable
+
+    return printable(f"{damage.path} at offset {damage.offset}: {damage.problem}") + "\n"
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+        if not 0 < share <= 1:
+            raise ValueError(text)
+    except ValueError:
+        raise InvalidArgumentError(f"--sample {text!r} is no part of a log: write a percentage above 0%, up to 100%") from None
+    return share

@@ -1,0 +1,383 @@
+"""Consumer: a handler that runs on the messages of a log, as its caller holds it.
+
+Owns its task, which claims the cursor, runs one session after the other, and begins again when another consumer, a seek or a deletion took
+the cursor. The task outlives a caller that is cancelled: what handlers had is released and saved before the cursor is let go.
+
+    (created) --start--> waiting for the cursor --> running <--> paused --> draining --> ended
+                                  ^                    |
+                                  +--- cursor lost ----+
+
+ConsumerRegistry: the running consumers of an open log, which ends them when the log is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from wal.async_only import AsyncOnly
+from wal.consumers.delivery import DRAIN_S, Delivery, DeliveryState
+from wal.consumers.options import ConsumerOptions, check_drain
+from wal.consumers.session import ConsumerCounts, ConsumerSession
+from wal.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidRequestSeqError,
+    NoSpaceError,
+    SessionLostError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WouldBlockError,
+)
+from wal.read.options import named
+
+if TYPE_CHECKING:
+    from wal.engine import WritableEngine
+    from wal.read.cursors.cursor import CursorKey
+
+AGAIN: Final = (SessionLostError, InvalidRequestSeqError, UnknownOutcomeError, UnavailableError, NoSpaceError, WouldBlockError)
+"""After these errors the consumer claims its cursor again: it was taken or moved, or the log cannot be written for a while."""
+PAUSES_S: Final = (0.02, 5.0)
+"""The first pause before that, and the longest."""
+_log: Final = logging.getLogger("wal.consumers")
+
+
+class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of a consumer since it was started, and what it has in hand.
+
+    `state` is "created", "waiting" (for the cursor), "running", "paused", "draining" or "ended". `fence` is its number, 0 before it has the
+    cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first at their message,
+    `dead_lettered` messages became dead letters. `in_hand` messages are with handlers; `pending` are after the position, of at most
+    `pending_max`. `lag_messages` are read and unfinished, without what waits in the log to be read (`log.cursors()` counts that
+    by the indexes, which a plain call cannot read); `lag_bytes` are the bytes of the log after the position, `lag_s` is the age of
+    the first unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` says
+    which message holds the position and why, empty if none does.
+    """
+
+    state: str
+    cursor: str
+    vchannels: tuple[str, ...]
+    fence: int = 0
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    commits: int = 0
+    in_hand: int = 0
+    pending: int = 0
+    pending_max: int = 0
+    lag_messages: int = 0
+    lag_bytes: int = 0
+    lag_s: float = 0.0
+    idle_s: float = 0.0
+    held_by: str = ""
+
+
+class ConsumerRegistry:
+    """The running consumers of an open log."""
+
+    def __init__(self) -> None:
+        self.running: set[Consumer] = set()
+
+    def check(self, key: CursorKey) -> None:
+        """Raises InvalidArgumentError if a consumer of this name has other vchannels."""
+        for consumer in self.running:
+            other = consumer.key
+            if other.name == key.name and other.vchannels != key.vchannels:
+                raise InvalidArgumentError(
+                    f"cursor {key.name!r} has a consumer of {named(other.vchannels)} in this process, and this one is of "
+                    f"{named(key.vchannels)}: each would have a position of its own; name the cursors differently, or consume the same "
+                    "vchannels"
+                )
+
+    def moved(self, name: str) -> None:
+        """Notes that a cursor of this name was moved here: its consumers look at once."""
+        for consumer in self.running:
+            if consumer.key.name == name:
+                consumer._cursor_moved()
+
+    async def close(self) -> None:
+        """Ends all, as the log is being closed."""
+        await asyncio.gather(*(consumer.close() for consumer in list(self.running)), return_exceptions=True)
+        lingering = [consumer._lingering for consumer in self.running if consumer._lingering is not None]
+        for task in lingering:  # threads that have not returned: a death of the process, as far as the log is concerned
+            task.cancel()
+        if lingering:
+            await asyncio.wait(lingering)
+        self.running.clear()
+
+
+class Consumer(AsyncOnly):
+    """A handler on the messages of vchannels, from `log.consume`: `async with` starts and drains it, `await run()` runs it to its end."""
+
+    _with_form = "'async with log.consume(…) as consumer'"
+
+    def __init__(
+        self, options: ConsumerOptions, engine: Callable[[], Awaitable[WritableEngine]], registry: ConsumerRegistry, *, follow: bool = True
+    ) -> None:
+        self._options = options
+        self._open_engine = engine
+        self._registry = registry
+        self._follow = follow
+        self._engine: WritableEngine
+        self._counts = ConsumerCounts()
+        self._task: asyncio.Task[None] | None = None
+        self._session: ConsumerSession | None = None
+        self._lingering: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._paused = False
+        self._drain_s = DRAIN_S
+        self._began_s = 0.0
+        self._untold: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"Consumer({named(self._options.vchannels)}, cursor={self.key.name!r}, {self._state})"
+
+    @property
+    def key(self) -> CursorKey:
+        """The cursor: its name and its vchannels."""
+        return self._options.cursor
+
+    # -- starting and ending
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.close(drain_s=0.0 if kind is not None and issubclass(kind, asyncio.CancelledError) else DRAIN_S)
+        untold, self._untold = self._untold, None
+        if kind is None and untold is not None:
+            raise untold
+
+    async def run(self) -> None:
+        """Runs the consumer until it is closed, and raises the error that ends it. Cancelling the call releases what handlers have.
+
+        Returns at once if the consumer was closed before it began: a service may end before the task of this call has its first turn.
+        """
+        if self._task is None and self._closing.is_set():
+            return
+        task = self._start()
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._close(0.0)
+            await asyncio.shield(asyncio.wait((task,)))
+            raise
+        finally:
+            self._untold = None
+
+    async def close(self, *, drain_s: float = DRAIN_S) -> None:
+        """Ends the consumer: no more handlers start, and those that run get `drain_s` seconds before they are released. Idempotent.
+
+        A released message counts no attempt, and is delivered again by the next consumer. A sync handler that still runs after that keeps
+        its message, and the cursor, until it returns.
+        """
+        self._close(check_drain(drain_s))
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.shield(asyncio.wait((self._task,)))
+
+    def _start(self) -> asyncio.Task[None]:
+        if self._task is None:
+            if self._closing.is_set():
+                raise ClosedError("the consumer was closed before it began: call consume again")
+            self._registry.check(self.key)
+            self._registry.running.add(self)
+            loop = asyncio.get_running_loop()
+            self._began_s = loop.time()
+            self._task = loop.create_task(self._run(), name=f"consumer {self.key.name}")
+            self._task.add_done_callback(self._ended)
+        elif self._task.done():
+            raise ClosedError("the consumer has ended: call consume again")
+        return self._task
+
+    def _close(self, drain_s: float) -> None:
+        self._drain_s = min(drain_s, self._drain_s) if self._closing.is_set() else drain_s
+        self._closing.set()
+        if self._session is not None:
+            self._session.stop()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._changed.set()
+        if self._lingering is None:
+            self._registry.running.discard(self)
+        else:
+            self._lingering.add_done_callback(lambda _: self._registry.running.discard(self))
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._untold = error
+        if not isinstance(error, ClosedError):
+            _log.error(
+                "consumer %r of %s has ended: %s",
+                self.key.name,
+                named(self.key.vchannels),
+                error,
+                exc_info=error,
+                extra={"wal_event": "consumer ended", "wal_cursor": self.key.name, "wal_error": type(error).__name__},
+            )
+
+    # -- running
+
+    async def _run(self) -> None:
+        """Claims the cursor and runs a session, again and again until the consumer is closed."""
+        options = self._options
+        engine = await self._unless_closed(self._open_engine())
+        if engine is None:
+            return
+        self._engine = engine
+        await self._check_saved(engine)
+        home = await engine.cursor_home(options.cursor)
+        before, pause_s = 0, 0.0
+        while not self._closing.is_set():
+            commits, session = self._counts.commits, None
+            try:
+                claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
+                if claim is None:
+                    return
+                session = ConsumerSession(options, engine, home, claim, self._counts, follow=self._follow, before=before)
+                before = claim.fence
+                session.pause(paused=self._paused)
+                self._session = session
+                if self._closing.is_set():
+                    session.stop()
+                self._changed.set()
+                await session.run(lambda: self._drain_s)
+            except AGAIN as error:
+                _log.info("consumer %r of %s begins again: %s", self.key.name, named(self.key.vchannels), error)
+            else:
+                return
+            finally:
+                self._lingering = None if session is None else session.lingering
+                self._session = None
+                self._changed.set()
+            if self._lingering is not None:  # a thread still has a message: nobody else gets it before that has returned
+                await self._unless_closed(asyncio.wait((self._lingering,)))
+            pause_s = PAUSES_S[0] if self._counts.commits > commits else min(2 * pause_s or PAUSES_S[0], PAUSES_S[1])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), pause_s)
+
+    async def _unless_closed(self, awaitable: Awaitable[Any]) -> Any:
+        """Returns what this returns; None if the consumer is closed before."""
+        work = asyncio.ensure_future(awaitable)
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+            if not work.done():
+                work.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await work
+        return None if work.cancelled() else work.result()
+
+    async def _check_saved(self, engine: WritableEngine) -> None:
+        """Raises InvalidArgumentError if a cursor of this name is saved for other vchannels, and none for these."""
+        key = self.key
+        saved = [info.vchannels for info in await engine.cursors.infos() if info.name == key.name]
+        if saved and key.vchannels not in saved:
+            raise InvalidArgumentError(
+                f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "
+                f"at the oldest message: name another cursor, consume the same vchannels, or delete_cursor({key.name!r}) before"
+            )
+
+    # -- for the caller
+
+    async def caught_up(self) -> None:
+        """Returns when every message that is durable now is finished: handled, or a dead letter; and the position is saved.
+
+        Raises the error that ended the consumer, or a ClosedError after `close`.
+        """
+        engine = await self._open_engine()
+        ticks = [await engine.latest_tick(name) for name in self._options.vchannels]
+        self._start() if self._task is None else None
+        while True:
+            self._changed.clear()
+            if (session := self._session) is not None and await session.caught_up(max(ticks)):
+                return
+            if self._task is not None and self._task.done():
+                self._untold = None
+                await self._task
+                raise ClosedError("the consumer was closed before it had caught up: call consume again to go on")
+            await self._changed.wait()
+
+    def pause(self) -> None:
+        """Starts no more handlers, and reads no further; those that run go on. It keeps the cursor."""
+        self._set_paused(paused=True)
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._set_paused(paused=False)
+
+    def _set_paused(self, *, paused: bool) -> None:
+        self._paused = paused
+        if self._session is not None:
+            self._session.pause(paused=paused)
+
+    def _cursor_moved(self) -> None:
+        if self._session is not None:
+            self._session.cursor_moved()
+
+    @property
+    def _state(self) -> str:
+        if self._task is None:
+            return "created"
+        if self._task.done():
+            return "ended"
+        if self._closing.is_set():
+            return "draining"
+        if self._session is None:
+            return "waiting"
+        return "paused" if self._paused else "running"
+
+    def statistics(self) -> ConsumerStatistics:
+        """Returns a snapshot of its counts."""
+        counts, session = self._counts, self._session
+        now = asyncio.get_running_loop().time() if self._task is not None else 0.0
+        statistics = ConsumerStatistics(
+            state=self._state,
+            cursor=self.key.name,
+            vchannels=self.key.vchannels,
+            handled=counts.handled,
+            failed=counts.failed,
+            retried=counts.retried,
+            dead_lettered=counts.dead_lettered,
+            commits=counts.commits,
+            pending_max=self._options.plan.pending_max,
+            idle_s=now - (self._began_s if counts.progress_s is None else counts.progress_s),
+        )
+        if session is None or not session.has_begun:
+            return statistics
+        table = session.table
+        first = table.first
+        return msgspec.structs.replace(
+            statistics,
+            fence=session.fence,
+            in_hand=session.pool.running,
+            pending=table.pending,
+            lag_messages=table.unfinished,
+            lag_bytes=session.lag_bytes(),
+            lag_s=session.lag_s(),
+            held_by="" if first is None else _held_by(first, table.next_due, now),
+        )
+
+
+def _held_by(first: Delivery, next_due: float | None, now: float) -> str:
+    """Returns which message holds the position, and why."""
+    key = f" with key {first._lane!r:.80}" if first._lane is not None and first._lane != first.vchannel else ""
+    text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
+    match first._state:
+        case DeliveryState.RESTING:
+            return f"{text}, rests after a failed attempt"
+        case DeliveryState.RUNNING | DeliveryState.CHOSEN | DeliveryState.HANDED:
+            return f"{text}, is with its handler, or next"
+        case DeliveryState.ENDED:
+            return f"{text}, is being committed"
+        case _:
+            return f"{text}, waits for a handler"

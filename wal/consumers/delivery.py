@@ -1,0 +1,165 @@
+"""Delivery: one body as a consumer's handler gets it; Retry and Reject: how a handler ends an attempt other than by returning.
+
+Owns: what a handler may do with a body. Its state belongs to `Deliveries`, the table of the consumer. An output is kept with the delivery
+until the handler has returned; if the attempt fails, it is dropped, and if it succeeds, it is committed together with the position of the
+cursor. A call of an attempt that has ended (by a time-out, a cancellation or a return) is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, InvalidTransactionStateError
+from wal.message import ImmutableMessage, Message
+
+DRAIN_S: Final = 10.0
+"""How long the end of a consumer waits for handlers, unless its caller says otherwise."""
+REASON_BYTES_MAX: Final = 1024
+"""The most UTF-8 bytes of a reason in a dead letter."""
+
+
+class Retry(Exception):
+    """A handler raises it to have the message delivered again after `delay_s` seconds; None means the backoff. It counts as an attempt."""
+
+    def __init__(self, delay_s: float | None = None) -> None:
+        if delay_s is not None and (isinstance(delay_s, bool) or not isinstance(delay_s, int | float)):
+            raise TypeError(f"delay_s must be a number of seconds or None, not {delay_s!r}")
+        if delay_s is not None and not 0 <= delay_s < float("inf"):
+            raise InvalidArgumentError(f"delay_s={delay_s} is out of range: at least 0 s, and finite")
+        super().__init__("the handler asked for a retry" if delay_s is None else f"the handler asked for a retry in {delay_s} s")
+        self.delay_s: float | None = delay_s
+
+
+class Reject(Exception):
+    """A handler raises it for a message that it can never handle: the message becomes a dead letter at once, with this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason must be a str, not {type(reason).__name__}")
+        super().__init__(reason or "the handler rejected the message")
+        self.reason: str = str(self)
+
+
+class DeliveryState(enum.IntEnum):
+    """The states of a delivery, as numbers in their order below.
+
+    WAITING  it is not handed out                      TRIED    the same, but an attempt has failed before
+    CHOSEN   its hand-out is being recorded            HANDED   its hand-out is recorded, and it may run
+    RUNNING  a handler has it                          ENDED    its handler has returned, and the next commit finishes it
+    RESTING  it failed, and is tried again later       DONE     it is finished
+    """
+
+    WAITING = 0
+    CHOSEN = 1
+    HANDED = 2
+    RUNNING = 3
+    ENDED = 4
+    RESTING = 5
+    TRIED = 6
+    DONE = 7
+
+
+class Outputs(msgspec.Struct, gc=False):
+    """The outputs of one attempt, and their bytes as the bounds of transactions count them."""
+
+    messages: list[Message]
+    size: int = 0
+
+
+class Handling(Protocol):
+    """What a delivery needs of its consumer."""
+
+    @property
+    def fence(self) -> int: ...
+
+    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
+        """Adds an output to those before it; `is_letter`: it is a dead letter that is redriven.
+
+        Raises InvalidArgumentError if it cannot be committed together with them.
+        """
+
+    def extend(self, delivery: Delivery, seconds: float) -> None: ...
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """One body for a handler. A plain message is one delivery, and each body of a transaction is one.
+
+    `message` is the body as it is in the log. `attempt` counts from 1 and never exceeds the consumer's `attempts`.
+    """
+
+    message: ImmutableMessage
+    _owner: Handling
+    _lane: Hashable = None
+    _event: ImmutableMessage | bool | None = None
+    """The transaction of which it is the last body; False for an earlier body of one, None for a plain message."""
+    attempt: int = 1
+    _state: int = 0
+    _outputs: Outputs | None = None
+    _value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The decoded payload if the consumer has a `type`, else the payload itself."""
+        return self.message.payload if self._value is None else self._value[0]
+
+    @property
+    def vchannel(self) -> str:
+        """The vchannel of the message."""
+        return self.message.vchannel
+
+    @property
+    def fence(self) -> int:
+        """The number of the consumer that handles it. It rises with each new consumer of the cursor: an outside system that keeps the
+        highest number it has seen, and refuses lower ones, is safe from a consumer that was replaced without noticing."""
+        return self._owner.fence
+
+    def append(self, vchannel: str, payload: bytes, *, properties: Mapping[str, str] | None = None) -> None:
+        """Adds an output. It is appended with the save of the cursor if this attempt succeeds, and dropped if it fails.
+
+        Raises InvalidArgumentError if the outputs of one message are over the bounds of a transaction (`txn_bytes_max`,
+        `txn_bodies_max`), InvalidTransactionStateError once the attempt has ended.
+        """
+        self._check_running()
+        message = Message(vchannel, payload) if properties is None else Message(vchannel, payload, properties=properties)  # type: ignore[arg-type]
+        self._outputs = self._owner.add_output(message, self._outputs)
+
+    def extend(self, seconds: float) -> None:
+        """Gives this attempt that many seconds from now, whatever `timeout_s` is. Without `timeout_s` the attempt has no end to move.
+
+        A sync handler calls it in its own thread. Raises InvalidTransactionStateError once the attempt has ended.
+        """
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"extend() takes a number of seconds, not {seconds!r}")
+        if not 0 < seconds < float("inf"):
+            raise InvalidArgumentError(f"extend({seconds}) is out of range: more than 0 s, and finite")
+        self._check_running()
+        self._owner.extend(self, seconds)
+
+    def _check_running(self) -> None:
+        if self._state > _RUNNING:
+            raise InvalidTransactionStateError(
+                f"this attempt at message {self.message.message_id} has ended (it returned, timed out or was cancelled): what it adds now "
+                "would be lost; call append and extend before the handler returns"
+            )
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.message.message_id}, vchannel={self.vchannel!r}, attempt={self.attempt})"
+
+
+_RUNNING: Final = int(DeliveryState.RUNNING)
+
+
+def position_of(delivery: Delivery) -> tuple[int, int]:
+    """Returns the log position of the body."""
+    message = delivery.message
+    return (message._origin.position, message._index)
+
+
+def cut_reason(reason: str) -> str:
+    """Returns a reason that a dead letter can carry: valid UTF-8, of at most REASON_BYTES_MAX bytes."""
+    encoded = reason.encode("utf-8", "replace")
+    return encoded[:REASON_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,0 +1,154 @@
+"""ConsumerOptions: the options of `log.consume`, checked.
+
+A wrong type is a TypeError and a wrong value an InvalidArgumentError that names the value, the limit and the remedy; both are raised at the
+call, before anything is read or claimed. What only the log knows (whether the vchannels lie on one pchannel) is checked when the consumer
+begins.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from wal.channels.vchannels import check_vchannel, check_vchannels
+from wal.consumers.plan import PAGE_MAX, Plan
+from wal.errors import InvalidArgumentError
+from wal.message import ImmutableMessage
+from wal.message.payloads import PayloadType
+from wal.read.cursors.cursor import CursorKey, check_cursor
+
+CONCURRENCY_MAX: Final = 1024
+"""The most handlers of a consumer that run at a time."""
+ATTEMPTS_MAX: Final = 1000
+BACKOFF_S_MAX: Final = 7 * 86_400.0
+"""The longest pause between two attempts."""
+TIMEOUT_S_MAX: Final = 7 * 86_400.0
+
+Key = Callable[[ImmutableMessage], str | bytes]
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True):
+    """The options of a consumer; see `WALAccesser.consume`. `is_async` says that calling the handler returns an awaitable at once."""
+
+    vchannels: tuple[str, ...]
+    handler: Callable[[Any], Any]
+    cursor: CursorKey
+    plan: Plan
+    key: Key | None
+    dead_letter: str | None
+    batch: int | None
+    timeout_s: float | None
+    payloads: PayloadType[Any] | None
+    exclusive: Literal["wait", "error"]
+    is_async: bool
+
+    @classmethod
+    def of(
+        cls,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Any], Any],
+        *,
+        cursor: str,
+        concurrency: int = 1,
+        order: str = "vchannel",
+        key: Key | None = None,
+        attempts: int = 5,
+        backoff_s: tuple[float, float] = (0.1, 30.0),
+        on_failure: str = "block",
+        dead_letter: str | None = None,
+        batch: int | None = None,
+        timeout_s: float | None = None,
+        type: Any = None,
+        exclusive: str = "wait",
+    ) -> ConsumerOptions:
+        """Returns the options of a caller."""
+        names = check_vchannels(vchannels, "consume takes the name of a vchannel, or several")
+        if not names:
+            raise InvalidArgumentError("consume([], …) names no vchannel: name at least one")
+        if not callable(handler):
+            raise TypeError(f"handler must be a callable that takes a Delivery, not {handler!r:.80}")
+        _check_choice("order", order, ("vchannel", "key", "none"))
+        _check_choice("on_failure", on_failure, ("block", "park"))
+        _check_choice("exclusive", exclusive, ("wait", "error"))
+        if key is not None and not callable(key):
+            raise TypeError(f"key must be a function from a message to a str or bytes, not {key!r:.80}")
+        if (key is None) == (order == "key"):
+            remedy = "give key=, a function from a message to its key" if key is None else "leave key out, or use order='key'"
+            raise InvalidArgumentError(f"order={order!r} with key={'None' if key is None else 'a function'}: {remedy}")
+        if dead_letter is not None and check_vchannel(dead_letter) in names:
+            raise InvalidArgumentError(
+                f"dead_letter={dead_letter!r} is a vchannel that this consumer reads, so its dead letters would come back to it: name "
+                "another vchannel"
+            )
+        plan = Plan(
+            _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX),
+            cast("Literal['vchannel', 'key', 'none']", order),
+            1 if batch is None else _check_number("batch", batch, 1, PAGE_MAX),
+            _check_number("attempts", attempts, 1, ATTEMPTS_MAX),
+            _check_backoff(backoff_s),
+            on_failure == "block",
+        )
+        return cls(
+            names,
+            handler,
+            CursorKey.of(check_cursor(cursor), names),
+            plan,
+            key,
+            dead_letter,
+            batch,
+            None if timeout_s is None else _check_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
+            None if type is None else type if isinstance(type, PayloadType) else PayloadType(type),
+            cast("Literal['wait', 'error']", exclusive),
+            _is_async(handler),
+        )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r:.80}")
+    if value not in choices:
+        raise InvalidArgumentError(f"{name}={value!r} is not known: use one of {', '.join(map(repr, choices))}")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, not {value!r:.80}")
+    if not least <= value <= most:
+        raise InvalidArgumentError(f"{name}={value} is out of range: {least} to {most}")
+    return value
+
+
+def _check_seconds(name: str, value: object, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r:.80}")
+    if not 0 < value <= most:
+        raise InvalidArgumentError(f"{name}={value} is out of range: more than 0 s, and at most {most:.0f} s")
+    return float(value)
+
+
+def check_drain(value: object) -> float:
+    """Returns the seconds that the end of a consumer may take; raises TypeError or InvalidArgumentError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"drain_s must be a number of seconds, not {value!r:.80}")
+    if not 0 <= value < float("inf"):
+        raise InvalidArgumentError(f"drain_s={value} is out of range: 0 s or more, and finite")
+    return float(value)
+
+
+def _check_backoff(value: object) -> tuple[float, float]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"backoff_s must be a pair (first pause, longest pause) of seconds, not {value!r:.80}")
+    first, longest = value
+    for seconds in value:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"backoff_s must be a pair of numbers of seconds, not {value!r:.80}")
+    if not 0 <= first <= longest <= BACKOFF_S_MAX:
+        raise InvalidArgumentError(f"backoff_s={value!r} is out of range: 0 <= first pause <= longest pause <= {BACKOFF_S_MAX:.0f} s")
+    return float(first), float(longest)
+
+
+def _is_async(handler: Callable[[Any], Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

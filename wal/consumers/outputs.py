@@ -1,0 +1,191 @@
+"""OutputRouter: where the outputs of a consumer are appended, and what a dead letter looks like.
+
+Owns: the pchannel of each vchannel that handlers append to. An output on the pchannel of the cursor's home is committed in the frame that
+saves the cursor: both are in the log, or neither is. An output on another pchannel is appended before that commit with an idempotency key
+made of the cursor, the id of the input and the number of the output. So it is in the log once, as long as the log remembers the key (the
+settings `idempotency_window_s` and `idempotency_window_count`), whatever crashes between the two.
+
+An output for a vchannel that does not exist creates it on the pchannel of the home, if the log creates vchannels at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from wal.consumers.delivery import Delivery, Outputs, cut_reason
+from wal.consumers.plan import Dead
+from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, WouldBlockError
+from wal.message import ImmutableMessage, Message, MessageType, type_properties
+from wal.write.checks import LETTER_BYTES, check_size
+from wal.write.txn_table import BODY_OVERHEAD
+
+if TYPE_CHECKING:
+    from wal.engine import WritableEngine
+    from wal.read.cursors.cursor import CursorKey
+
+DEAD_LETTER: Final = "dead_letter_"
+"""The keys of a dead letter's own properties begin with it."""
+REDRIVE_CURSOR: Final = "redrive_cursor"
+"""The property of a dead letter that was appended again: the cursor whose consumer handles it; those of other cursors finish it unseen."""
+
+
+class OutputRouter:
+    """The outputs of one consumer. `home` is the pchannel of the cursor's home."""
+
+    def __init__(self, engine: WritableEngine, cursor: CursorKey, home: str, dead_letter: str | None) -> None:
+        self._engine = engine
+        self._cursor = cursor
+        self._home = home
+        self._dead_letter = dead_letter
+        self._pchannels: dict[str, str] = {}
+        self.unlocated: set[str] = set()
+        """Vchannels that outputs were added for, and that are not located yet; if their attempts have failed, they never will be."""
+        self._locating = asyncio.Lock()
+        self.is_split: bool = False
+        """Whether one of them is not on the home."""
+        settings = engine.settings
+        self._message_bytes_max = engine.appends.message_bytes_max
+        self.bodies_max: int = settings.txn_bodies_max
+        self.bytes_max: int = min(settings.txn_bytes_max, engine.frame_bytes_max // 2)
+        """The most outputs of one commit, and their bytes."""
+        self._creates = settings.create_vchannels
+
+    # -- adding
+
+    def add(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
+        """Adds an output of one input to those before it; raises InvalidArgumentError over a bound.
+
+        A dead letter, or one that is redriven, may be larger than `message_bytes_max` by what was added to it.
+        """
+        size = message.estimate_size()
+        if size > self._message_bytes_max:
+            check_size(message, bytes_max=self._message_bytes_max + (LETTER_BYTES if is_letter else 0))
+        size += BODY_OVERHEAD
+        if outputs is None:
+            outputs = Outputs([])
+        if len(outputs.messages) >= self.bodies_max or outputs.size + size > self.bytes_max:
+            raise InvalidArgumentError(
+                f"the outputs of one message are over the bounds of a transaction: {len(outputs.messages) + 1} messages of "
+                f"{outputs.size + size} bytes, and at most txn_bodies_max={self.bodies_max} of {self.bytes_max} bytes can be committed "
+                "together; append less for each message, or raise the settings"
+            )
+        if message.vchannel not in self._pchannels:
+            self.unlocated.add(message.vchannel)
+        outputs.messages.append(message)
+        outputs.size += size
+        return outputs
+
+    # -- locating
+
+    def unknown(self, outputs: Outputs) -> set[str] | None:
+        """Returns the vchannels of these outputs that were not located yet, None if all were."""
+        known = self._pchannels
+        for message in outputs.messages:
+            if message.vchannel not in known:
+                return {message.vchannel for message in outputs.messages if message.vchannel not in known}
+        return None
+
+    async def locate(self, names: Iterable[str]) -> None:
+        """Finds the pchannels of these vchannels. Raises ChannelNotExistError for one that does not exist and must not be created."""
+        async with self._locating:
+            missing = [name for name in names if name not in self._pchannels]
+            infos = {info.name: info.pchannel for info in await self._engine.list_vchannels()} if missing else {}
+            for name in missing:
+                self._pchannels[name] = infos[name] if name in infos else await self._create(name)
+                self.is_split = self.is_split or self._pchannels[name] != self._home
+                self.unlocated.discard(name)
+
+    async def _create(self, name: str) -> str:
+        if not self._creates:
+            raise ChannelNotExistError(
+                f"a handler appended to vchannel {name!r}, which does not exist, and create_vchannels=False: create it before"
+            )
+        try:
+            return (await self._engine.create_vchannel(name, self._home)).pchannel
+        except ChannelExistError:  # somebody else has created it: the list of a client may lag by a moment
+            async with asyncio.timeout(LISTED_S):
+                while True:
+                    for info in await self._engine.list_vchannels():
+                        if info.name == name:
+                            return info.pchannel
+                    await asyncio.sleep(0.02)
+
+    # -- committing
+
+    def split(self, delivery: Delivery, outputs: list[Message]) -> tuple[list[Message], list[tuple[Message, str]]]:
+        """Returns the outputs of this input that its commit writes, and those that are appended before it, each with its key."""
+        if not self.is_split:
+            return outputs, []
+        home, pchannels = self._home, self._pchannels
+        here: list[Message] = []
+        elsewhere: list[tuple[Message, str]] = []
+        for number, message in enumerate(outputs):
+            if pchannels[message.vchannel] == home:
+                here.append(message)
+            else:
+                elsewhere.append((message, self._key(delivery.message, number)))
+        return here, elsewhere
+
+    def _key(self, message: ImmutableMessage, number: int) -> str:
+        return f"consume:{self._cursor.name}:{message.message_id}:{number}"
+
+    async def append(self, elsewhere: Sequence[tuple[Message, str]]) -> None:
+        """Appends outputs on other pchannels; they are durable when the call returns, each once."""
+        await asyncio.gather(*(self._append(message, key) for message, key in elsewhere))
+
+    async def _append(self, message: Message, key: str) -> None:
+        appends = self._engine.appends
+        try:
+            future = appends.append_keyed(message, 0, key)
+        except WouldBlockError:
+            future = None
+        await (future or appends.append_keyed_waiting(message, 0, key))
+
+    # -- dead letters
+
+    def dead_letter(self, dead: Dead, key: str | bytes, now: datetime) -> Message:
+        """Returns the dead letter of a message: its payload and its properties, with those that say where it is from and why."""
+        assert self._dead_letter is not None
+        message = dead.delivery.message
+        kind = message.message_type
+        properties = {
+            **message.properties,
+            DEAD_LETTER + "cursor": self._cursor.name,
+            DEAD_LETTER + "key": cut_reason(key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")),
+            DEAD_LETTER + "vchannel": message.vchannel,
+            DEAD_LETTER + "message_id": str(message.message_id),
+            DEAD_LETTER + "attempts": str(dead.attempts),
+            DEAD_LETTER + "reason": cut_reason(dead.reason),
+            DEAD_LETTER + "at": now.isoformat(timespec="milliseconds"),
+        }
+        properties.pop(REDRIVE_CURSOR, None)
+        if not type_properties(kind).dml:  # no transaction takes it, and an exclusive one would end those that are open
+            properties[DEAD_LETTER + "type"] = kind.name
+            kind = MessageType.INSERT
+        return Message(self._dead_letter, message.payload, message_type=kind, properties=properties)
+
+
+def redriven(letter: ImmutableMessage) -> Message:
+    """Returns the message that a dead letter was, as it is appended again. Raises InvalidArgumentError for one that is no dead letter."""
+    properties = letter.properties
+    vchannel, cursor = properties.get(DEAD_LETTER + "vchannel"), properties.get(DEAD_LETTER + "cursor")
+    if not vchannel or not cursor:
+        raise InvalidArgumentError(
+            f"message {letter.message_id} of {letter.vchannel!r} is no dead letter, since it has no properties {DEAD_LETTER}vchannel and "
+            f"{DEAD_LETTER}cursor: redrive takes the vchannel that a consumer names as its dead_letter"
+        )
+    own = {name: value for name, value in properties.items() if not name.startswith(DEAD_LETTER)}
+    return Message(vchannel, letter.payload, message_type=letter.message_type, properties={**own, REDRIVE_CURSOR: cursor})
+
+
+def is_for(message: ImmutableMessage, cursor: str) -> bool:
+    """Returns whether consumers of this cursor handle the message: all do, unless it was redriven for another cursor."""
+    return _REDRIVE not in message._properties or message.properties.get(REDRIVE_CURSOR, cursor) == cursor
+
+
+LISTED_S: Final = 10.0
+"""How long a vchannel that exists may be missing in the list of a client."""
+_REDRIVE: Final = REDRIVE_CURSOR.encode()

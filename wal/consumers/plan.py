@@ -1,0 +1,79 @@
+"""Plan: the options of a consumer that its table needs, and the outcomes of attempts. Pure.
+
+Owns: how many bodies are handed out at once, in all and of one lane, and the pause after a failed attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from wal.consumers.delivery import Delivery
+
+PENDING_MAX: Final = 65_536
+"""The most bodies after the position that a consumer remembers."""
+PAGE: Final = 2048
+"""The bodies that are handed out at a time, for one handler that takes them one by one."""
+PAGE_MAX: Final = 8192
+LANES_IN_PAGE: Final = 4
+"""A page has room for so many lanes as there are handlers, times this: slow lanes never fill it."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The options of a consumer as far as its table needs them; `blocks` is on_failure="block"."""
+
+    concurrency: int = 1
+    order: Literal["vchannel", "key", "none"] = "vchannel"
+    batch: int = 1
+    attempts: int = 5
+    backoff_s: tuple[float, float] = (0.1, 30.0)
+    blocks: bool = True
+    pending_max: int = PENDING_MAX
+
+    @property
+    def page(self) -> int:
+        """The most bodies that are handed out at once. After a death they are tried again in so many groups as fit in a second or so."""
+        return min(PAGE_MAX, max(PAGE, 64 * self.concurrency * self.batch))
+
+    @property
+    def lane_quota(self) -> int:
+        """The most bodies of one lane that are handed out at once."""
+        if self.order == "vchannel":
+            return self.page
+        return max(self.batch, self.page // max(16, LANES_IN_PAGE * self.concurrency))
+
+    def pause_s(self, failures: int) -> float:
+        """Returns the pause after that many failed attempts: it doubles from the first value of `backoff_s` up to the second."""
+        first, longest = self.backoff_s
+        return float(min(longest, first * 2.0 ** min(failures - 1, 64)))
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An attempt has failed; it is repeated after `delay_s` (None: the backoff) unless it was the last one."""
+
+    reason: str
+    delay_s: float | None = None
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The message is to be a dead letter at once."""
+
+    reason: str
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The attempt was given up without an outcome: it counts for nothing, and the body is delivered again."""
+
+
+RELEASED: Final = Released()
+Outcome: TypeAlias = Failed | Rejected | Released | None
+"""How an attempt has ended; None: the body is handled."""
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """A delivery that is tried no more; `attempts` is how often it was."""
+
+    delivery: Delivery
+    attempts: int
+    reason: str

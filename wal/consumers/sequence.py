@@ -1,0 +1,179 @@
+"""BodySequence: the bodies after the position of a consumer, in the order of the log, finished or not. Pure.
+
+Owns: the position (`mark`), which moves over finished bodies at the front and stops before the first unfinished one, and what is saved of
+the bodies after it. Finished bodies that follow each other are merged into a `Gap` when they are many, to free their messages. It does not
+know lanes or handlers: the table changes the state of a delivery, and calls `advance` when bodies are finished.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from wal.consumers.delivery import Delivery, DeliveryState, position_of
+from wal.consumers.state import Run
+from wal.message import ImmutableMessage, LogPosition
+
+MERGE_MIN: Final = 1024
+"""So many finished bodies may stay in the sequence."""
+_DONE: Final = int(DeliveryState.DONE)
+
+
+class Gap(msgspec.Struct, gc=False, eq=False):
+    """Finished bodies that follow each other, the last of them at `covered`; `event` is the last event that ends among them."""
+
+    count: int
+    covered: LogPosition
+    event: ImmutableMessage | None
+    _state: int = _DONE
+
+
+class BodySequence:
+    """The bodies after the position; see the top of the file."""
+
+    def __init__(self) -> None:
+        self.mark: ImmutableMessage | None = None
+        """The last event that is finished with everything before it; None until the first one since the consumer began."""
+        self.finished: int = 0
+        """How many bodies the position has passed."""
+        self.items: list[Delivery | Gap] = []
+        self._front = 0
+        """The items before it are passed already."""
+        self._done = 0
+        """How many of the items are finished."""
+        self._merged = 0
+        """How many bodies the gaps have beyond one for each."""
+        self.covered: LogPosition | None = None
+        """The last body that was passed."""
+
+    @property
+    def pending(self) -> int:
+        """The bodies after the position: unfinished, or finished and remembered."""
+        return len(self.items) - self._front + self._merged
+
+    @property
+    def unfinished(self) -> int:
+        return len(self.items) - self._front - self._done
+
+    @property
+    def first(self) -> Delivery | None:
+        """The first unfinished body: the position waits for it."""
+        for item in self.items[self._front : self._front + 1]:
+            return item if isinstance(item, Delivery) else None
+        return None
+
+    def clear(self) -> None:
+        """Forgets what was passed, which is everything."""
+        assert not self.pending
+        self.items.clear()
+        self._front = self._done = 0
+
+    def finish(self, deliveries: Sequence[Delivery]) -> None:
+        """Finishes bodies of the sequence."""
+        for delivery in deliveries:
+            delivery._state = _DONE
+        self.done(len(deliveries))
+
+    def done(self, count: int) -> None:
+        """Notes that so many bodies are DONE now, and moves the position over what is finished at the front."""
+        self._done += count
+        items, front = self.items, self._front
+        end = front
+        length = len(items)
+        while end < length and items[end]._state == _DONE:
+            end += 1
+        if end == front:
+            return
+        self.covered = _end_of(items[end - 1])
+        for index in range(end - 1, front - 1, -1):
+            if (event := event_of(items[index])) is not None:
+                self.mark = event
+                break
+        self._done -= end - front
+        self.finished += end - front
+        for item in items[front:end] if self._merged else ():
+            if isinstance(item, Gap):
+                self._merged -= item.count - 1
+                self.finished += item.count - 1
+        self._front = end
+        if end > 1024 and 2 * end > length:
+            del items[:end]
+            self._front = 0
+
+    def merge(self) -> None:
+        """Merges finished bodies that follow each other, if they are many, so that their messages can be freed."""
+        if self._done <= MERGE_MIN or 2 * self._done <= len(self.items) - self._front:
+            return
+        merged: list[Delivery | Gap] = []
+        done: list[Delivery | Gap] = []
+        for item in self.items[self._front :]:
+            if item._state == _DONE:
+                done.append(item)
+                continue
+            if done:
+                merged.append(_gap(done))
+                done = []
+            merged.append(item)
+        if done:
+            merged.append(_gap(done))
+        before = self.pending
+        self.items, self._front = merged, 0
+        self._merged = before - len(merged)
+        self._done = sum(item._state == _DONE for item in merged)
+
+    def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[Run], LogPosition | None]:
+        """Returns the unfinished bodies as they are saved, and the body up to which this says everything.
+
+        With `complete` the runs have every unfinished body; otherwise those at the end that were not handed out are left out.
+        """
+        items = self.items[self._front :]
+        kinds = bytes([item._state for item in items]).translate(_KINDS)
+        if suspects:
+            marked = bytearray(kinds)
+            for index, item in enumerate(items):
+                if isinstance(item, Delivery) and (suspicion := suspects.get(item)):
+                    marked[index] = suspicion << 1 | (kinds[index] & 1)
+            kinds = bytes(marked)
+        stored = kinds if complete else kinds.rstrip(b"\0")
+        runs: list[Run] = []
+        for match in _RUNS.finditer(stored):
+            kind = stored[match.start()]
+            first, last = items[match.start()], items[match.end() - 1]
+            assert isinstance(first, Delivery)
+            assert isinstance(last, Delivery)
+            kind = 0 if kind == _KEPT else kind
+            runs.append(Run(position_of(first), position_of(last), bool(kind & 1), kind >> 1))
+        return runs, _end_of(items[len(stored) - 1]) if stored else self.covered
+
+
+_KEPT: Final = 6
+"""The kind of a body that is neither handed out nor suspect, and that is saved all the same because it was tried."""
+_KINDS: Final = bytes((0, 1, 1, 1, 1, _KEPT, _KEPT, 255)).ljust(256, b"\0")
+"""The kind of a body in each state, for `bytes.translate`."""
+_RUNS: Final = re.compile(rb"([^\xff])\1*", re.DOTALL)
+
+
+def _end_of(item: Delivery | Gap) -> LogPosition:
+    return item.covered if isinstance(item, Gap) else position_of(item)
+
+
+def event_of(item: Delivery | Gap) -> ImmutableMessage | None:
+    """Returns the event that ends with this body, or the last one that ends in this gap; None if there is none."""
+    if isinstance(item, Gap):
+        return item.event
+    event = item._event
+    if event is None:
+        return item.message
+    return event if isinstance(event, ImmutableMessage) else None
+
+
+def _gap(done: Sequence[Delivery | Gap]) -> Gap:
+    """Merges finished bodies that follow each other."""
+    event = next((event for item in reversed(done) if (event := event_of(item)) is not None), None)
+    if event is not None:  # without its payload
+        event = ImmutableMessage(event._origin, event._index, event.time_tick, event.vchannel, b"")
+    count = sum(item.count if isinstance(item, Gap) else 1 for item in done)
+    return Gap(count, _end_of(done[-1]), event)

@@ -1,0 +1,637 @@
+"""ConsumerSession: one claim of a cursor, from its saved state to its release.
+
+Owns the scanner, the table, the handlers, and the one commit in flight. The reader takes messages into the table while there is room. The
+committer writes a frame whenever something has ended or may be handed out:
+
+    finish what ended --> hand out --> save the table --> home.commit(outputs, position, state) --> recorded: what was handed out may run
+
+So a hand-out is in the log before its handler runs, and an output on the cursor's home pchannel is in the log if and only if its input is
+finished; one on another pchannel is appended before, by a key (`outputs.py`). While a commit is in flight, handlers go on, and the next
+commit gathers what they end.
+
+What can go wrong: another consumer, a seek or a deletion takes the cursor (SessionLostError: the consumer begins again); a message is out
+of attempts without a dead letter; the log fails. The first error ends the session. Its end releases what handlers still have, which counts
+for nothing, and saves the table, so that the next consumer continues where this one stopped; if that cannot be written, the end counts as
+the death of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby, repeat
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from wal.consumers.delivery import Delivery, DeliveryState
+from wal.consumers.handlers import HandlerCounts, HandlerPool
+from wal.consumers.options import ConsumerOptions
+from wal.consumers.outputs import OutputRouter, is_for
+from wal.consumers.state import NO_STATE, decode_state, encode_state
+from wal.consumers.table import Deliveries
+from wal.errors import InvalidArgumentError, SessionLostError
+from wal.message import ImmutableMessage, LogPosition, Message
+from wal.read.assembly import PlainMessages
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.service import Cursors, CursorUse
+from wal.read.options import Reached, ReadOptions
+from wal.read.scanner import Scanner
+from wal.write.checks import LETTER_BYTES
+
+if TYPE_CHECKING:
+    from wal.engine import CursorClaim, CursorHome, WritableEngine
+
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The most bytes of unfinished bodies that a consumer has in memory, beside those of one event."""
+READ_MAX: Final = 1024
+"""The most messages that are taken at a time."""
+GATHER_S: Final = 0.002
+"""How long a commit gathers while no handler waits for it, unless half a page has ended."""
+MOVED_BYTES: Final = 1024 * 1024
+"""A consumer that has nothing to do saves its position after so many bytes of the log that hold nothing for it."""
+CHECK_S: Final = 1.0
+"""How often an idle consumer looks whether it still has the cursor."""
+COMMIT_S: Final = 30.0
+"""How long the end of a consumer waits for a commit."""
+_DONE: Final = int(DeliveryState.DONE)
+_log: Final = logging.getLogger("wal.consumers")
+
+
+class ConsumerCounts(HandlerCounts):
+    """Counts of a consumer over all its claims. `progress_s` is when a message was last finished, in the loop's time."""
+
+    dead_lettered: int = 0
+    commits: int = 0
+    progress_s: float | None = None
+
+
+class _Commit(msgspec.Struct):
+    """What one commit finishes, `dead` of them as dead letters, with outputs on the home and elsewhere."""
+
+    finishing: list[Delivery] = []
+    bodies: list[Message] = []
+    elsewhere: list[tuple[Message, str]] = []
+    copies: list[ImmutableMessage] = []
+    dead: int = 0
+
+    def add(self, bodies: list[Message], elsewhere: list[tuple[Message, str]]) -> None:
+        self.bodies += bodies
+        self.elsewhere += elsewhere
+
+
+class _LoadedCursor(CursorUse):
+    """The cursor of the scanner; `loaded` is what was saved of it."""
+
+    loaded: Cursor | None = None
+
+    async def load(self, *, pchannel: str) -> Cursor | None:
+        self.loaded = await super().load(pchannel=pchannel)
+        return self.loaded
+
+
+class ConsumerSession:
+    """One claim of a cursor; `run` returns after `stop`, or at the end of a read that does not follow."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        engine: WritableEngine,
+        home: CursorHome,
+        claim: CursorClaim,
+        counts: ConsumerCounts,
+        *,
+        follow: bool = True,
+        before: int = 0,
+    ) -> None:
+        """`before` is the number of the claim that this process had before this one, and lost; 0 without one."""
+        self.options: ConsumerOptions = options
+        self.fence: int = claim.fence
+        self.counts: ConsumerCounts = counts
+        self.table: Deliveries
+        self.pool: HandlerPool
+        self.scanner: Scanner
+        self.committed: int = 0
+        """How many bodies the saved position has passed, of those that this session took."""
+        self.lingering: asyncio.Task[None] | None = None
+        """What is left to do when the threads of sync handlers return."""
+        self._engine = engine
+        self._home = home
+        self._claim = claim
+        self._goes_on = claim.fence == before + 1
+        self._loop = asyncio.get_running_loop()
+        self._router = OutputRouter(engine, options.cursor, home.pchannel, options.dead_letter)
+        self._cursor = _LoadedCursor(options.cursor.name, options.vchannels, self._cursors)
+        self._read = ReadOptions.of(options.vchannels, follow=follow)
+        self._only_vchannel = options.vchannels[0] if options.plan.order == "vchannel" and len(options.vchannels) == 1 else None
+        self._copies = False
+        """Whether copies of broadcasts were met."""
+        self._unseen = False
+        """Whether messages were met that were redriven for other cursors."""
+        self._saved: Reached | None = None
+        self._stored: LogPosition | None = None
+        """Where the saved cursor is, None if nothing is saved."""
+        self._due = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._compared = asyncio.Event()
+        """Unset while it is not known whether a seek in this process has moved the cursor away."""
+        self._compared.set()
+        self._stop = asyncio.Event()
+        self._begun = asyncio.Event()
+        """Set when it has begun, or has failed to begin."""
+        self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
+        self._paused = False
+        self._stopping = False
+        self._over = False
+        self._error: BaseException | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_end = False
+        self._broken = False
+        """Whether a commit failed: what is in the table may be more than what is in the log, so nothing more is saved."""
+        self._handed = 0
+        """How many bodies were handed out as of the last commit."""
+        self._gather_s = GATHER_S
+        self._checked = self._loop.time()
+
+    async def _cursors(self) -> Cursors:
+        return self._engine.cursors
+
+    # -- for the consumer
+
+    async def run(self, drain_s: Callable[[], float]) -> None:
+        """Runs until `stop`, the end of the read, or an error, which it raises. `drain_s` is how long its end may take."""
+        try:
+            await self._begin()
+        except BaseException:
+            self._over = True
+            self._begun.set()
+            self._compared.set()
+            await asyncio.shield(asyncio.ensure_future(self._leave()))
+            raise
+        name = self.options.cursor.name
+        tasks = [
+            self._loop.create_task(self._run_reader(), name=f"reader of consumer {name}"),
+            self._loop.create_task(self._run_committer(), name=f"committer of consumer {name}"),
+        ]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        try:
+            await self._stop.wait()
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._end(tasks, drain_s())))
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Ends the session: from here on no handler starts."""
+        self._stop.set()
+        if self.has_begun:
+            self.pool.pause(paused=True)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the session with an error; the first one stays."""
+        if self._error is None:
+            self._error = error
+        self.stop()
+
+    def pause(self, *, paused: bool) -> None:
+        """Starts no more handlers and reads no further, or does both again."""
+        self._paused = paused
+        if self.has_begun and not self._stop.is_set():
+            self.pool.pause(paused=paused)
+        self._due.set()
+        self._urgent.set()
+        self._moved.set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are a table and handlers."""
+        return hasattr(self, "pool")
+
+    def cursor_moved(self) -> None:
+        """Has the session look at once whether it still has the cursor."""
+        self._checked = float("-inf")
+        self._compared.clear()
+        self._look()
+
+    def lag_bytes(self) -> int:
+        """Returns the bytes of the log after the position."""
+        pchannel, reached = self.scanner._loop.pchannel, self._reached()
+        end = pchannel.tail.durable_end
+        return (
+            pchannel.log.bytes_between(reached.position[0], end)
+            if reached.position[0] < end and self.table.pending
+            else (self.scanner.statistics().lag_bytes)
+        )
+
+    def lag_s(self) -> float:
+        """Returns the age of the first unfinished message, in seconds."""
+        first = self.table.first
+        return 0.0 if first is None else max(0.0, time.time() - first.message.append_time.timestamp())
+
+    async def caught_up(self, tick: int) -> bool:
+        """Returns True when everything at or below this tick is finished durably, False if the session ends before."""
+        while not self.has_begun:
+            if self._over:
+                return False
+            await self._begun.wait()
+        await self.scanner.wait_for(tick)
+        await self._compared.wait()
+        if self._over:
+            return False
+        if self.committed >= self.table.taken:
+            return True
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        entry = (self.table.taken, waiter)
+        self._waiters.append(entry)
+        try:
+            return await waiter
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+
+    # -- beginning
+
+    async def _begin(self) -> None:
+        options = self.options
+        self.scanner = Scanner(self._read, attach=self._engine.attach, cursor=self._cursor)
+        await self.scanner.__aenter__()
+        origin = self.scanner._loop.pchannel.origin()
+        state = decode_state(self._claim.state)
+        if self._cursor.loaded is None and self._claim.position is not None:  # it was saved for vchannels that were dropped since
+            state = NO_STATE
+        elif self._goes_on:  # no death: the process lost the claim while messages were handed out
+            state = state.released()
+        self.table = Deliveries(
+            options.plan, state, incarnation=origin.incarnation, now=self._loop.time(), wall=time.time(), lane=self._only_vchannel
+        )
+        self._saved = self.scanner._progress.reached
+        self._stored = None if self._cursor.loaded is None else self._cursor.loaded.start
+        if options.dead_letter is not None:
+            await self._router.locate([options.dead_letter])
+        self.pool = HandlerPool(
+            options, self.table, self._router, self.fence, self.counts, report=self._report, starved=self._urgent.set, fail=self.fail
+        )
+        self.pool.pause(paused=self._paused)
+        self._begun.set()
+
+    def _report(self) -> None:
+        self._due.set()
+        if len(self.pool.ended) >= self.pool.gather_max:
+            self._urgent.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # -- reading
+
+    async def _run_reader(self) -> None:
+        """Takes messages into the table while there is room."""
+        scanner, table = self.scanner, self.table
+        while True:
+            while self._paused or not self._has_room():
+                self._moved.clear()
+                await self._moved.wait()
+            messages = await scanner._page()
+            if not messages:
+                self._at_end = True
+                self._due.set()
+                self._urgent.set()
+                return
+            count, size = self._fitting(messages)
+            if not count:
+                self._moved.clear()
+                await self._moved.wait()
+                continue
+            deliveries = self._deliveries(messages if count == len(messages) else messages[:count])  # if it raises, nothing is handed over
+            scanner._hand_over(count)
+            self._take(deliveries, size)
+            if table.condemned:
+                self._condemn()
+            self._due.set()
+            if self.pool.is_starved:
+                self._urgent.set()
+
+    def _has_room(self) -> bool:
+        table = self.table
+        if not table.pending:
+            return True
+        return table.hungry and table.room > 0 and table.bytes < PENDING_BYTES_MAX
+
+    def _fitting(self, messages: Sequence[ImmutableMessage]) -> tuple[int, int]:
+        """Returns how many of these messages can be taken now, and their bytes; one always can while nothing is pending."""
+        pending, room, room_bytes, size, count = self.table.pending, self.table.room, PENDING_BYTES_MAX - self.table.bytes, 0, 0
+        if messages.__class__ is PlainMessages and len(messages) <= room and messages.payload_bytes <= room_bytes:
+            return len(messages), messages.payload_bytes
+        for message in messages[:READ_MAX]:
+            is_plain = message.__class__ is ImmutableMessage
+            room -= 1 if is_plain else len(message.bodies())
+            if (room < 0 or size >= room_bytes) and (count or pending):
+                break
+            size += len(message.payload) if is_plain else sum([len(body.payload) for body in message.bodies()])
+            count += 1
+        return count, size
+
+    def _deliveries(self, messages: Sequence[ImmutableMessage]) -> list[Delivery]:
+        """Returns the deliveries of these messages, body by body; those that were redriven for other cursors are DONE."""
+        pool, options = self.pool, self.options
+        if messages.__class__ is PlainMessages and (only := self._only_vchannel) is not None:
+            return list(map(Delivery, messages, repeat(pool), repeat(only)))
+        by_key, by_vchannel, name = options.key is not None, options.plan.order == "vchannel", options.cursor.name
+        deliveries: list[Delivery] = []
+        for message in messages:
+            if message.broadcast is not None:
+                self._copies = True
+            if message.__class__ is ImmutableMessage and not message._properties:
+                lane: Hashable = message.vchannel if by_vchannel else self._key_of(message) if by_key else None
+                deliveries.append(Delivery(message, pool, lane))
+                continue
+            bodies = message.bodies()
+            for index, body in enumerate(bodies):
+                event = None if body is message else (message if index == len(bodies) - 1 else False)
+                if body._properties and not is_for(body, name):
+                    self._unseen = True
+                    deliveries.append(Delivery(body, pool, None, event, _state=_DONE))
+                    continue
+                lane = body.vchannel if by_vchannel else self._key_of(body) if by_key else None
+                deliveries.append(Delivery(body, pool, lane, event))
+        return deliveries
+
+    def _take(self, deliveries: list[Delivery], size: int) -> None:
+        """Takes these deliveries, with so many bytes of payloads, into the table."""
+        table = self.table
+        if not self._unseen:
+            table.take(deliveries, size)
+            return
+        for is_done, group in groupby(deliveries, lambda delivery: delivery._state == _DONE):
+            if is_done:
+                table.skip(list(group))
+            else:
+                table.take(list(group))
+
+    def _key_of(self, message: ImmutableMessage) -> str | bytes:
+        key_function = self.options.key
+        assert key_function is not None
+        try:
+            key = key_function(message)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"the key function of consumer {self.options.cursor.name!r} failed at message {message.message_id} of "
+                f"{message.vchannel!r}: {type(error).__name__}: {error}; nothing was skipped: return a key for every message"
+            ) from error
+        if not isinstance(key, str | bytes):
+            raise InvalidArgumentError(
+                f"the key function of consumer {self.options.cursor.name!r} returned {key!r:.80} for message {message.message_id} of "
+                f"{message.vchannel!r}: return a str or bytes for every message"
+            )
+        return key
+
+    def _condemn(self) -> None:
+        """Takes over the messages that the deaths of processes have condemned."""
+        condemned, self.table.condemned = self.table.condemned, []
+        if self.options.dead_letter is not None:
+            self.pool.dead.extend(condemned)
+            return
+        for dead in condemned:
+            self.table.start_over(dead.delivery)
+        self.fail(self.pool.failed(condemned[0].delivery, condemned[0].attempts, condemned[0].reason))
+
+    # -- committing
+
+    async def _run_committer(self) -> None:
+        """Commits, one frame after the other, until the session ends."""
+        try:
+            while not self._stopping:
+                await self._due.wait()
+                if not self.pool.is_starved:
+                    self._urgent.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._urgent.wait(), self._gather_s)
+                self._due.clear()
+                self._urgent.clear()
+                if self._stopping:
+                    return
+                if not await self._commit(final=False):
+                    self._moved.set()
+                    if self._at_end and not self.table.pending:
+                        self._stop.set()
+                    await self._check_cursor()
+        except BaseException:
+            self._broken = True
+            raise
+
+    async def _commit(self, *, final: bool) -> bool:
+        """Commits what has ended, and what is handed out next unless the consumer pauses or ends; returns False if nothing has changed."""
+        table, pool = self.table, self.pool
+        pool.flush()
+        table.wake(self._loop.time())
+        next_commit = self._next_commit()
+        finishing = next_commit.finishing
+        if next_commit.elsewhere:
+            await self._router.append(next_commit.elsewhere)
+        for copy in next_commit.copies:  # before the commit: after it, a crash would leave them unacknowledged
+            await self._engine.broadcasts.ack(copy)
+        table.finish(finishing)
+        if final or self._paused:
+            table.recall()
+        else:
+            table.hand_out()
+        reached, handed = self._reached(), table.handed
+        self._set_timer()
+        if not finishing and not pool.unsaved and handed == self._handed and not self._is_far(reached, 1 if final else MOVED_BYTES):
+            return False
+        pool.unsaved = False
+        began = self._loop.time()
+        state = encode_state(table.save(now=began, wall=time.time()))
+        commit = self._home.commit(next_commit.bodies, position=self._cursor_at(reached), state=state, fence=self.fence)
+        self._gather_s = max(GATHER_S, 4 * (self._loop.time() - began))
+        await commit
+        self._saved, self._handed, self._stored = reached, handed, reached.position
+        self._note(next_commit)
+        table.recorded()
+        pool.wake()
+        self._moved.set()
+        self._due.set()
+        return True
+
+    async def _check_cursor(self) -> None:
+        """Ends the session if another consumer, a seek or a deletion has moved the cursor while this one had nothing to commit."""
+        now = self._loop.time()
+        if now < self._checked + CHECK_S:
+            return
+        self._checked = now
+        saved = await self._engine.cursors.load(self.options.cursor, pchannel=self.scanner._loop.pchannel.channel)
+        if (None if saved is None else saved.start) != self._stored:
+            raise SessionLostError(f"{self.options.cursor} was moved by another consumer, a seek or a deletion")
+        if self._checked == now:
+            self._compared.set()
+
+    def _next_commit(self) -> _Commit:
+        """Takes what the next commit finishes from the pool, within the bounds of a transaction."""
+        commit, router, pool = _Commit(), self._router, self.pool
+        size = count = 0
+        if not pool.has_outputs:
+            commit.finishing.extend(pool.ended)
+        for delivery in pool.ended if pool.has_outputs else ():
+            if (outputs := delivery._outputs) is not None:
+                size += outputs.size
+                count += len(outputs.messages)
+                if (size > router.bytes_max or count > router.bodies_max) and commit.finishing:
+                    break
+                if router.is_split:
+                    commit.add(*router.split(delivery, outputs.messages))
+                else:
+                    commit.bodies += outputs.messages
+            commit.finishing.append(delivery)
+        is_full = len(commit.finishing) < len(pool.ended)
+        if is_full:
+            for _ in commit.finishing:
+                pool.ended.popleft()
+        else:
+            pool.ended.clear()
+        if self._copies:
+            commit.copies = [delivery.message for delivery in commit.finishing if delivery.message.broadcast is not None]
+        if is_full or not pool.dead:
+            return commit
+        now = datetime.now(UTC)
+        while pool.dead:
+            dead = pool.dead[0]
+            message = dead.delivery.message
+            size += message.estimate_size() + LETTER_BYTES
+            count += 1
+            if commit.finishing and (size > router.bytes_max or count > router.bodies_max):
+                break
+            key = b"" if self.options.key is None else self._key_of(message)
+            commit.add(*router.split(dead.delivery, [router.dead_letter(dead, key, now)]))
+            if message.broadcast is not None:
+                commit.copies.append(message)
+            commit.finishing.append(pool.dead.popleft().delivery)
+            commit.dead += 1
+        return commit
+
+    def _note(self, commit: _Commit) -> None:
+        """Notes that a commit is durable."""
+        counts = self.counts
+        counts.commits += 1
+        counts.dead_lettered += commit.dead
+        self.committed = self.table.finished
+        if commit.finishing:
+            counts.progress_s = self._loop.time()
+        for entry in self._waiters[:]:
+            if self.committed >= entry[0] and not entry[1].done():
+                entry[1].set_result(True)
+
+    def _reached(self) -> Reached:
+        """Returns the position after everything that is finished with what comes before it."""
+        if not self.table.pending:
+            return self.scanner._progress.reached
+        if (mark := self.table.mark) is None:
+            assert self._saved is not None
+            return self._saved
+        at = (mark._origin.position, mark._index)
+        if self._saved is not None and at < self._saved.position:
+            return self._saved  # it was saved further on, while nothing was unfinished
+        return Reached(at, mark.time_tick, (at[0], at[1] + 1))
+
+    def _is_far(self, reached: Reached, least: int) -> bool:
+        """Returns whether the position has passed so many bytes of the log since it was saved."""
+        saved = self._saved
+        assert saved is not None
+        if reached.position <= saved.position:
+            return False
+        return least == 1 or self.scanner._loop.pchannel.log.bytes_between(saved.position[0], reached.position[0]) >= least
+
+    def _cursor_at(self, reached: Reached) -> Cursor:
+        loop = self.scanner._loop
+        origin = loop.pchannel.origin()
+        incarnations = tuple([loop.incarnation(name) for name in self.options.cursor.vchannels])
+        return Cursor(
+            self.options.cursor,
+            incarnations,
+            origin.pchannel,
+            origin.incarnation,
+            reached.position,
+            reached.event,
+            reached.tick,
+            time.time(),
+            origin.form,
+        )
+
+    def _set_timer(self) -> None:
+        """Has the committer look again when the next pause ends, and from time to time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._stopping:
+            later = self._loop.time() + CHECK_S
+            due = self.table.next_due
+            self._timer = self._loop.call_at(later if due is None else min(due, later), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._due.set()
+        self._urgent.set()
+
+    # -- ending
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]], drain_s: float) -> None:
+        """Releases what handlers still have, saves the table, and releases the cursor."""
+        self._stopping = True
+        reader, committer = tasks
+        reader.cancel()
+        await asyncio.wait((reader,))
+        threads = await self.pool.drain(0.0 if self._broken else drain_s)
+        self._look()
+        _, late = await asyncio.wait((committer,), timeout=COMMIT_S)
+        if late:
+            self._broken = True
+            committer.cancel()
+            await asyncio.wait((committer,))
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._broken:
+            await self._save_rest()
+        if threads:
+            self.lingering = self._loop.create_task(self._linger(threads), name=f"threads of consumer {self.options.cursor.name}")
+        else:
+            await self._leave()
+        self._over = True
+        self._compared.set()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(False)
+        await self.scanner.close()
+
+    async def _save_rest(self) -> None:
+        """Commits what has ended and takes back the rest. If that cannot be written, the end counts as a death."""
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                while await self._commit(final=True):
+                    pass
+        except Exception as error:
+            self._broken = True
+            _log.warning(
+                "consumer %r could not save its end, so messages that it had are delivered again: %s", self.options.cursor.name, error
+            )
+
+    async def _linger(self, threads: Sequence[asyncio.Future[Any]]) -> None:
+        """Keeps the cursor until these calls have returned."""
+        await asyncio.wait(threads)
+        self.pool.release_threads()
+        if not self._broken:
+            await self._save_rest()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Releases the cursor. If that fails, its lease runs out."""
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._home.release(self.fence)
+        except Exception as error:
+            _log.info("consumer %r could not release its cursor: %s", self.options.cursor.name, error)

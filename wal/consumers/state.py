@@ -1,0 +1,148 @@
+"""SavedState: what is stored of a consumer beside the position of its cursor, and its bytes. Pure.
+
+Everything below the position is finished. At and above it, up to the body `covered`, a body is unfinished if it is in one of the `runs`,
+and finished otherwise; no body above `covered` was handed out. So the state is small whenever little is unfinished or little is finished,
+whatever lies between. A run is all bodies of this reader from the log position `first` to `last`, both inclusive. `handed` says that
+its bodies may be in the hands of a handler, and `suspicion` how often a process has died with them:
+
+    0  never                     1  in a page of other messages: it is handed out again in a small group
+    2  in a small group: it is handed out alone, and from then on each death is an attempt of its own
+
+Format: the byte 1 (the version), then the MessagePack of [incarnation of the pchannel, covered, runs, tried]. A run is [kind, position,
+index, position, index], with kind = suspicion << 1 | handed; `tried` has [position, index, failed attempts, due in ms of wall time] for
+each body that failed before. Positions are differences to the number before. No bytes at all are the state of a consumer that has
+finished everything below its position, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError, FormatError
+from wal.message import LogPosition
+from wal.message.message_id import PackedPosition, packed, unpacked
+
+VERSION: Final = 1
+ALONE: Final = 2
+"""The suspicion of a body that is handed out alone."""
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Unfinished bodies that follow each other for this reader."""
+
+    first: LogPosition
+    last: LogPosition
+    handed: bool = False
+    suspicion: int = 0
+
+
+class Tried(msgspec.Struct, frozen=True, gc=False):
+    """A body that has failed `failures` times, and is tried again at `due_ms`, milliseconds of wall time."""
+
+    at: LogPosition
+    failures: int
+    due_ms: int
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """The state of a consumer; see the top of the file. `runs` and `tried` are in the order of the log."""
+
+    incarnation: int = 0
+    covered: LogPosition | None = None
+    runs: tuple[Run, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    handed: int = 0
+    """How many bodies are handed out."""
+
+    def released(self) -> SavedState:
+        """Returns the state of a consumer that lives and has lost only its claim: what was handed out is released."""
+        runs = tuple([Run(run.first, run.last, False, run.suspicion) for run in self.runs])
+        return SavedState(self.incarnation, self.covered, runs, self.tried)
+
+    def after_a_death(self) -> SavedState:
+        """Returns the state of the consumer that comes after one that has ended without releasing what was handed out.
+
+        All of it is suspect from now on. A death with several bodies counts for none of them; a death with one body that was suspect
+        before is a failed attempt of that body.
+        """
+        if not self.handed:
+            return self
+        alone = self.handed == 1
+        tried = {entry.at: entry for entry in self.tried}
+        runs: list[Run] = []
+        for run in self.runs:
+            if not run.handed:
+                runs.append(run)
+                continue
+            if alone and run.suspicion:
+                before = tried.get(run.first)
+                tried[run.first] = Tried(run.first, 1 if before is None else before.failures + 1, 0)
+            suspicion = ALONE if alone else min(run.suspicion + 1, ALONE)
+            runs.append(Run(run.first, run.last, False, suspicion))
+        return SavedState(self.incarnation, self.covered, tuple(runs), tuple(tried[at] for at in sorted(tried)))
+
+
+NO_STATE: Final = SavedState()
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(
+    tuple[
+        int,
+        int,
+        tuple[PackedPosition, int],
+        list[tuple[int, PackedPosition, int, PackedPosition, int]],
+        list[tuple[PackedPosition, int, int, int]],
+    ]
+)
+
+
+def encode_state(state: SavedState) -> bytes:
+    """Returns the bytes of a state."""
+    if state.covered is None:
+        return b""
+    before = 0
+    runs = []
+    for run in state.runs:
+        kind = run.suspicion << 1 | run.handed
+        runs.append((kind, packed(run.first[0] - before), run.first[1], packed(run.last[0] - run.first[0]), run.last[1]))
+        before = run.last[0]
+    before = 0
+    tried = []
+    for entry in state.tried:
+        tried.append((packed(entry.at[0] - before), entry.at[1], entry.failures, entry.due_ms))
+        before = entry.at[0]
+    covered = (packed(state.covered[0]), state.covered[1])
+    return bytes((VERSION,)) + _encode((state.incarnation, state.handed, covered, runs, tried))
+
+
+def decode_state(data: bytes) -> SavedState:
+    """Returns the state of these bytes. Raises FormatError for a newer version, CorruptionError for damage."""
+    if not data:
+        return NO_STATE
+    if data[0] != VERSION:
+        raise FormatError(
+            f"the state of a consumer has version {data[0]}, and this release reads version {VERSION}: use the release that wrote it"
+        )
+    try:
+        incarnation, handed, covered, runs, tried = _decoder.decode(data[1:])
+        return SavedState(incarnation, (unpacked(covered[0]), covered[1]), tuple(_runs(runs)), tuple(_tried(tried)), handed)
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise CorruptionError(f"the state of a consumer cannot be decoded: {error}", expected="what encode_state returns") from error
+
+
+def _runs(stored: list[tuple[int, PackedPosition, int, PackedPosition, int]]) -> Iterator[Run]:
+    at = 0
+    for kind, first, first_index, length, last_index in stored:
+        at += unpacked(first)
+        begin = (at, first_index)
+        at += unpacked(length)
+        yield Run(begin, (at, last_index), bool(kind & 1), min(kind >> 1, ALONE))
+
+
+def _tried(stored: list[tuple[PackedPosition, int, int, int]]) -> Iterator[Tried]:
+    at = 0
+    for position, index, failures, due_ms in stored:
+        at += unpacked(position)
+        yield Tried((at, index), failures, due_ms)

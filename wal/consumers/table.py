@@ -1,0 +1,699 @@
+"""Deliveries: the table of one consumer. It knows every body after the consumer's position, and what may be done with it now. Pure.
+
+A body goes through these states (`DeliveryState`):
+
+    take --> WAITING --hand_out--> CHOSEN --recorded--> HANDED --start--> RUNNING --settle--> ENDED --finish--> DONE
+                ^                     |                                      |
+                +------ recall -------+                                      +--> RESTING --wake--> TRIED (as WAITING)
+
+Owns: the order (a **lane** is what keeps its order: a vchannel, or a key; without an order each body is a lane of its own), attempts and
+their bound, the pauses between them, and what is saved (`wal/consumers/state.py`). It never reads a clock and never waits: the consumer
+passes the time, calls `hand_out` before each commit, commits `save`, and calls `recorded` when that is durable.
+
+What holds:
+* No body runs before its hand-out is recorded, and none of a lane before the one ahead of it has ended.
+* The position (`mark`) never passes an unfinished body, nor a transaction with one. What is finished after it is remembered.
+* While bodies are suspect (see `state.py`) and may run, nothing else is handed out, and they only after everything else has ended.
+* `pending`, the bodies after the position, is what the consumer bounds: it reads no further at `pending_max`.
+
+A lane with one body is that body's Delivery itself; it becomes a `Lane` with the second one, so that a key costs nothing while it is idle
+and little when it is not. All bodies in their order, and the position, are `wal/consumers/sequence.py`.
+
+A consumer of one vchannel, in its order, has one lane. While all its bodies are handled at their first attempt, a few numbers say the same
+as a state for each (`wal/consumers/stretch.py`); the table uses them from when it is empty until something else happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeAlias
+
+from wal.consumers.delivery import Delivery, DeliveryState, position_of
+from wal.consumers.plan import Dead, Failed, Outcome, Plan, Rejected, Released
+from wal.consumers.sequence import BodySequence
+from wal.consumers.state import ALONE, NO_STATE, Run, SavedState, Tried
+from wal.consumers.stretch import Stretch
+from wal.message import ImmutableMessage
+
+WAITING, CHOSEN, HANDED, RUNNING, ENDED, RESTING, TRIED, DONE = map(int, DeliveryState)
+
+
+class Lane:
+    """Two or more bodies that keep their order: `items[at:]`, the first of which a handler has or gets next.
+
+    Up to the index `handed` they are handed out, and up to `recorded` durably; `running` of them are with a handler. A lane whose first
+    body is RESTING is blocked. `queued` and `ready` say in which queue of the table it is.
+    """
+
+    __slots__ = ("at", "handed", "items", "key", "queued", "ready", "recorded", "running")
+
+    def __init__(self, key: Hashable, items: list[Delivery]) -> None:
+        self.key: Hashable = key
+        self.items: list[Delivery] = items
+        self.at: int = 0
+        self.handed: int = 0
+        self.recorded: int = 0
+        self.running: int = 0
+        self.queued: bool = False
+        self.ready: bool = False
+
+    @property
+    def blocked(self) -> bool:
+        return self.at < len(self.items) and self.items[self.at]._state == RESTING
+
+    def trim(self) -> None:
+        """Forgets what has left the lane, from time to time."""
+        if (at := self.at) > 64 and 2 * at > len(self.items):
+            del self.items[:at]
+            self.at = 0
+            self.handed -= at
+            self.recorded -= at
+
+
+Unit: TypeAlias = Delivery | Lane
+
+
+class Deliveries:
+    """The table; see the top of the file. `saved` is the state of the consumer before this one, `now` monotonic and `wall` wall seconds.
+
+    `lane` is the only lane that its bodies have, None if they may have several.
+    """
+
+    def __init__(
+        self, plan: Plan, saved: SavedState = NO_STATE, *, incarnation: int = 0, now: float = 0.0, wall: float = 0.0, lane: Hashable = None
+    ) -> None:
+        self.plan: Plan = plan
+        self.condemned: list[Dead] = []
+        """What the deaths of processes have condemned, until the consumer takes it."""
+        self.taken: int = 0
+        """How many bodies have come into it."""
+        self._incarnation = incarnation
+        self.sequence: BodySequence = BodySequence()
+        self._handed = 0
+        self._lanes: dict[Hashable, Unit] = {}
+        self._candidates: deque[Unit] = deque()
+        self._ready: deque[Unit] = deque()
+        self._chosen: list[Unit] = []
+        self._resting: list[tuple[float, int, Delivery]] = []
+        self._tried: dict[Delivery, float] = {}  # failed before and unfinished, with when it is due
+        self._rests = 0
+        self._suspects: dict[Delivery, int] = {}
+        self._suspect_units: deque[Unit] = deque()
+        self._exclusive = False  # suspects are in hand
+        self._lane = lane
+        self._stretch: Stretch | None = None
+        """The bodies while they are all regular; then nothing is in the fields above."""
+        self._bytes = 0
+        self._begin(saved, now, wall)
+
+    def _begin(self, saved: SavedState, now: float, wall: float) -> None:
+        """Prepares for bodies that the consumer before this one has seen. Its death, if it died, is counted here."""
+        self._to_now = now - wall
+        saved = saved.after_a_death()
+        self._known = saved if saved.covered is not None and saved.incarnation == self._incarnation else None
+        self._known_run = 0
+        self._known_tried = {} if self._known is None else {entry.at: entry for entry in self._known.tried}
+
+    # -- reading
+
+    @property
+    def mark(self) -> ImmutableMessage | None:
+        """The last event that is finished with everything before it; None until the first one since the consumer began."""
+        return self.sequence.mark
+
+    @property
+    def finished(self) -> int:
+        """How many bodies have left the table."""
+        return self.sequence.finished
+
+    @property
+    def pending(self) -> int:
+        """The bodies after the position: unfinished, or finished and remembered."""
+        stretch = self._stretch
+        return self.sequence.pending if stretch is None else len(stretch.items) - stretch.front
+
+    @property
+    def unfinished(self) -> int:
+        """The bodies that are not finished."""
+        return self.sequence.unfinished if self._stretch is None else self.pending
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the payloads of the bodies that are not finished."""
+        return self._bytes if self._stretch is None else self._stretch.bytes
+
+    @property
+    def handed(self) -> int:
+        """The bodies that are handed out, running or not."""
+        stretch = self._stretch
+        return self._handed if stretch is None else stretch.handed - stretch.front
+
+    @property
+    def room(self) -> int:
+        """How many more bodies may be taken."""
+        return max(0, self.plan.pending_max - self.pending)
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all bodies in the table are at their first attempt, and those that have ended are handled."""
+        return self._stretch is not None
+
+    @property
+    def hungry(self) -> bool:
+        """Whether more bodies would give the handlers more to do."""
+        if self._stretch is not None:
+            return self.pending < 2 * self.plan.page
+        return self._known is not None or (not self._suspect_units and len(self._candidates) < self.plan.page and not self._filled)
+
+    @property
+    def _filled(self) -> bool:
+        if self.plan.order == "none":
+            return self.unfinished - self._handed - len(self._tried) >= self.plan.page
+        return self.plan.order == "vchannel" and len(self._lanes) == 1 and self.unfinished >= 2 * self.plan.page
+
+    @property
+    def first(self) -> Delivery | None:
+        """The first unfinished body: the position waits for it."""
+        if (stretch := self._stretch) is not None:
+            return stretch.items[stretch.front] if self.pending else None
+        return self.sequence.first
+
+    def take(self, deliveries: list[Delivery], size: int | None = None) -> None:
+        """Takes the next bodies in the order of the log. `size` is the bytes of their payloads, if the caller knows it."""
+        self.taken += len(deliveries)
+        if size is None:
+            size = sum([len(delivery.message.payload) for delivery in deliveries])
+        if self._stretch is not None or self._straighten():
+            assert self._stretch is not None
+            self._stretch.take(deliveries, size)
+            return
+        self._bytes += size
+        if self._known is not None:
+            deliveries = self._recall_known(deliveries)
+        else:
+            self.sequence.items.extend(deliveries)
+        if not deliveries:
+            return
+        if self.plan.order == "none":
+            if self._suspects:
+                for delivery in deliveries:
+                    self._queue(delivery)
+            else:
+                self._candidates.extend(deliveries)
+            return
+        if self.plan.order == "vchannel" and not self._suspects and not self._tried:
+            key = deliveries[0]._lane
+            if all(delivery._lane == key for delivery in deliveries):
+                self._take_lane(key, deliveries)
+                return
+        for delivery in deliveries:
+            self._take_lane(delivery._lane, [delivery])
+
+    def skip(self, deliveries: list[Delivery]) -> None:
+        """Takes the next bodies, which are finished unseen."""
+        self._spread()
+        self.taken += len(deliveries)
+        for delivery in deliveries:
+            delivery._state = DONE
+        if self._known is not None:
+            self._recall_known(deliveries)
+        else:
+            self.sequence.items.extend(deliveries)
+            self.sequence.done(len(deliveries))
+
+    def _straighten(self) -> bool:
+        """Begins a stretch if all bodies are of one lane and the table is empty; returns whether it did."""
+        if self._lane is None or self._known is not None or self.sequence.pending or self._suspects or self._tried:
+            return False
+        for left_over in (self._candidates, self._ready, self._resting, self._chosen, self._suspect_units, self._lanes):
+            left_over.clear()
+        self._exclusive = False
+        self.sequence.clear()
+        self._stretch = Stretch(self.plan, self.sequence)
+        return True
+
+    def _spread(self) -> None:
+        """Takes over the bodies of the stretch, with a state for each."""
+        stretch, self._stretch = self._stretch, None
+        if stretch is None:
+            return
+        front, at, handed = stretch.front, stretch.at, stretch.handed
+        items = stretch.items[front:]
+        self.sequence.items.extend(items)
+        self._bytes = sum([len(delivery.message.payload) for delivery in items])
+        self._handed = handed - front
+        for delivery in stretch.items[at:handed]:
+            delivery._state = CHOSEN
+        if at == len(stretch.items):
+            return
+        lane = self._lanes[self._lane] = Lane(self._lane, stretch.items[at:])
+        lane.handed, lane.recorded, lane.running = handed - at, stretch.recorded - at, stretch.running
+        if lane.handed > lane.recorded:
+            self._chosen.append(lane)
+        self._make_ready(lane)
+        self._queue(lane)
+
+    def _take_lane(self, key: Hashable, deliveries: list[Delivery]) -> None:
+        unit = self._lanes.get(key)
+        if unit is None and len(deliveries) == 1 and self.plan.order == "key":
+            self._lanes[key] = deliveries[0]
+            if deliveries[0]._state != RESTING:
+                self._queue(deliveries[0])
+            return
+        lane = unit if isinstance(unit, Lane) else self._as_lane(key, unit)
+        lane.items.extend(deliveries)
+        if not lane.blocked:
+            self._queue(lane)
+
+    def _as_lane(self, key: Hashable, only: Delivery | None) -> Lane:
+        """Makes a lane of a key, or of the only delivery that it had so far."""
+        lane = self._lanes[key] = Lane(key, [] if only is None else [only])
+        if only is not None:
+            state = only._state
+            lane.queued = state in (WAITING, TRIED)
+            lane.ready = state == HANDED
+            lane.handed = int(CHOSEN <= state <= RUNNING)
+            lane.recorded = int(HANDED <= state <= RUNNING)
+            lane.running = int(state == RUNNING)
+        return lane
+
+    def _recall_known(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Gives bodies what was saved of them, and returns those that are unfinished and not condemned."""
+        known = self._known
+        assert known is not None
+        assert known.covered is not None
+        rest: list[Delivery] = []
+        done = 0
+        for delivery in deliveries:
+            at = position_of(delivery)
+            self.sequence.items.append(delivery)
+            if delivery._state == DONE or self._known is None or at > known.covered:
+                self._known = None if at >= known.covered else self._known
+                if delivery._state == DONE:
+                    done += 1
+                else:
+                    rest.append(delivery)
+                continue
+            while self._known_run < len(known.runs) and known.runs[self._known_run].last < at:
+                self._known_run += 1
+            run = known.runs[self._known_run] if self._known_run < len(known.runs) else None
+            if run is None or at < run.first:
+                delivery._state = DONE
+                self._bytes -= len(delivery.message.payload)
+                done += 1
+            elif self._recall(delivery, run.suspicion, self._known_tried.pop(at, None)):
+                rest.append(delivery)
+            if at >= known.covered:
+                self._known = None
+        self.sequence.done(done)
+        return rest
+
+    def _recall(self, delivery: Delivery, suspicion: int, tried: Tried | None) -> bool:
+        """Gives an unfinished body what was saved of it; returns whether it goes into its lane now."""
+        if suspicion:
+            self._suspects[delivery] = suspicion
+        if tried is None:
+            return True
+        if tried.failures >= self.plan.attempts:
+            delivery._state = ENDED
+            delivery.attempt = self.plan.attempts
+            self._handed += 1
+            self._suspects.pop(delivery, None)
+            reason = "the process ended while this message alone was handled, and it has no attempt left"
+            self.condemned.append(Dead(delivery, tried.failures, reason))
+            return False
+        delivery.attempt = tried.failures + 1
+        self._rest(delivery, tried.due_ms / 1000 + self._to_now)
+        if self.plan.blocks and self.plan.order != "none":
+            return True
+        delivery._lane = None
+        return False
+
+    # -- handing out
+
+    def hand_out(self) -> bool:
+        """Chooses what is handed out next, for the next commit; returns whether there is anything. Call `recorded` when it is durable."""
+        if self._stretch is not None:
+            return self._stretch.hand_out()
+        if self._known is not None:
+            return False
+        if self._exclusive:
+            if self._handed:
+                return False
+            self._exclusive = False
+        if self._suspect_units:
+            self.recall()
+            if not self._handed:
+                self._choose_suspects()
+            return bool(self._chosen)
+        room = self.plan.page - self._handed
+        candidates, quota = self._candidates, self.plan.lane_quota
+        while candidates and room > 0:
+            unit = self._resolve(candidates.popleft())
+            if not isinstance(unit, Lane):
+                if unit._state in (WAITING, TRIED):
+                    unit._state = CHOSEN
+                    self._handed += 1
+                    self._chosen.append(unit)
+                    room -= 1
+                continue
+            if not unit.queued:
+                continue
+            unit.queued = False
+            count = min(quota - (unit.handed - unit.at), room, len(unit.items) - unit.handed)
+            if count > 0 and (self._suspects or self._tried):
+                count = self._sound(unit, count)
+            if count > 0:
+                self._choose(unit, count)
+                room -= count
+                if unit.handed < len(unit.items) and unit.handed - unit.at < quota and unit.items[unit.handed]._state != RESTING:
+                    self._queue(unit)
+        return bool(self._chosen)
+
+    def _sound(self, lane: Lane, count: int) -> int:
+        """Returns how many of the next bodies of a lane come before one that is suspect or rests."""
+        for index in range(count):
+            delivery = lane.items[lane.handed + index]
+            if delivery._state == RESTING or delivery in self._suspects:
+                return index
+        return count
+
+    def _choose(self, lane: Lane, count: int) -> None:
+        for delivery in lane.items[lane.handed : lane.handed + count]:
+            delivery._state = CHOSEN
+        lane.handed += count
+        self._handed += count
+        self._chosen.append(lane)
+
+    def _choose_suspects(self) -> None:
+        """Chooses suspects while nothing is handed out: a small group, or if all have died in one before, one of them."""
+        self._exclusive = True
+        units = [self._resolve(unit) for unit in self._suspect_units]
+        self._suspect_units.clear()
+        room = self.plan.concurrency * self.plan.batch
+        rest: list[Unit] = []
+        for unit in units:
+            if room > 0 and (count := self._suspects_ahead(unit, min(room, self.plan.batch))):
+                self._choose_unit(unit, count)
+                room -= count
+            else:
+                rest.append(unit)
+        if not self._chosen:
+            self._choose_unit(rest.pop(0), 1)
+        self._suspect_units.extend(rest)
+
+    def _choose_unit(self, unit: Unit, count: int) -> None:
+        if isinstance(unit, Lane):
+            unit.queued = False
+            self._choose(unit, count)
+        else:
+            unit._state = CHOSEN
+            self._handed += 1
+            self._chosen.append(unit)
+
+    def _suspects_ahead(self, unit: Unit, count: int) -> int:
+        """Returns how many bodies at the front of a unit may be in a group of suspects, `count` at most."""
+        ahead = unit.items[unit.handed : unit.handed + count] if isinstance(unit, Lane) else [unit]
+        for index, delivery in enumerate(ahead):
+            if delivery._state == RESTING or self._suspects.get(delivery, ALONE) >= ALONE:
+                return index
+        return len(ahead)
+
+    def recorded(self) -> None:
+        """Notes that what was chosen is recorded: it may run."""
+        if (stretch := self._stretch) is not None:
+            stretch.recorded = stretch.handed
+            return
+        chosen, self._chosen = self._chosen, []
+        for unit in chosen:
+            resolved = self._resolve(unit)
+            if isinstance(resolved, Lane):
+                resolved.recorded = resolved.handed
+                self._make_ready(resolved)
+            elif resolved._state == CHOSEN:
+                resolved._state = HANDED
+                self._ready.append(resolved)
+
+    def recall(self) -> None:
+        """Takes back what is handed out and does not run. Call it only while no hand-out is being recorded."""
+        if self._stretch is not None:
+            self._stretch.recall()
+            return
+        for unit in [*self._ready, *self._lanes.values()]:
+            if isinstance(unit, Lane):
+                if unit.handed > unit.at + unit.running:
+                    self._take_back(unit)
+            elif unit._state == HANDED:
+                unit._state = WAITING if unit.attempt == 1 else TRIED
+                self._handed -= 1
+                self._queue(unit)
+        self._ready.clear()
+
+    def _take_back(self, lane: Lane) -> None:
+        """Takes back what is handed out of a lane after what runs."""
+        start = lane.at + lane.running
+        for delivery in lane.items[start : lane.handed]:
+            delivery._state = WAITING if delivery.attempt == 1 else TRIED
+        self._handed -= lane.handed - start
+        lane.handed = lane.recorded = start
+        lane.ready = False
+        if not lane.blocked:
+            self._queue(lane)
+
+    def _queue(self, unit: Unit) -> None:
+        """Puts a unit whose next body may be handed out into its queue."""
+        if isinstance(unit, Lane):
+            if unit.queued or unit.handed >= len(unit.items) or unit.items[unit.handed]._state == RESTING:
+                return  # what rests is queued when its pause is over, or when it comes to the front
+            unit.queued = True
+            following = unit.items[unit.handed]
+        else:
+            following = unit
+        if self._suspects and following in self._suspects:
+            self._suspect_units.append(unit)
+        else:
+            self._candidates.append(unit)
+
+    def _make_ready(self, lane: Lane) -> None:
+        if not lane.running and not lane.ready and lane.recorded > lane.at:
+            lane.ready = True
+            self._ready.append(lane)
+
+    def _resolve(self, unit: Unit) -> Unit:
+        """Returns the lane that a delivery has become, or the unit itself."""
+        if isinstance(unit, Delivery) and unit._lane is not None:
+            return self._lanes.get(unit._lane, unit)
+        return unit
+
+    # -- running
+
+    @property
+    def startable(self) -> int:
+        """How many calls of `start` may return something."""
+        if (stretch := self._stretch) is not None:
+            return int(not stretch.running and stretch.recorded > stretch.at)
+        return len(self._ready)
+
+    def start(self, size: int = 1) -> list[Delivery]:
+        """Returns the bodies that a handler gets next, `size` at most: those of one lane in their order."""
+        if self._stretch is not None:
+            return self._stretch.start(size)
+        work: list[Delivery] = []
+        ready = self._ready
+        while ready and len(work) < size:
+            unit = self._resolve(ready.popleft())
+            if not isinstance(unit, Lane):
+                if unit._state == HANDED:
+                    unit._state = RUNNING
+                    work.append(unit)
+            elif unit.ready:
+                unit.ready = False
+                unit.running = min(size - len(work), unit.recorded - unit.at)
+                work += unit.items[unit.at : unit.at + unit.running]
+        return work
+
+    def settle(self, work: Sequence[Delivery], outcomes: Iterable[Outcome], now: float) -> tuple[list[Delivery], list[Dead]]:
+        """Notes how the attempts at these bodies, which were started together, have ended.
+
+        Returns those that are handled and those that are tried no more; both are unfinished until `finish`. After a failure that blocks
+        its lane, and after a release, the later bodies of the lane among them count as released.
+        """
+        outcomes = list(outcomes)
+        if self._stretch is not None and all(outcome is None for outcome in outcomes):
+            self._stretch.end(work)
+            return list(work), []
+        self._spread()
+        ended: list[Delivery] = []
+        dead: list[Dead] = []
+        stopped: set[Hashable] = set()
+        for delivery, outcome in zip(work, outcomes, strict=True):
+            key = delivery._lane
+            if key in stopped:
+                continue
+            unit = delivery if key is None else self._lanes[key]
+            if outcome is None or isinstance(outcome, Rejected):
+                self._leave(delivery, unit)
+                if outcome is None:
+                    ended.append(delivery)
+                else:
+                    dead.append(Dead(delivery, delivery.attempt, outcome.reason))
+            elif isinstance(outcome, Released):
+                self._stop(delivery, unit, TRIED if delivery.attempt > 1 else WAITING)
+                self._queue(unit)
+                if key is not None:
+                    stopped.add(key)
+            elif delivery.attempt >= self.plan.attempts:
+                self._leave(delivery, unit)
+                dead.append(Dead(delivery, delivery.attempt, outcome.reason))
+            else:
+                self._fail(delivery, unit, outcome, now, stopped)
+        return ended, dead
+
+    def end(self, work: Sequence[Delivery]) -> None:
+        """Notes that these bodies, which were started together and in this order, are handled; `settle` does the same, for any outcomes."""
+        if self._stretch is not None:
+            self._stretch.end(work)
+            return
+        key = work[0]._lane
+        lane = None if key is None else self._lanes[key]
+        if len(work) > 1 and isinstance(lane, Lane) and len(work) <= lane.running and lane.items[lane.at + len(work) - 1] is work[-1]:
+            for delivery in work:
+                delivery._state = ENDED
+            if self._suspects:
+                for delivery in work:
+                    self._suspects.pop(delivery, None)
+            lane.at += len(work)
+            lane.running -= len(work)
+            if not lane.running:
+                self._go_on(lane)
+            return
+        for delivery in work:
+            key = delivery._lane
+            self._leave(delivery, delivery if key is None else self._lanes[key])
+
+    def _leave(self, delivery: Delivery, unit: Unit) -> None:
+        """Ends a body: its lane goes on without it."""
+        delivery._state = ENDED
+        if self._suspects:
+            self._suspects.pop(delivery, None)
+        if isinstance(unit, Lane):
+            unit.at += 1
+            unit.running -= 1
+            if not unit.running:
+                self._go_on(unit)
+        elif delivery._lane is not None:
+            del self._lanes[delivery._lane]
+
+    def _go_on(self, lane: Lane) -> None:
+        """Lets a lane go on after what ran has ended."""
+        lane.trim()
+        if lane.at == len(lane.items):
+            del self._lanes[lane.key]
+            return
+        if not lane.blocked:
+            self._make_ready(lane)
+            if lane.items[lane.handed : lane.handed + 1] and lane.items[lane.handed]._state != RESTING:
+                self._queue(lane)
+
+    def _stop(self, delivery: Delivery, unit: Unit, state: int) -> None:
+        """Takes a body back from its handler, and with it what is handed out after it in its lane."""
+        if isinstance(unit, Lane):
+            unit.running = 0
+            for later in unit.items[unit.at : unit.handed]:
+                later._state = WAITING if later.attempt == 1 else TRIED
+            self._handed -= unit.handed - unit.at
+            unit.handed = unit.recorded = unit.at
+        else:
+            self._handed -= 1
+        delivery._state = state
+
+    def _fail(self, delivery: Delivery, unit: Unit, outcome: Failed, now: float, stopped: set[Hashable]) -> None:
+        delivery.attempt += 1
+        self._suspects.pop(delivery, None)
+        pause_s = self.plan.pause_s(delivery.attempt - 1) if outcome.delay_s is None else outcome.delay_s
+        if self.plan.blocks or delivery._lane is None:
+            self._stop(delivery, unit, RESTING)
+            if delivery._lane is not None:
+                stopped.add(delivery._lane)
+        else:
+            self._leave(delivery, unit)
+            self._handed -= 1
+            delivery._lane = None
+        self._rest(delivery, now + pause_s)
+
+    def _rest(self, delivery: Delivery, due: float) -> None:
+        delivery._state = RESTING
+        self._tried[delivery] = due
+        self._rests += 1
+        heapq.heappush(self._resting, (due, self._rests, delivery))
+
+    def start_over(self, delivery: Delivery) -> None:
+        """Forgets the attempts at a body that is out of attempts, for the next consumer: one that runs, before `settle` releases it, or
+        one of `condemned`, which is tried alone again."""
+        self._spread()
+        delivery.attempt = 1
+        self._tried.pop(delivery, None)
+        if delivery._state == ENDED:
+            delivery._state = WAITING
+            self._handed -= 1
+            self._suspects[delivery] = ALONE
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next pause ends, None if nothing rests."""
+        return self._resting[0][0] if self._resting else None
+
+    def wake(self, now: float) -> None:
+        """Ends the pauses that are over."""
+        while self._resting and self._resting[0][0] <= now:
+            delivery = heapq.heappop(self._resting)[2]
+            if delivery._state != RESTING:
+                continue
+            delivery._state = TRIED
+            unit = self._resolve(delivery)
+            if not isinstance(unit, Lane) or unit.items[unit.at] is delivery:
+                self._queue(unit)
+
+    # -- finishing and saving
+
+    def finish(self, deliveries: Sequence[Delivery]) -> None:
+        """Finishes bodies that have ended, whose outputs are in the next commit."""
+        if self._stretch is not None:
+            if deliveries:
+                self._stretch.finish(len(deliveries))
+            return
+        self._bytes -= sum([len(delivery.message.payload) for delivery in deliveries])
+        self._handed -= len(deliveries)
+        if self._tried:
+            for delivery in deliveries:
+                self._tried.pop(delivery, None)
+        self.sequence.finish(deliveries)
+
+    def save(self, *, now: float, wall: float) -> SavedState:
+        """Returns the state to commit with the position after `mark`: what is finished, and what is chosen or handed out."""
+        known = self._known
+        if self._stretch is not None:
+            runs, covered = self._stretch.runs()
+        else:
+            self.sequence.merge()
+            runs, covered = self.sequence.runs(self._suspects, complete=known is not None)
+        tried = [
+            Tried(position_of(item), item.attempt - 1, round((due - now + wall) * 1000))
+            for item, due in self._tried.items()
+            if item._state != DONE
+        ]
+        if known is not None:
+            after = covered
+            for run in known.runs:
+                if after is None or run.last > after:
+                    first_at = run.first if after is None or run.first > after else (after[0], after[1] + 1)
+                    runs.append(Run(first_at, run.last, run.handed, run.suspicion))
+            tried += self._known_tried.values()
+            covered = known.covered
+        mark = self.sequence.mark
+        if covered is None or (not runs and mark is not None and covered <= (mark._origin.position, mark._index)):
+            return NO_STATE
+        tried.sort(key=lambda entry: entry.at)
+        return SavedState(self._incarnation, covered, tuple(runs), tuple(tried), self.handed)

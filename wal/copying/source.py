@@ -1,0 +1,330 @@
+"""CopySource: the log that is copied, read beside its writer or without one.
+
+Owns: the open source, and what a copy asks of it: its frames in the order of their ticks up to a tick that no later frame undercuts, its
+metadata, its cursors, and what its checkpoints know that its frames do not show. It changes nothing and takes no lock. Its calls block,
+and one thread at a time calls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from wal.channels.cluster import FORMAT, load_cluster
+from wal.channels.directory import PREFIX as VCHANNELS
+from wal.channels.directory import record_from
+from wal.channels.vchannels import VChannelInfo
+from wal.errors import FormatError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.frame import FrameView, RunName
+from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.location import Location, parse_kv, parse_location
+from wal.loop_thread import LoopThread
+from wal.message import LogPosition
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.store import CursorStore, DamagedCursor
+from wal.read.read_only_core import ReadOnlyCore
+from wal.read.sources import source_of
+from wal.secret import Secret
+from wal.settings import Settings
+from wal.storage.base import LogSnapshot, StoredFrame
+from wal.storage.metadata import open_metadata
+from wal.storage.read_only import ReadOnlyStoredLog
+from wal.storage.search import PageRequest
+from wal.write.copies import CopyTable
+from wal.write.cursor_table import CursorRecord, CursorTable
+from wal.write.idempotency.scopes import KeyRun, Scope
+from wal.write.idempotency.state import KeptProducer, decode_state
+from wal.write.schedule import Scheduled, ScheduleTable
+
+PAGE_BYTES: Final = 4 << 20
+_TRIES: Final = 20
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Where a pass over the source ends: the snapshots of its pchannels, and the last tick that is copied, None for all of it."""
+
+    snapshots: Mapping[str, LogSnapshot]
+    tick: int | None
+
+    @property
+    def promised(self) -> int:
+        """The tick up to which the copy is complete."""
+        if self.tick is not None:
+            return self.tick
+        return max((snapshot.promised_tick for snapshot in self.snapshots.values()), default=0)
+
+
+class TruncatedKeys(msgspec.Struct, frozen=True):
+    """The idempotency keys and producers whose events no frame shows any more, each with its pchannel.
+
+    `cut` is the tick of the newest key that was forgotten before its age. The keys have the position 0, where nothing is, and ascend.
+    """
+
+    keys: tuple[tuple[str, KeyRun], ...]
+    producers: tuple[tuple[str, KeptProducer], ...]
+    cut: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The metadata at one moment, and the checkpoint of each pchannel as of them: its position, and its state (None: without one)."""
+
+    metadata: Mapping[str, str]
+    checkpoints: Mapping[str, tuple[int, bytes | None]]
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What a pchannel remembers at the end of a pass, beside its keys: the ids of the broadcasts with copies, its cursors that are records
+    of the log, and the messages that wait for their time."""
+
+    broadcasts: frozenset[int]
+    cursors: tuple[CursorRecord, ...]
+    scheduled: tuple[Scheduled, ...]
+
+
+class CopySource:
+    """The log at `location`. Use it after `open` and until `close`."""
+
+    def __init__(self, location: Location, settings: Settings) -> None:
+        """Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one on the network."""
+        if location.servers is not None:
+            raise InvalidArgumentError(
+                f"{location} is a log on the network: name the directory, or the namespace on Pulsar, where its server keeps it"
+            )
+        self.location: Location = location
+        self._settings = settings
+        self._core = ReadOnlyCore(source_of(location, settings))
+        self._kv_thread: LoopThread | None = None
+
+    def open(self) -> None:
+        """Opens the log for reading. Raises FormatError if there is none, StorageError and UnavailableError if it cannot be reached."""
+        self._core.open()
+
+    def close(self) -> None:
+        """Closes the log. Idempotent."""
+        self._core.close()
+        if self._kv_thread is not None:
+            self._kv_thread.stop()
+
+    def incarnations(self) -> dict[str, int]:
+        """Returns the pchannels in the order of their numbers, and the incarnation of the log of each."""
+        self._core.look()
+        return {name: log.incarnation for name, log in self._core.logs.items()}
+
+    def log(self, pchannel: str) -> ReadOnlyStoredLog:
+        """Returns the log of a pchannel."""
+        return cast("ReadOnlyStoredLog", self._core.logs[pchannel])
+
+    def has_writer(self) -> bool:
+        """Returns whether a process has the log open for writing; True where that cannot be seen."""
+        return self._core.source.has_writer() is not False
+
+    def ends(self) -> Ends:
+        """Returns where a pass that begins now ends: with a writer, at the smallest promised tick of all pchannels."""
+        written = self.has_writer()  # asked first: without one the snapshots have everything
+        snapshots = {name: log.reach() for name, log in self._core.logs.items()}
+        return Ends(snapshots, min(snapshot.promised_tick for snapshot in snapshots.values()) if written else None)
+
+    def first_ticks(self) -> dict[str, int]:
+        """Returns, for each pchannel, a tick at or below that of its first event and above those of all that is truncated."""
+        ticks: dict[str, int] = {}
+        for name, log in self._core.logs.items():
+            snapshot = log.reach()
+            first = self.tick_at(name, snapshot.earliest)
+            ticks[name] = snapshot.promised_tick + 1 if first is None else first
+        return ticks
+
+    # -- frames
+
+    def frames(self, after: int, ends: Ends) -> Iterator[tuple[str, StoredFrame, int]]:
+        """Yields (pchannel, frame, least index) of the frames with ticks above `after`, in the order of their ticks.
+
+        Raises InvalidArgumentError where the ticks of two pchannels overlap, so that there is no such order; TruncatedError if the writer
+        drops what is still to be copied.
+        """
+        streams = [self._frames_of(name, after, snapshot, ends.tick) for name, snapshot in ends.snapshots.items()]
+        yield from heapq.merge(*streams, key=lambda item: item[1].view.header.first_tick)
+
+    def heads(self, ends: Ends) -> Iterator[FrameView]:
+        """Yields all frames, of which only the heads are certain to be there."""
+        for name, snapshot in ends.snapshots.items():
+            log, at = self.log(name), snapshot.earliest[0]
+            while at < snapshot.durable_end:
+                page = log.head_page(PageRequest(at, snapshot.durable_end, None, PAGE_BYTES))
+                yield from (frame.view for frame in page.frames)
+                at = page.next_position
+
+    def _frames_of(self, name: str, after: int, snapshot: LogSnapshot, up_to: int | None) -> Iterator[tuple[str, StoredFrame, int]]:
+        log, end = self.log(name), snapshot.durable_end
+        earliest = snapshot.earliest
+        at = max(earliest, log.position_after(after, earliest[0], end))[0] if after else earliest[0]
+        while at < end:
+            page = log.page(at, end, None, PAGE_BYTES)
+            for frame in page.frames:
+                header = frame.view.header
+                if up_to is not None and header.first_tick > up_to:
+                    return
+                if header.promised_tick > after:
+                    yield name, frame, earliest[1] if frame.position == earliest[0] else 0
+            at = page.next_position
+
+    def tick_at(self, pchannel: str, position: LogPosition) -> int | None:
+        """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated."""
+        log = self.log(pchannel)
+        end = log.reach().durable_end
+        at = position[0]
+        try:
+            while at < end:
+                page = log.head_page(PageRequest(at, end))
+                for frame in page.frames:
+                    index = position[1] if frame.position == position[0] else 0
+                    if index < frame.view.header.indices:
+                        return frame.view.header.first_tick + index
+                at = page.next_position
+        except TruncatedError:
+            return None
+        return None
+
+    # -- metadata
+
+    def metadata(self) -> dict[str, str]:
+        """Returns the records of the metadata by key, as they are now."""
+        kv = None if self._settings.kv is None else parse_kv(self._settings.kv)
+        if isinstance(kv, Path) or (kv is None and self.location.path is not None):
+            assert self.location.path is not None or isinstance(kv, Path)
+            return read_metadata(kv if isinstance(kv, Path) else cast("Path", self.location.path) / METADATA_NAME)
+        assert self._settings.kv is not None, "checked by the source"
+        if self._kv_thread is None:
+            self._kv_thread = LoopThread()
+        return self._kv_thread.call(_load_all, self._settings.kv)
+
+    @staticmethod
+    def vchannels(metadata: Mapping[str, str]) -> list[VChannelInfo]:
+        """Returns the vchannels in these records."""
+        return [record_from(key, value) for key, value in metadata.items() if key.startswith(VCHANNELS)]
+
+    def cursors(self) -> list[Cursor]:
+        """Returns the saved cursors. Raises CorruptionError for one that cannot be read: deleting or repairing it comes first."""
+        cursors: list[Cursor] = []
+        for cursor in cast("CursorStore", self._core.source.cursors).load_all():
+            if isinstance(cursor, DamagedCursor):
+                raise cursor.error
+            cursors.append(cursor)
+        return cursors
+
+    # -- what checkpoints know
+
+    def stored(self) -> Stored:
+        """Returns the metadata and the checkpoints as they are now. Raises UnavailableError if checkpoints replace each other meanwhile."""
+        for _ in range(_TRIES):
+            metadata = self.metadata()
+            checkpoints: dict[str, tuple[int, bytes | None]] = {}
+            replaced = False
+            for name, record in checkpoint_records(metadata).items():
+                state = None if record.state is None else self.log(name).checkpoint_state(record.state)
+                replaced = replaced or (record.state is not None and state is None)
+                checkpoints[name] = record.position, state
+            if not replaced:
+                return Stored(metadata, checkpoints)
+        raise UnavailableError(f"the checkpoints of {self.location} were replaced during each of {_TRIES} attempts to read them: try again")
+
+    def truncated_keys(self, stored: Stored, first_ticks: Mapping[str, int]) -> TruncatedKeys:
+        """Returns what the checkpoints know of events below the first tick of their pchannel."""
+        keys: list[tuple[str, KeyRun]] = []
+        producers: list[tuple[str, KeptProducer]] = []
+        cut = 0
+        scopes: dict[tuple[RunName, ...], Scope] = {}
+
+        def scope_of(names: tuple[RunName, ...]) -> Scope:
+            return scopes.setdefault(names, Scope(names))
+
+        for name, (_, state) in stored.checkpoints.items():
+            if state is None:
+                continue
+            own_keys, own_producers, own_cut = decode_state(state, scope_of)
+            cut = max(cut, own_cut)
+            for run in own_keys:
+                if run.tick < first_ticks[name]:
+                    older_run = run.part(0, min(len(run.keys), first_ticks[name] - run.tick))
+                    keys.append((name, msgspec.structs.replace(older_run, position=0)))
+            older = (_below(producer, first_ticks[name]) for producer in own_producers)
+            producers += [(name, producer) for producer in older if producer is not None]
+        keys.sort(key=lambda item: item[1].tick)
+        return TruncatedKeys(tuple(keys), tuple(producers), cut)
+
+    def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
+        """Returns what a pchannel remembers at these ends, from an earlier checkpoint and the frames written after it.
+
+        `live` are the vchannels that exist.
+        """
+        log, end = self.log(pchannel), ends.snapshots[pchannel].durable_end
+        copies, cursors, schedule = CopyTable(), CursorTable(), ScheduleTable()
+        at = log.reach().earliest[0]
+        if (checkpoint := stored.checkpoints.get(pchannel)) is not None:
+            position, state = checkpoint
+            at = max(at, position)
+            if state is not None:
+                copies.restore(state)
+                cursors.restore(state)
+                schedule.restore(state, live=live.__contains__)
+        while at < end:
+            page = log.page(at, end, None, PAGE_BYTES)
+            for frame in page.frames:
+                if ends.tick is not None and frame.view.header.first_tick > ends.tick:
+                    end = at
+                    break
+                copies.replay(frame.position, frame.view)
+                cursors.replay(frame.view)
+                schedule.replay(frame.view, live=live.__contains__)
+            at = page.next_position
+        return Remembered(
+            frozenset(listed.header.broadcast_id for listed in copies.listed()),
+            tuple(cursors.all()),
+            tuple(message for name in sorted(live) for message in schedule.listed(name)),
+        )
+
+
+async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Settings]:
+    """Returns where the log of the cluster at this root in etcd is stored, and the settings to read it with.
+
+    Raises InvalidArgumentError if there is no cluster, FormatError for one of a newer version.
+    """
+    kv = await open_metadata(root)
+    try:
+        record = await load_cluster(kv)
+    finally:
+        await kv.close()
+    place = parse_location(root)  # its text shows no password
+    if record is None:
+        raise InvalidArgumentError(f"there is no cluster at {place}: nothing was copied")
+    if record.format > FORMAT:
+        raise FormatError(f"the cluster at {place} writes format {record.format}, known here is {FORMAT}: upgrade to copy it")
+    return parse_location(record.log), settings.replace(kv=root)
+
+
+async def _load_all(kv_location: str | Secret) -> dict[str, str]:
+    kv = await open_metadata(kv_location)
+    try:
+        keys, values = await kv.load_with_prefix("")
+        return dict(zip(keys, values, strict=True))
+    finally:
+        await kv.close()
+
+
+def _below(producer: KeptProducer, before: int) -> KeptProducer | None:
+    """Returns a producer as it was before this tick, without the results of its sequences; None if it is not known to be older."""
+    older = [sequence for sequence, kept in zip(producer.sequences, producer.results, strict=True) if kept.tick < before]
+    if older:
+        return KeptProducer(producer.scope, producer.name, older[-1], (), ())
+    if producer.sequences:  # its frames are copied: they bring it back
+        return None
+    return KeptProducer(producer.scope, producer.name, producer.last, (), ())
+
+
+def check_same_log(source: Location, target: Location, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Raises FormatError unless the pchannels of the source are those with which the copy at `target` began."""
+    if dict(before) != dict(now):
+        raise FormatError(f"{target} holds a part of another log than {source}, or {source} has got more pchannels since: remove that part")

@@ -1,0 +1,91 @@
+"""The unfinished broadcasts of a log that another process may write: found as its next opening would find them, without changing anything.
+
+The records in the metadata, and the copies in the logs from their last checkpoints on, are what `broadcaster.records.rebuild` takes. A
+broadcast that ends while they are read may still be listed.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, cast
+
+from broadcaster.message import CopiesInLog
+from broadcaster.records import read_records, rebuild
+from wal.errors import InvalidArgumentError, TruncatedError
+from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.inspect.rows import BroadcastRow
+from wal.location import parse_kv
+from wal.read.read_only_core import ReadOnlyCore
+from wal.settings import Settings
+from wal.storage.metadata import BROADCAST_ROOT
+from wal.storage.read_only import ReadOnlyStoredLog
+from wal.timestamp.timestamp import parse
+from wal.write.copies import CopyTable, names_of
+
+_PAGE_BYTES: Final = 4 << 20
+
+
+def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings) -> list[BroadcastRow]:
+    """Returns a row for each unfinished broadcast of a log on this host, the oldest first. Blocks.
+
+    Raises InvalidArgumentError for metadata in etcd, FormatError or CorruptionError if they are missing or cannot be read.
+    """
+    file = None if directory is None else directory / METADATA_NAME
+    if settings.kv is not None:
+        kv = parse_kv(settings.kv)
+        file = kv if isinstance(kv, Path) else None
+    if file is None:
+        raise InvalidArgumentError(
+            "the broadcasts of this log are in etcd, or nowhere that is known here: give the setting kv (WAL_KV), or name a server of the "
+            "log, wal://HOST:PORT"
+        )
+    metadata = read_metadata(file)
+    root = f"{BROADCAST_ROOT}/"
+    records = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
+    checkpoints = checkpoint_records(metadata)
+    copies = []
+    for name, log in core.logs.items():
+        checkpoint = checkpoints.get(name)
+        position, state = (0, None) if checkpoint is None else (checkpoint.position, checkpoint.state)
+        copies += _copies(cast("ReadOnlyStoredLog", log), position, state)
+    now_s = time.time()
+    return [
+        BroadcastRow(
+            broadcast_id=task.broadcast_id,
+            state=task.state.name.lower(),
+            age_s=max(0.0, now_s - parse(task.broadcast_id)[0] / 1000),
+            resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in task.header.resource_keys),
+            missing_appends=task.missing_appends,
+            missing_acks=task.missing_acks,
+            last_error=None,
+        )
+        for task, _ in rebuild(read_records(list(records), list(records.values())), copies).tasks
+        if not task.finished
+    ]
+
+
+def _copies(log: ReadOnlyStoredLog, position: int, state: int | None) -> list[CopiesInLog]:
+    table = CopyTable()
+    if state is not None and (blob := log.checkpoint_state(state)) is not None:
+        table.restore(blob)
+    snapshot = log.reach()
+    at = max(position, snapshot.earliest[0])
+    while at < snapshot.durable_end:
+        try:
+            page = log.page(at, snapshot.durable_end, None, _PAGE_BYTES)
+        except TruncatedError:  # what an unfinished broadcast needs is not truncated
+            at = log.reach().earliest[0]
+            continue
+        for frame in page.frames:
+            table.replay(frame.position, frame.view)
+        at = page.next_position
+    return [
+        CopiesInLog(
+            log.pchannel,
+            listed.header,
+            tuple(name for name, _ in names_of(listed.parts, aborts=False)),
+            tuple(name for name, _ in names_of(listed.parts, aborts=True)),
+        )
+        for listed in table.listed()
+    ]

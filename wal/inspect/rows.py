@@ -1,0 +1,218 @@
+"""The rows that an operator sees: what `wal info`, `wal ls` and the other commands print, and what the status service serves as JSON.
+
+A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts. None means that the value is not known, or that
+there is none; the docstring of the field says which. Sizes are in bytes, and times that pass are in seconds. `as_json` is the one JSON form
+of a row: an object with `"version"` (VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or
+counts VERSION up. Pure: nothing here waits, reads a clock or opens a file.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+VERSION: Final = 1
+"""The version of the JSON form."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="row"):
+    """A row. Its class names the kind of the row, which is its tag in JSON."""
+
+
+class LogRow(Row, frozen=True, kw_only=True, tag="log"):
+    """A log as a whole.
+
+    `writer` is "open" (a process has it open for writing), "closed", "killed" (the last writer did not close it, and none has it open) or
+    "unknown"; `writer_pid` is None if no process writes it, or it cannot be seen from here. `status_address` is that of the writer's status
+    service, None without one. `bytes` are held now. `oldest` is the time of the first event that is not truncated. The rates are those of
+    the last minute, None if they are not known.
+    """
+
+    release: str
+    location: str
+    backend: str
+    writer: str
+    writer_pid: int | None
+    status_address: str | None
+    pchannels: int
+    vchannels: int
+    bytes: int
+    oldest: datetime | None
+    messages_per_s: float | None
+    bytes_per_s: float | None
+
+
+class PChannelRow(Row, frozen=True, kw_only=True, tag="pchannel"):
+    """One pchannel of a log.
+
+    `end` is the durable end, as the bytes of a position. `promised` is the time of the promised tick: no later event is older. `segments`,
+    `checkpoint` (the position where recovery begins), `replay_bytes` (the log from there to the end), `checkpoint_age_s` and `scheduled`
+    (the messages that wait for their time) are None where they are not known.
+    """
+
+    pchannel: str
+    term: int
+    earliest: str | None
+    end: int
+    bytes: int
+    oldest: datetime | None
+    promised: datetime | None
+    segments: int | None
+    checkpoint: int | None
+    checkpoint_age_s: float | None
+    replay_bytes: int | None
+    scheduled: int | None = None
+
+
+class VChannelRow(Row, frozen=True, kw_only=True, tag="vchannel"):
+    """One vchannel: its messages that are not truncated, plain ones and bodies of transactions, and their `bytes` in the log.
+
+    The counts are None if nobody counted. `last_append` is the time of its last event, `last_id` its id.
+    """
+
+    vchannel: str
+    pchannel: str
+    incarnation: int
+    messages: int | None
+    bytes: int | None
+    last_append: datetime | None
+    last_id: str | None
+
+
+class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
+    """One cursor and what its reader has not read yet.
+
+    `position` is None if it was saved before any message was passed. `lag_messages` and `lag_bytes` are those of its vchannels, `lag_s` is
+    the age of the oldest message among them (0 without any); `held_bytes` is the log that retention keeps for it. `idle_s` is the time
+    since its last save. All are None where they are not known. A `stale` cursor holds nothing back.
+    """
+
+    cursor: str
+    vchannels: tuple[str, ...]
+    position: str | None
+    lag_messages: int | None
+    lag_bytes: int
+    lag_s: float | None
+    held_bytes: int
+    idle_s: float | None
+    stale: bool
+
+
+class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
+    """One consumer that runs in this process; see `wal.ConsumerStatistics` for its counts."""
+
+    cursor: str
+    vchannels: tuple[str, ...]
+    state: str
+    fence: int
+    handled: int
+    failed: int
+    retried: int
+    dead_lettered: int
+    in_hand: int
+    pending: int
+    lag_messages: int
+    lag_bytes: int
+    lag_s: float
+    idle_s: float
+    held_by: str
+
+
+class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):
+    """One unfinished broadcast: its state in lower case, and the vchannels whose copy or acknowledgement is missing.
+
+    `age_s` is None if it is not known when the broadcast began.
+    """
+
+    broadcast_id: int
+    state: str
+    age_s: float | None
+    resource_keys: tuple[str, ...]
+    missing_appends: tuple[str, ...]
+    missing_acks: tuple[str, ...]
+    last_error: str | None
+
+
+class RetentionRow(Row, frozen=True, kw_only=True, tag="retention"):
+    """What a pchannel's log holds, and its bounds: None for no bound, or for one that only the writer knows."""
+
+    pchannel: str
+    earliest: str | None
+    oldest: datetime | None
+    bytes: int
+    bytes_max: int | None
+    age_max_s: float | None
+    clock_drift_s: float | None
+
+
+class HolderRow(Row, frozen=True, kw_only=True, tag="holder"):
+    """A holder that keeps a part of a pchannel's log, from `position` on: `bytes` up to the end."""
+
+    pchannel: str
+    kind: str
+    name: str
+    vchannels: tuple[str, ...]
+    position: int
+    bytes: int
+
+
+class LatencyRow(Row, frozen=True, kw_only=True, tag="latency"):
+    """How long appends and syncs of a pchannel take, from the status service of its writer; None where that is not known.
+
+    Each is at most the value, as far as the bounds of the histogram tell: of half of them (p50), and of 99 % (p99). The counts are those of
+    the time since the row before, or since the opening.
+    """
+
+    pchannel: str
+    frames: int | None
+    append_p50_s: float | None
+    append_p99_s: float | None
+    sync_p50_s: float | None
+    sync_p99_s: float | None
+
+
+class SettingRow(Row, frozen=True, kw_only=True, tag="setting"):
+    """One setting: its value as text (a secret as `***`, None: not set), and its source.
+
+    The source is "default", "environment", "file", "flag", "log" (the log has it stored) or "unknown".
+    """
+
+    setting: str
+    value: str | None
+    source: str
+    meaning: str
+
+
+class HealthRow(Row, frozen=True, kw_only=True, tag="health"):
+    """One check of a log's health, whether it holds, and the reason in words."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+def as_json(row: Row) -> bytes:
+    """Returns the row as one line of JSON, without its end. Times are RFC 3339 in UTC."""
+    return msgspec.json.encode({"version": VERSION, **msgspec.to_builtins(row)})
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """Returns the same as built-in objects."""
+    return {"version": VERSION, **msgspec.to_builtins(row)}
+
+
+def printable(text: str) -> str:
+    """Returns the text without what could change a terminal: control and format characters are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character == " "
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        if unicodedata.category(character) != "Cs"
+        else f"\\u{ord(character):04x}"
+        for character in text
+    )

@@ -1,0 +1,310 @@
+"""ReadOnlySource: where a log that another process writes is read from. Each backend has one.
+
+The read-only core (`ReadOnlyCore`, below) asks only these questions, from an event loop's threads and from a blocking caller's alike. So a
+source needs no event loop from its caller: a source with an asyncio client runs a loop in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, cast
+
+from wal.channels.vchannel_map import VChannelView
+from wal.channels.vchannels import UnknownVChannels, VChannelInfo, common_place, first_position
+from wal.errors import ChannelNotExistError, ClosedError, FormatError, LogWentBackError, TruncatedError
+from wal.message import MessageID, Origin
+from wal.read.cursors.status import LogRange, LogView
+from wal.read.cursors.store import SavedCursors
+from wal.read.last_events import LastEvents
+from wal.read.options import ReadPosition, Selection
+from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to
+from wal.storage.base import LogSnapshot
+from wal.storage.read_only import ReadOnlyPChannelLog, ReadOnlyStoredLog
+from wal.storage.search import run
+
+
+class ReadOnlyCore:
+    """The pchannels and vchannels of a log that another process writes, and where a read of them begins and continues.
+
+    It owns the open log of each pchannel and the vchannels as they were last seen. It knows a log by its `ReadOnlySource` alone, so it
+    serves every backend. Everything here blocks and nothing here waits for the log to grow: the two shells do that, `ReadOnlyLog` on an
+    event loop with threads, the reads of `wal.bridge` in the caller's thread. It starts no thread and knows no event loop.
+
+    Use it after `open` and until `close`; any number of threads may call at once.
+    """
+
+    def __init__(self, source: ReadOnlySource, *, create_vchannels: bool = True) -> None:
+        """With `create_vchannels=False` an unknown vchannel raises ChannelNotExistError; otherwise it counts as empty."""
+        self.source = source
+        self.logs: Mapping[str, ReadOnlyPChannelLog] = {}
+        """The open logs by pchannel. A look that finds more replaces the mapping, so that it can be iterated in any thread."""
+        self.view: VChannelView = VChannelView({}, {})
+        """The vchannels as the last look found them."""
+        self._create_vchannels = create_vchannels
+        self._lasts: dict[str, tuple[tuple[int, int | None], LastEvents]] = {}
+        """By pchannel: the last events as of the checkpoint that was newest when somebody asked."""
+        self._unknown = UnknownVChannels(source.location)
+        self._looking = threading.RLock()  # a signal handler may close what its own thread is looking at
+        self._closed = False
+
+    def open(self) -> None:
+        """Opens the source and looks for the first time. Raises FormatError if there is no log; a failure undoes what was done."""
+        try:
+            if (absent := self.source.absence(0.0)) is not None:
+                raise absent
+            self.source.open()
+            self.look()
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> VChannelView:
+        """Opens the logs of new pchannels, and returns the vchannels as they are known now.
+
+        Raises StorageError if the log's location was removed or replaced since it was opened.
+        """
+        with self._looking:
+            if self._closed:
+                raise ClosedError(f"the log at {self.source.location} is closed: open it again to go on")
+            for name in self.source.pchannels():
+                if name not in self.logs:
+                    self.logs = {**self.logs, name: self.source.open_log(name)}
+            self.view = self.source.vchannels()
+            self._unknown.warn(self.view.records)
+            return self.view
+
+    def forget(self, pchannel: str) -> None:
+        """Closes a log that could not be used, for example because the pchannel was recreated meanwhile; the next look opens it again."""
+        with self._looking:
+            logs = dict(self.logs)
+            log = logs.pop(pchannel)
+            self.logs = logs
+            log.close()
+
+    def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, Selection]:
+        """Returns the log to read these vchannels in, with its newest event known, and the vchannels as they are now.
+
+        Raises InvalidArgumentError if they are on several pchannels.
+        """
+        self.look()
+        while True:
+            pchannel = self.pchannel_of(names)
+            log = self.logs[pchannel]
+            end = log.reach().durable_end
+            self.look()
+            if self.pchannel_of(names) == pchannel:
+                return log, self.selection(pchannel, names, end)
+
+    def pchannel_of(self, names: tuple[str, ...]) -> str:
+        """Returns the pchannel of these vchannels, according to the last look."""
+        return common_place(names, self.view.records, list(self.logs), create_vchannels=self._create_vchannels)
+
+    def selection(self, pchannel: str, names: tuple[str, ...], end: int) -> Selection:
+        """Returns these vchannels of a pchannel with their incarnations of the last look. Notes a name that does not exist.
+
+        `end` is the durable end of the pchannel's log.
+        """
+        view = self.view
+        self._unknown.note(names, view.records)
+        begin = first_position(map(view.begins.get, names), self.logs[pchannel].lineage, end)
+        return Selection({name: view.current(name) for name in names}, floor=view.floor(pchannel), begin=begin)
+
+    def changes(
+        self, pchannel: str, names: tuple[str, ...], incarnation: Callable[[str], int | None]
+    ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
+        """Yields what the last look means to a read of these vchannels on this pchannel, by vchannel.
+
+        `incarnation` returns the incarnation of a vchannel that is read, None if none was met yet. A dropped vchannel ends the read with
+        the error. If none was met and the vchannel was created on another pchannel, it is read there: its record says where.
+        """
+        view = self.view
+        for name in names:
+            bound, info = incarnation(name), view.records.get(name)
+            if bound is not None:
+                if view.is_over(pchannel, name, bound):
+                    yield name, ChannelNotExistError(f"vchannel {name!r} was dropped: nothing comes from it any more")
+            elif info is not None and info.pchannel != pchannel:
+                yield name, info
+
+    def cursor_view(self, snapshots: Mapping[str, LogSnapshot] | None = None) -> LogView:
+        """Returns what cursors are compared with, as of these snapshots of the logs; None asks the logs."""
+        view, logs = self.view, self.logs
+        if snapshots is None:
+            snapshots = {name: log.refresh() for name, log in logs.items()}
+        places = {
+            name: LogRange(
+                logs[name].incarnation,
+                snapshot.earliest,
+                snapshot.durable_end,
+                bytes_between=logs[name].bytes_between,
+                lineage=logs[name].lineage,
+                unread_for=logs[name].unread_for,
+            )
+            for name, snapshot in snapshots.items()
+        }
+        return LogView(places, view.current, min(map(view.floor, logs), default=0))
+
+    def origin(self, log: ReadOnlyPChannelLog, position: int = 0) -> Origin:
+        """Returns the origin of the frame at this position of a log."""
+        return Origin(log.pchannel, log.incarnation, position, self.source.form)
+
+    def event_of(self, log: ReadOnlyPChannelLog, message_id: MessageID) -> MessageID | None:
+        """Returns the event of an id: the id itself, or a body's transaction. None if its frame is gone or holds no such event."""
+        position, snapshot = message_id.position, log.refresh()
+        if position < snapshot.earliest[0]:
+            return None
+        event = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
+        return None if event is None else self.origin(log, position).message_id(event)
+
+    def last_event(self, name: str) -> MessageID | None:
+        """Returns the id of a vchannel's last durable event, truncated or not; None if it never had one, or is not known.
+
+        Not for a log over the network, whose server is asked.
+
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+        info = self.look().records.get(name)
+        if info is None:
+            if not self._create_vchannels:
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            return None
+        log, run_name = cast("ReadOnlyStoredLog", self.logs[info.pchannel]), (info.name, info.incarnation)
+        while True:
+            position = log.checkpoint_position()
+            lasts = self._last_events_at(log, position)
+            start = position if position is not None and lasts.complete else 0
+            first, events = log.last_events(start, frozenset((name,)))
+            event = events.get(run_name) or lasts.get(run_name)
+            # If the log holds less than what was written after the checkpoint, a newer one has replaced it, or nothing was written.
+            if run_name in events or first <= start or log.checkpoint_position() == position:
+                return None if event is None else self.origin(log, event[0]).message_id(event[1])
+
+    def _last_events_at(self, log: ReadOnlyStoredLog, position: int | None) -> LastEvents:
+        """Returns the last events as of this checkpoint of a log; an empty table if it is gone."""
+        known = self._lasts.get(log.pchannel)
+        if known is not None and known[0] == (log.incarnation, position):
+            return known[1]
+        lasts = LastEvents()
+        if position is not None:
+            if (state := log.checkpoint_state(position)) is None:
+                return lasts
+            lasts.restore(state)
+        self._lasts[log.pchannel] = (log.incarnation, position), lasts
+        return lasts
+
+    def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None."""
+        while True:
+            snapshot = log.refresh()
+            try:
+                return self._first_event(log, snapshot)
+            except TruncatedError:
+                if log.refresh().earliest == snapshot.earliest:
+                    raise  # otherwise it was truncated during the read, and another event is first now
+
+    def check_seen(self, log: ReadOnlyPChannelLog, seen: ReadPosition) -> None:
+        """Raises LogWentBackError unless the log has what was seen at this position.
+
+        A position of another log, a truncated one and one with tick 0 are not judged.
+        """
+        message_id, tick, snapshot = seen.message_id, seen.time_tick, log.reach()
+        position, end = message_id.position, snapshot.durable_end
+        if not message_id.same_log(self.origin(log).message_id(0)) or not tick:
+            return
+        if position >= end:
+            raise self.went_back(log, f"message id {message_id} is above its end {end}", tick, snapshot)
+        try:
+            page = log.page(position, end, None, 1)
+        except TruncatedError:
+            return
+        if not is_there(page, position, message_id.index, tick):
+            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
+            raise self.went_back(log, what, tick, snapshot)
+
+    def went_back(self, log: ReadOnlyPChannelLog, what: str, time_tick: int, snapshot: LogSnapshot) -> LogWentBackError:
+        """Returns the error for a log that is at this snapshot and no longer has `what`, which was seen by this tick."""
+        try:
+            search = newest_up_to(time_tick, snapshot.earliest, snapshot.durable_end)
+            event = run(search, log.head_page)
+        except TruncatedError:
+            event = None
+        common = None if event is None else self.origin(log, event[0]).message_id(event[1])
+        return log_went_back(log.pchannel, what, common)
+
+    def end_waits(self) -> None:
+        """Closes the logs that ask a server, so that calls waiting for it raise ClosedError. From any thread, before `close`."""
+        for log in self.logs.values():
+            if log.refresh_waits:
+                log.close()
+
+    def close(self) -> None:
+        """Closes the logs and the source. Idempotent; no other call may be under way."""
+        with self._looking:
+            self._closed = True
+            self._unknown.warn(self.view.records, at_close=True)
+            for log in self.logs.values():
+                log.close()
+            self.source.close()
+
+    def _first_event(self, log: ReadOnlyPChannelLog, snapshot: LogSnapshot) -> MessageID | None:
+        at, end = snapshot.earliest[0], snapshot.durable_end
+        while at < end:
+            page = log.page(at, end, None, 1)
+            if (event := first_event_in(page, snapshot.earliest)) is not None:
+                return self.origin(log, event[0]).message_id(event[1])
+            at = page.next_position
+        return None
+
+
+class ReadOnlySource(Protocol):
+    """The log at one location, for a process that reads it. It writes nothing there but cursors.
+
+    Its calls block. The core calls `pchannels`, `open_log` and `vchannels` one at a time, in this order, from any thread; `cursors` and the
+    logs are used by several threads at once. The answer of a call may be older than what the writer knows, but never goes back: a
+    pchannel that was once named stays, and the records of vchannels only advance.
+    """
+
+    name: str
+    """The name of the backend, as `wal_name` reports it."""
+    form: int
+    """The form of the log's message ids (`wal.message.FORM_…`)."""
+    location: str
+    """The log's name in warnings and errors. It shows no secret."""
+    cursors: SavedCursors
+    """The cursors of the log, saved so that the writer's retention sees them. Set from `open` on."""
+
+    def absence(self, waited_s: float) -> FormatError | None:
+        """Returns None if there is a log that can be opened, else the error that says what is missing after waiting for `waited_s`.
+
+        It is called before `open`, repeatedly while the first writer is waited for. It raises errors that waiting would not fix. `close`
+        releases what it holds.
+        """
+
+    def open(self) -> None:
+        """Acquires what the questions below need. Called once; `close` undoes a failure."""
+
+    def pchannels(self) -> list[str]:
+        """Returns the names of the pchannels that have a log now.
+
+        Raises StorageError if the log's location was removed or replaced since `open`. From then on the open logs raise it too, where they
+        could otherwise continue with what is left of the old log.
+        """
+
+    def open_log(self, pchannel: str) -> ReadOnlyPChannelLog:
+        """Opens the log of a pchannel that `pchannels` named. The core closes it."""
+
+    def vchannels(self) -> VChannelView:
+        """Returns the vchannels as they are known now. Their records may lag: a vchannel that is not among them counts as empty.
+
+        The view has a map for each pchannel whose log was opened, unless nothing is known of it.
+        """
+
+    def has_writer(self) -> bool | None:
+        """Returns whether a process has the log open for writing, so that promised ticks advance; None when that is unknown."""
+
+    def is_current(self) -> bool:
+        """Returns whether the open logs are still those at the location; False when others have replaced them. This is cheap."""
+
+    def close(self) -> None:
+        """Releases everything, after the logs were closed. Idempotent, also before `open`."""

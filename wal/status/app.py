@@ -1,0 +1,288 @@
+"""The application of the status service: the page at `/`, `/metrics`, `/healthz`, `/readyz`, and `/api/…` with the rows of the command
+line.
+
+How it works. Every handler runs on the loop of the log and only calls the log; sorting, filtering and encoding of what may be long happen
+in a thread, so that the loop is never held by a page. Lists are cut at `LIMIT_MAX` rows.
+
+`status_app` returns a Starlette application, to be served or mounted in another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wal.engine import LogStatistics
+from wal.errors import AuthenticationError, InvalidArgumentError, WALError
+from wal.files.free_space import free_bytes
+from wal.inspect.builders import (
+    broadcast_rows,
+    consumer_rows,
+    cursor_rows,
+    health_rows,
+    log_rows,
+    retention_rows,
+    setting_rows,
+    vchannel_rows,
+)
+from wal.inspect.rows import ConsumerRow, Row, as_dict
+from wal.metrics.collector import Collector
+from wal.metrics.snapshot import Snapshots
+from wal.secret import Secret
+from wal.settings import Settings
+from wal.status.access import StatusAccess
+from wal.status.actions import perform
+
+LIMIT_MAX: Final = 500
+"""The most rows of one answer."""
+TASKS_MAX: Final = 2_000
+"""With more unfinished broadcasts, only their counts are shown: listing them would hold the loop."""
+ROOM_BYTES_MIN: Final = 256 << 20
+"""With less free space than this, four segments of the default size, a log on a disk is not ready."""
+READY_S: Final = 5.0
+"""How long the pchannels may take to answer before the log counts as not ready."""
+ACTION_BYTES_MAX: Final = 2 << 20
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+_ASSETS: Final = {"": ("page.html", "text/html"), "page.js": ("page.js", "text/javascript"), "page.css": ("page.css", "text/css")}
+
+
+def status_app(log: Any, *, token: str | Secret | None = None) -> Starlette:
+    """Returns the status service of an open log as an application, to mount in Starlette or FastAPI on the loop of the log.
+
+    With a token every request has to show it, as `Authorization: Bearer TOKEN`, but for `/healthz`, `/readyz` and the empty page. Without
+    one, reading is free for whoever reaches the application, and there are no actions.
+    """
+    secret = None if token is None else Secret.of(token)
+    return Status(log, StatusAccess(secret, open_reads=secret is None, loopback=False)).app
+
+
+class Status:
+    """The handlers for one log. `directory` is where a journal's files are; `settings` those that the log was opened with, if known."""
+
+    def __init__(self, log: Any, access: StatusAccess, *, directory: Path | None = None, settings: Settings | None = None) -> None:
+        self._log = log
+        self._access = access
+        self._directory = directory
+        self._settings = settings
+        self._snapshots = Snapshots(log.statistics, log.cursors, log.retention, log.consumers)
+        self._collector: Collector | None = None
+        read: Callable[[Callable[[Request], Awaitable[Response]]], Callable[[Request], Awaitable[Response]]] = self._reading
+        self.app = Starlette(
+            routes=[
+                *(Route(f"/{path}", self._asset(*asset)) for path, asset in _ASSETS.items()),
+                Route("/healthz", self._answering(self._healthz)),
+                Route("/readyz", self._answering(self._readyz)),
+                Route("/metrics", read(self._metrics)),
+                Route("/api/live", read(self._live)),
+                Route("/api/info", read(self._rows(lambda: log_rows(log, log.location)))),
+                Route("/api/ls", read(self._vchannels)),
+                Route("/api/cursors", read(self._rows(lambda: cursor_rows(log)))),
+                Route("/api/consumers", read(self._rows(self._consumers))),
+                Route("/api/broadcasts", read(self._rows(self._broadcasts))),
+                Route("/api/retention", read(self._rows(lambda: retention_rows(log)))),
+                Route("/api/settings", read(self._rows(self._setting_rows))),
+                Route("/api/health", read(self._rows(self._health))),
+                Route("/api/actions/{name}", self._answering(self._action), methods=["POST"]),
+            ]
+        )
+
+    def close(self) -> None:
+        """Stops measuring the loop."""
+        if self._collector is not None:
+            self._collector.close()
+
+    # -- who may ask, and how errors are told
+
+    def _answering(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except AuthenticationError as error:
+                return _json({"error": type(error).__name__, "text": str(error)}, status=401)
+            except InvalidArgumentError as error:
+                return _json({"error": type(error).__name__, "text": str(error)}, status=400)
+            except WALError as error:
+                return _json({"error": type(error).__name__, "text": str(error)}, status=503 if error.retryable else 500)
+
+        return answer
+
+    def _reading(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def read(request: Request) -> Response:
+            self._access.check_read(request.headers)
+            return await handler(request)
+
+        return self._answering(read)
+
+    def _asset(self, name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        text: bytes | None = None
+
+        async def asset(_request: Request) -> Response:
+            nonlocal text
+            if text is None:
+                text = await asyncio.to_thread((files("wal.status") / "assets" / name).read_bytes)
+            return Response(text, media_type=kind, headers=_HEADERS)
+
+        return asset
+
+    # -- what is read
+
+    async def _healthz(self, _request: Request) -> Response:
+        counts: LogStatistics = self._log.statistics()
+        failed = [pchannel.name for pchannel in counts.pchannels if pchannel.failure]
+        return _json({"ok": not failed, "failed": failed}, status=503 if failed else 200)
+
+    async def _readyz(self, _request: Request) -> Response:
+        checks: dict[str, bool] = {}
+        counts: LogStatistics = self._log.statistics()
+        checks["open"] = True
+        checks["takes appends"] = not any(pchannel.failure for pchannel in counts.pchannels)
+        checks["pchannels answer"] = bool(counts.pchannels)
+        if counts.role == "client":  # its pchannels are elsewhere; here, whoever asks must not make the log read its cursors
+            try:
+                async with asyncio.timeout(READY_S):
+                    checks["pchannels answer"] = bool(await self._snapshots.retention())
+            except (TimeoutError, WALError):
+                checks["pchannels answer"] = False
+        if self._directory is not None:
+            free = await asyncio.to_thread(free_bytes, self._directory)
+            checks["disk has room"] = free is None or free >= ROOM_BYTES_MIN
+        ok = all(checks.values())
+        return _json({"ok": ok, "checks": checks}, status=200 if ok else 503)
+
+    async def _metrics(self, _request: Request) -> Response:
+        if self._collector is None:
+            self._collector = Collector.of(self._snapshots)
+        text, kind = await self._collector.text()
+        return Response(text, media_type=kind, headers=_HEADERS)
+
+    async def _live(self, _request: Request) -> Response:
+        snapshot = await self._snapshots.take()
+        log = snapshot.log
+        assert log is not None, "the snapshot of a log"
+        answer = {
+            "at_s": snapshot.at_s,
+            "actions": self._access.takes_actions,
+            "role": log.role,
+            "backend": log.wal_name,
+            "location": self._log.location,
+            "vchannels": log.vchannels,
+            "in_flight": log.bytes_in_flight,
+            "waiting": log.appends_waiting,
+            "refused": log.appends_refused,
+            "pchannels": [
+                {
+                    "name": each.name,
+                    "term": each.term,
+                    "events": each.events,
+                    "bytes": each.bytes,
+                    "append_s": each.append_s,
+                    "sync_s": each.sync_s,
+                    "readers": each.readers,
+                    "open_transactions": each.open_transactions,
+                    "log_bytes": each.log_bytes,
+                    "failure": each.failure,
+                }
+                for each in log.pchannels
+            ],
+        }
+        return _json(answer)
+
+    def _rows(self, build: Callable[[], Awaitable[Iterable[Row]]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            rows = list(await build())
+            offset, limit, text = _page(request)
+            return await asyncio.to_thread(_listed, rows, offset, limit, text)
+
+        return answer
+
+    async def _consumers(self) -> list[ConsumerRow]:
+        return consumer_rows(self._log.consumers())
+
+    async def _vchannels(self, request: Request) -> Response:
+        """Lists vchannels: found and cut in a thread, and only those that are shown are asked for their last events."""
+        offset, limit, text = _page(request)
+        infos = await self._log.vchannels()
+
+        def cut() -> tuple[list[Any], int]:
+            found = sorted((info for info in infos if text in info.name), key=lambda info: info.name)
+            return found[offset : offset + limit], len(found)
+
+        shown, total = await asyncio.to_thread(cut)
+        rows = await vchannel_rows(_SomeVChannels(self._log, shown))
+        return _json({"total": total, "offset": offset, "rows": [as_dict(row) for row in rows]})
+
+    async def _broadcasts(self) -> list[Row]:
+        counts: LogStatistics = self._log.statistics()
+        if counts.role == "reader" or (counts.broadcasts is not None and counts.broadcasts.tasks > TASKS_MAX):
+            return []
+        return list(broadcast_rows(await self._log.broadcast().tasks()))
+
+    async def _setting_rows(self) -> list[Row]:
+        return [] if self._settings is None else list(setting_rows(self._settings))
+
+    async def _health(self) -> list[Row]:
+        return list(health_rows(await log_rows(self._log, self._log.location)))
+
+    # -- what is changed
+
+    async def _action(self, request: Request) -> Response:
+        self._access.check_action(request.headers)
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise InvalidArgumentError("an action takes its arguments as application/json")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > ACTION_BYTES_MAX:
+                raise InvalidArgumentError(f"the arguments are over {ACTION_BYTES_MAX} bytes: append large messages with a client")
+        return _json(await perform(self._log, request.path_params["name"], bytes(body)))
+
+
+class _SomeVChannels:
+    """A log of which `vchannel_rows` sees some vchannels only."""
+
+    def __init__(self, log: Any, shown: list[Any]) -> None:
+        self._shown = shown
+        self.last = log.last
+        self.wal_name: str = log.wal_name
+        self.cursors = log.cursors
+        self.retention = log.retention
+        self.statistics = log.statistics
+
+    async def vchannels(self) -> list[Any]:
+        return self._shown
+
+
+def _page(request: Request) -> tuple[int, int, str]:
+    try:
+        offset, limit = int(request.query_params.get("offset", 0)), int(request.query_params.get("limit", 100))
+    except ValueError as error:
+        raise InvalidArgumentError("offset and limit are numbers") from error
+    if offset < 0 or not 1 <= limit <= LIMIT_MAX:
+        raise InvalidArgumentError(f"offset={offset} is 0 or more, limit={limit} is 1 to {LIMIT_MAX}")
+    return offset, limit, request.query_params.get("filter", "")
+
+
+def _listed(rows: list[Row], offset: int, limit: int, text: str) -> Response:
+    listed = [as_dict(row) for row in rows]
+    if text:
+        listed = [row for row in listed if any(text in str(value) for value in row.values())]
+    return _json({"total": len(listed), "offset": offset, "rows": listed[offset : offset + limit]})
+
+
+def _json(answer: Any, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status_code=status, media_type="application/json", headers=_HEADERS)

@@ -1,0 +1,581 @@
+"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, with or without an active writer.
+
+They own the read-only mapping of each pchannel's control page, and the known part of its segments. They return the right bytes of durable
+frames, or raise TruncatedError for frames that are gone; any other inconsistency is a CorruptionError. They never write, never
+create a file, take no lock but the shared flock on a segment while they read it, and need no event loop: calls block, and any thread may
+call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it continues there when another
+writer has opened it.
+
+This module also finds out whether a directory holds a journal: by its file `FORMAT` and the control page of a pchannel.
+
+ReadOnlySegments: the segments of a log that another process writes, for its readers.
+
+It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the file
+(heads of frames only, envelopes and CRCs checked), and a bounded cache of the other segments' indexes, read from `.idx` or computed from
+the segment. It reads exactly up to the position that the caller says is durable: frames above may still be cut off and rewritten. It never
+writes, not even an index that it had to compute.
+
+A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError, WALError
+from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
+from wal.frame import RunName
+from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
+from wal.storage.journal.checkpoint import load_checkpoint, newest_checkpoint
+from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
+from wal.storage.journal.directory import check_format, load_lineage
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.index import SegmentIndex
+from wal.storage.journal.layout import segment_name
+from wal.storage.journal.reader import JournalReader
+from wal.storage.journal.segments import (
+    IndexCache,
+    Segment,
+    damaged,
+    last_truncated,
+    load_index,
+    open_shared,
+    scanned_index,
+    sealed_index,
+    segment_bases,
+)
+from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
+from wal.storage.search import exceeds, weight_of
+
+_T = TypeVar("_T")
+_GRAIN: Final = 64
+"""The most frames that share one weight when no limit needs each frame; smaller segments have smaller groups."""
+_MATCHED_MAX: Final = 64
+"""The number of segments, the last ones searched, whose matching names are cached."""
+_CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
+
+
+def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatError | None:
+    """Returns None if the directory holds a journal that can be opened, else the error that says what is missing, with this remedy.
+
+    `waited_s`: the time already spent waiting for a journal. Raises FormatError if no writer would create a journal there, because the path
+    is a file or a journal of a newer version. Blocks.
+    """
+    try:
+        if directory.exists() and not directory.is_dir():
+            raise FormatError(f"{directory} is a file: name a directory for the journal")
+        has_format = (directory / FORMAT_NAME).exists()
+        if has_format:
+            check_format(directory)
+            if _pchannels(directory):
+                return None
+    except OSError as error:
+        raise StorageError(f"{error.filename or directory} cannot be read: {error.strerror or error}") from error
+    after = f"after waiting {waited_s:g} s for a process to open it for writing, " if waited_s else ""
+    if has_format:
+        return FormatError(
+            f"{directory} holds a journal that was never opened for writing to the end: {after}there is no log in it; {remedy}"
+        )
+    return FormatError(f"{directory} holds no journal: {after}there is no {FORMAT_NAME} in it; {remedy}")
+
+
+def _pchannels(directory: Path) -> list[str]:
+    """Returns the names of the pchannels that have a control page. One that has a fence or a map of vchannels was opened, so it had one."""
+    opened = [path for name in (FENCE_NAME, MAP_NAME) for path in directory.glob(f"pchannels/*/{name}")]
+    names = [path.parent.name for path in directory.glob(_CONTROL_PAGES)]
+    for sign in opened:
+        path = sign.with_name(CONTROL_NAME)
+        # A writer that recreates a log removes its page last, so that the sign is gone by then.
+        if path.parent.name not in names and not path.exists() and sign.exists():
+            expected = "the control page of a log that was opened"
+            raise CorruptionError(
+                f"{path} is missing; expected {expected}; it is made again when the log is opened for writing",
+                path=str(path),
+                offset=0,
+                expected=expected,
+            )
+    return names
+
+
+class ReadOnlyJournal:
+    """The journal in a directory. Raises FormatError if there is none, or if its version is newer."""
+
+    def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
+        self._directory = Path(directory)
+        self._disk = Disk() if disk is None else disk
+        _storage_errors(self._directory, lambda: check_format(self._directory))
+        self.held: Final = _storage_errors(self._directory, lambda: HeldDirectory(self._directory))
+        """The directory, held open until `close`. Its check fails once the directory has been removed or replaced."""
+
+    def pchannels(self) -> list[str]:
+        """Returns the names of the pchannels that have a log, in the order of their numbers. More may be added later.
+
+        Raises CorruptionError for one that was opened once, and has lost its control page.
+        """
+        names = _storage_errors(self._directory, lambda: _pchannels(self._directory))
+        return sorted(names, key=lambda name: (len(name), name))
+
+    def open(self, pchannel: str) -> ReadOnlyJournalLog:
+        """Opens the log of this pchannel. Raises FormatError if it has none, CorruptionError if its control page is damaged."""
+        return ReadOnlyJournalLog(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
+
+    def close(self) -> None:
+        """Releases the directory; its logs must be closed first. Idempotent."""
+        self.held.close()
+
+
+class ReadOnlyJournalLog(ReadOnlyStoredLog):
+    """One pchannel's log in a journal, opened by `ReadOnlyJournal.open`."""
+
+    refresh_waits = False
+
+    def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
+        self.pchannel = pchannel
+        self.directory = directory
+        self._disk = disk
+        try:
+            self._control = _storage_errors(directory, lambda: ControlView(directory / CONTROL_NAME))
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{directory} holds no log of pchannel {pchannel!r}: it is created when the journal is opened for writing"
+            ) from error
+        try:
+            record = self._control.load()
+        except BaseException:
+            self._control.close()
+            raise
+        # A writer that recreates the log first marks the old control page.
+        self._held = HeldNames(within=within, released=self._load)
+        self._held.watch(directory / CONTROL_NAME, self._control.status)
+        self._lost: StorageError | None = None
+        self.incarnation: int = record.incarnation
+        try:
+            self.lineage: Lineage = load_lineage(directory, record.incarnation)
+        except BaseException:
+            self._control.close()
+            raise
+        self._origin = Origin(pchannel, record.incarnation, 0, FORM_JOURNAL)
+        self._segments = ReadOnlySegments(disk, directory, lineage=self.lineage)
+        self._reader = JournalReader(
+            disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
+        )
+        self._newest: tuple[int, int] | None = None
+        self._gone: tuple[LogPosition, LogPosition | None] = (-1, 0), None
+        """The earliest event at the last `reach`, and the newest one below it."""
+        self._matched: OrderedDict[tuple[int, VChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
+        self._closed = False
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self._load().earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return last_truncated(self._segments.segments, self.earliest)
+
+    def refresh(self) -> LogSnapshot:
+        """Returns the current content of the control page. Takes a few microseconds, reads no file and never blocks."""
+        newest = self._newest  # read before the record, since it must not be above the record's durable end
+        return self._snapshot(self._load(), newest)
+
+    def reach(self) -> LogSnapshot:
+        """Returns the current content of the control page, and the newest event. Reads the heads of frames that it has not seen yet."""
+        with self._damage_or_loss():
+            record, newest = self._reach()
+            self._gone = record.earliest, last_truncated(self._segments.segments, record.earliest)
+            return self._snapshot(record, newest)
+
+    def moment(self) -> LogSnapshot:
+        state = self.refresh()
+        return state if state.earliest == self._gone[0] else self.reach()  # the segments tell what was truncated last
+
+    def check(self) -> None:
+        """Checks that the mapped control page is still the file at its path; blocks for as long as a few `stat` calls take.
+
+        Raises StorageError, now and at every later call on the log, if the directory was removed or replaced, and ClosedError if the writer
+        recreated the log.
+        """
+        self._load()
+        try:
+            self._held.check()
+        except StorageError as error:
+            self._lost = error
+            raise
+
+    def is_current(self) -> bool:
+        """Returns whether the log at this place is still the one that was opened; blocks for as long as a few `stat` calls take."""
+        try:
+            self._load()
+        except WALError:
+            return False
+        return self._held.holds()
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            return self._reader.page(start, end, names, bytes_max)
+
+    def rows_page(self, request: RowsRequest) -> RowsPage | None:
+        with self._damage_or_loss():
+            self._reader.check(request.start, request.end)
+            self._reach()
+            return self._reader.rows_page(request)
+
+    def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[SegmentIndex, int, int]]:
+        """Yields, for the frames in [start, end), each segment's index and their ordinals in it, without reading the frames.
+
+        `end` is durable. Segments without ticks above the tick `above` may be left out. Raises TruncatedError if `start` is below the
+        earliest event, also if a truncation passes it during the call.
+        """
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            for _, index in self._reader.indices(start, end, above=above):
+                yield index, index.ordinal(start), index.ordinal(end)
+
+    def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
+        """Yields the frames in [start, end) that hold a run of one of these names, without their bodies. Raises the same errors as
+        `indices`."""
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            yield from self._reader.heads(start, end, names)
+
+    def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
+        with self._damage_or_loss():
+            while True:
+                record, _ = self._reach()
+                first = segment_bases(self.directory)[0]
+                try:
+                    return max(start, first), self._last_events(max(start, first), record, names)
+                except (CorruptionError, TruncatedError, FileNotFoundError):
+                    if segment_bases(self.directory)[0] == first:
+                        raise  # otherwise segments were freed while they were read
+
+    def _last_events(self, start: int, record: ControlRecord, names: frozenset[str]) -> dict[RunName, LogPosition]:
+        segments, reader = self._segments, self._reader
+        if start < segments.segments[0].base:  # truncated, and held for recovery
+            segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
+            segments.reach(record.durable, start)
+            reader = JournalReader(
+                self._disk, segments, pchannel=self.pchannel, incarnation=self.incarnation, earliest=lambda: self.earliest
+            )
+        return reader.last_events(start, record.durable, names)
+
+    def checkpoint_position(self) -> int | None:
+        return newest_checkpoint(self.directory)
+
+    def checkpoint_state(self, position: int) -> bytes | None:
+        with self._damage_or_loss():
+            return load_checkpoint(self.directory, position, lineage=self.lineage)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return max(0, end - start)
+
+    def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
+        if names is None:
+            return self.bytes_between(start[0], end)
+        return self.unread_for(names, start, end).bytes
+
+    def unread_for(self, names: frozenset[str], start: LogPosition, end: int) -> Unread:
+        return Unread.joined(index.unread_for(names, start, end) for index, _, _ in self.indices(start[0], end))
+
+    def position_after(self, tick: int, start: int, end: int) -> LogPosition:
+        for index, first, stop in self.indices(start, end, above=tick):
+            if stop == first or index.promise(first, stop) <= tick:
+                continue
+            for ordinal in range(first, stop):
+                first_tick = index.first_ticks[ordinal]
+                if index.indices[ordinal] and first_tick + index.indices[ordinal] - 1 > tick:
+                    return index.positions[ordinal], max(0, tick + 1 - first_tick)
+        return end, 0
+
+    def newest_tick(self) -> int:
+        newest = self.reach().newest
+        if newest is None or newest < self.earliest:
+            return 0
+        try:
+            for index, first, stop in self.indices(newest[0], newest[0] + 1):
+                if first < stop:
+                    return int(index.first_ticks[first]) + newest[1]
+        except TruncatedError:
+            pass  # truncated meanwhile, like everything before it
+        return 0
+
+    def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str]:
+        if isinstance(choice, frozenset):
+            return choice
+        return frozenset().union(*(self._matching(index, choice) for index, _, _ in self.indices(start, end)))
+
+    def weights(
+        self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
+    ) -> list[FrameWeight]:
+        limited = rows_max is not None or bytes_max is not None
+        weights: list[FrameWeight] = []
+        rows = size = 0
+        for weight in self._weights(start, end, choice, limited=limited):
+            weights.append(weight)
+            rows, size = rows + weight.rows, size + weight.size
+            if exceeds(rows, rows_max) or exceeds(size, bytes_max):
+                break
+        return weights
+
+    def _weights(self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool) -> Generator[FrameWeight, None, None]:
+        """Yields what `weights` returns: from the index, or, with a limit for some vchannels, from the heads of the frames, which may hold
+        thousands of other vchannels."""
+        if limited and choice is not None:
+            names = self.names(start, end, choice)
+            yield from filter(None, (weight_of(frame, names) for frame in self.heads(start, end, names)))
+            return
+        for index, first, stop in self.indices(start, end):
+            ordinals: Sequence[int] = range(first, stop)
+            if choice is not None:
+                ordinals = index.wanted(self._matching(index, choice), first, stop)
+            grain = 1 if limited else max(1, min(_GRAIN, len(ordinals) // _GRAIN))
+            for at in range(0, len(ordinals), grain):
+                some = ordinals[at : at + grain]
+                if limited and not index.indices[some[0]]:
+                    continue
+                yield FrameWeight(
+                    index.positions[some[0]],
+                    index.positions[some[-1] + 1] if some[-1] + 1 < len(index) else index.end,
+                    index.first_ticks[some[0]],
+                    index.promises[some[-1]],
+                    sum(index.indices[ordinal] for ordinal in some),
+                    sum(index.lengths[ordinal] for ordinal in some),
+                )
+
+    def _matching(self, index: SegmentIndex, choice: VChannelChoice) -> frozenset[str]:
+        """Returns the names in this index that belong to the choice; each name is matched once."""
+        if isinstance(choice, frozenset):
+            return choice
+        key = index.base, choice
+        seen, matching = self._matched.get(key, (0, frozenset[str]()))
+        names = index.names()
+        if seen < len(names):
+            matching |= frozenset(name for name in islice(names, seen, None) if name in choice)
+            self._matched[key] = len(names), matching
+            while len(self._matched) > _MATCHED_MAX:  # a stream goes through segments for years
+                self._matched.popitem(last=False)
+        return matching
+
+    def check_map(self, *, missing: bool) -> None:
+        """Raises CorruptionError for a map of vchannels that is missing, unless none was ever written, or that is of another log.
+
+        Raises what `check` raises if the log was recreated or its directory replaced, which explains both.
+        """
+        self.check()
+        if not missing or self._control.map_noted:
+            path = self.directory / MAP_NAME
+            damage = "it is missing" if missing else "it is the map of another log"
+            expected = f"the map of the vchannels of incarnation {self.incarnation:x}"
+            raise CorruptionError(
+                f"{path} is damaged: {damage}; expected {expected}; it is written again when the log is opened for writing",
+                path=str(path),
+                offset=0,
+                expected=expected,
+            )
+
+    def close(self) -> None:
+        self._closed = True
+        self._control.close()
+
+    def _load(self) -> ControlRecord:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+        if self._lost is not None:
+            raise self._lost
+        record = self._control.load()
+        if record.term != REPLACED_TERM and record.incarnation != self.incarnation:
+            raise LogWentBackError(
+                f"the log of pchannel {self.pchannel!r} was restored from a copy: open it again; positions of what the copy has stay valid"
+            )
+        if record.term == REPLACED_TERM:
+            raise ClosedError(
+                f"the log of pchannel {self.pchannel!r}, which was empty, was created again by another process: open it again to go on"
+            )
+        return record
+
+    @contextlib.contextmanager
+    def _damage_or_loss(self) -> Iterator[None]:
+        """Raises StorageError for damage in a directory that was removed or replaced, since this log is not damaged then."""
+        try:
+            yield
+        except (CorruptionError, StorageError):
+            self.check()
+            raise
+
+    def _snapshot(self, record: ControlRecord, newest: LogPosition | None) -> LogSnapshot:
+        gone = self._gone[1] if self._gone[0] == record.earliest else None
+        state = record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest, gone
+        return LogSnapshot(self._origin, self.lineage, *state)
+
+    def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
+        """Indexes all frames that are durable now; returns the control record and the newest event below its durable position."""
+        record = self._load()
+        while True:
+            try:
+                newest = self._segments.reach(record.durable, record.earliest[0])
+            except (CorruptionError, OSError) as error:
+                before, record = record, self._load()
+                if record.earliest != before.earliest:
+                    continue  # it was truncated while it was read
+                if isinstance(error, CorruptionError):
+                    raise
+                if not isinstance(error, FileNotFoundError):
+                    raise StorageError(f"reading {error.filename or self.directory} failed: {error.strerror}") from error
+                missing = CorruptionError("the file is gone", expected="a segment of this log")
+                raise damaged(missing, Path(error.filename or self.directory), 0) from error
+            self._newest = newest
+            return record, newest
+
+
+def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
+    """Returns the result of the call. Raises any OSError except FileNotFoundError as StorageError."""
+    try:
+        return call()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise StorageError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
+
+
+class ReadOnlySegments:
+    """The segments of one log, in the order of the log; the last one holds the durable end. Thread-safe."""
+
+    def __init__(self, disk: Disk, directory: Path, *, lineage: Lineage) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._lineage = lineage
+        self.segments: tuple[Segment, ...] = ()
+        self._last_index = SegmentIndex(0)
+        self._stored = False
+        """Whether the index of the last segment began as its stored index."""
+        self._lock = threading.Lock()
+        self._cache = IndexCache()
+
+    def reach(self, durable: int, earliest: int) -> tuple[int, int] | None:
+        """Indexes all frames below `durable` and forgets the segments below `earliest`; returns the newest event below `durable`.
+
+        Raises CorruptionError or FileNotFoundError if a segment between the two positions is damaged or gone.
+        """
+        with self._lock:
+            if self._extend(durable) is not None:
+                self._list(durable, earliest)
+                if (failure := self._extend(durable)) is not None:
+                    if not self._stored:
+                        raise failure
+                    # The stored index may be wrong: the segment decides.
+                    self._last_index, self._stored = SegmentIndex(self.segments[-1].base), False
+                    if (failure := self._extend(durable)) is not None:
+                        raise failure
+            self._forget_below(earliest)
+            index = self._last_index
+            return index.last_event(0, index.ordinal(durable)) or self.segments[-1].header.newest
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """Returns the index of this segment. Reads files; raises CorruptionError if it is damaged, FileNotFoundError if it is gone."""
+        with self._lock:
+            if segment.base == self._last_index.base:
+                return self._last_index
+            if (cached := self._cache.get(segment.base)) is not None:
+                return cached
+            following = next((other for other in self.segments if other.base > segment.base), None)
+        if following is None:
+            raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
+        index, _ = sealed_index(self._disk, self._directory, segment, following)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """Returns the index computed from the segment itself, for a reader whose index named a position without a frame."""
+        with self._lock:
+            following = next((other for other in self.segments if other.base > segment.base), None)
+            if following is None:
+                durable = self._last_index.end
+                self._last_index, self._stored = SegmentIndex(segment.base), False
+                if (failure := self._extend(durable)) is not None:
+                    raise failure
+                return self._last_index
+        index = scanned_index(self._disk, segment, following)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def _extend(self, durable: int) -> CorruptionError | None:
+        """Adds the frames of the last segment up to `durable` to its index; returns the error that stopped it, or None."""
+        index = self._last_index
+        if index.end >= durable and self.segments:
+            return None
+        if not self.segments:
+            return CorruptionError("no segment is known yet")
+        segment = self.segments[-1]
+        try:
+            file = open_shared(self._disk, segment.path)
+        except FileNotFoundError as error:
+            missing = CorruptionError("the file is gone", expected="a segment of this log")
+            missing.__cause__ = error
+            return damaged(missing, segment.path, 0)
+        try:
+            end = segment.scan(file, index, bodies_from=durable, until=durable)
+        finally:
+            file.close()
+        if index.end >= durable:
+            return None
+        return end.broken or damaged(
+            CorruptionError("the log ends here", expected=f"frames up to position {durable}, which the control page says are durable"),
+            segment.path,
+            end.offset,
+        )
+
+    def _list(self, durable: int, earliest: int) -> None:
+        """Lists the segments, from the one that holds `earliest` to the one that holds `durable`."""
+        bases = segment_bases(self._directory)
+        first = max((i for i, base in enumerate(bases) if base <= earliest), default=-1)
+        if first < 0:
+            raise damaged(
+                CorruptionError(
+                    f"the segment that holds position {earliest} is missing", expected=f"a segment with a base of at most {earliest:#x}"
+                ),
+                self._directory,
+                0,
+            )
+        known = {segment.base: segment for segment in self.segments}
+        segments = [known.get(base) or self._load(base) for base in bases[first:] if base == bases[first] or base < durable]
+        last, before = segments[-1], self._last_index
+        if not self.segments or last.base != before.base:
+            index = load_index(self._disk, self._directory, last, end_max=durable)
+            self._stored = index is not None
+            if index is None:
+                index = SegmentIndex(last.base)
+            if any(segment.base == before.end and segment.header.previous_base == before.base for segment in segments):
+                self._cache.keep(before)  # its segment was the last one, and is complete now
+            self._last_index = index
+        self.segments = tuple(segments)
+
+    def _load(self, base: int) -> Segment:
+        segment = Segment.load(self._disk, self._directory / segment_name(base))
+        if not self._lineage.covers(segment.header.incarnation, base):
+            raise damaged(
+                CorruptionError(f"it is of incarnation {segment.header.incarnation:#x}", expected=f"{self._lineage.incarnation:#x}"),
+                segment.path,
+                0,
+            )
+        return segment
+
+    def _forget_below(self, position: int) -> None:
+        following = [segment.base for segment in self.segments[1:]]
+        count = sum(base <= position for base in following)
+        for segment in self.segments[:count]:
+            self._cache.drop(segment.base)
+        if count:
+            self.segments = self.segments[count:]

@@ -1,0 +1,441 @@
+"""Verification: every checksum of a journal at or below its durable end, and that its files agree with each other.
+
+`verify_journal` reads each file of the directory once, and yields a `Damage` for each thing that is not as it was written, by file and
+offset: the header page of each segment, each envelope, frame and its padding, the seal after the last frame, the chain of segments, terms,
+sequences and ticks; the stored indexes, checkpoints, lineage and control pages. It owns no file and takes no lock but a reader's shared
+flock on a segment; it needs no writer, and runs beside one: what is truncated or replaced meanwhile is left out. It never changes
+anything. What lies above the durable end, spare files and reserves have no meaning, and are not read.
+
+A frame is decoded whole, as a reader of all its vchannels decodes it; a frame that is not damaged but contradicts the one before it is a
+Damage too. After a broken frame, verification continues at the next envelope of the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from wal.errors import CorruptionError, FormatError, StorageError, WALError
+from wal.files import MAP_NAME
+from wal.frame import FrameHeader, FrameView
+from wal.message import Lineage
+from wal.storage.journal.checkpoint import load_checkpoint
+from wal.storage.journal.control import CONTROL_BYTES, CONTROL_NAME, FENCE_NAME, ControlRecord, ControlView
+from wal.storage.journal.directory import check_format, load_lineage
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.index import SegmentIndex, index_name
+from wal.storage.journal.layout import (
+    ENVELOPE_BYTES,
+    HEADER_FIELDS_BYTES,
+    HEADER_PAGE_BYTES,
+    SECTOR_BYTES,
+    Envelope,
+    SegmentHeader,
+    segment_name,
+    slot_bytes,
+)
+from wal.storage.journal.segments import open_shared, segment_bases
+
+_CHUNK_BYTES: Final = 8 << 20
+_SLOT_BYTES: Final = len(ControlRecord(0, 0, 0, (0, 0), 0, 0, closed=False).pack(0))
+_BOOT_BYTES: Final = 24
+_CONTROL_TRIES: Final = 100
+LOST_CONTROL: Final = "it is missing, and the log was opened: it had a control page"
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in a file that is not as it was written. `kind` names the kind of the file: "segment", "index", "checkpoint", …"""
+
+    path: str
+    offset: int
+    problem: str
+    kind: str
+
+
+class Progress(msgspec.Struct):
+    """How far a verification is, for whoever shows it: bytes read, and to be read in all; frames that were checked."""
+
+    bytes_done: int = 0
+    bytes_total: int = 0
+    frames: int = 0
+
+
+def verify_journal(directory: Path, progress: Progress, *, sample: float = 1.0) -> Iterator[Damage]:
+    """Yields the damage in this journal. With a `sample` below 1 it reads this part of the sealed segments, evenly spread, and all else.
+
+    Raises FormatError for a directory that is no journal or a newer one, StorageError for a file that cannot be read.
+    """
+    check_format(directory)
+    names = {path.parent.name for name in (CONTROL_NAME, FENCE_NAME, MAP_NAME) for path in directory.glob(f"pchannels/*/{name}")}
+    logs = [_Log(directory / "pchannels" / name) for name in sorted(names)]
+    for log in logs:
+        yield from log.load()
+        progress.bytes_total += log.bytes_total(sample)
+    for log in logs:
+        yield from log.verify(progress, sample)
+
+
+class _Log:
+    """The files of one pchannel."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._disk = Disk()
+        self._record: ControlRecord | None = None
+        self._lineage: Lineage | None = None
+
+    def load(self) -> Iterator[Damage]:
+        """Reads the control page and the lineage; yields the damage in them."""
+        path = self._directory / CONTROL_NAME
+        try:
+            view = ControlView(path)
+        except FileNotFoundError:
+            # A writer that recreates a log removes its page last, so that the signs of an opened log are gone by then.
+            if any((self._directory / name).exists() for name in (FENCE_NAME, MAP_NAME)):
+                yield Damage(path=str(path), offset=0, problem=LOST_CONTROL, kind="control" if segment_bases(self._directory) else "log")
+            return
+        except CorruptionError as error:
+            yield _damage(error, path, "control")
+            return
+        try:
+            self._record = view.load()
+        except CorruptionError as error:
+            yield _damage(error, path, "control")
+        finally:
+            view.close()
+        yield from _control_damage(path)
+        if self._record is not None:
+            try:
+                self._lineage = load_lineage(self._directory, self._record.incarnation)
+            except CorruptionError as error:
+                yield _damage(error, self._directory / "lineage", "lineage")
+
+    def bytes_total(self, sample: float) -> int:
+        """Returns about how many bytes will be read."""
+        record = self._record
+        if record is None:
+            return 0
+        return int(max(0, record.durable - record.earliest[0]) * sample)
+
+    def verify(self, progress: Progress, sample: float) -> Iterator[Damage]:
+        record = self._record
+        if record is None:
+            return
+        yield from self._checkpoints()
+        try:
+            bases = segment_bases(self._directory)
+        except FormatError as error:
+            yield _damage(error, self._directory, "segment")
+            return
+        durable, earliest = record.durable, record.earliest[0]
+        held = [base for base in bases if base < durable or base == bases[0]]
+        if not held or held[0] > earliest:
+            yield Damage(
+                path=str(self._directory), offset=0, kind="segment",
+                problem=f"the segment that holds position {earliest}, the earliest event, is missing",
+            )  # fmt: skip
+        headers: dict[int, SegmentHeader] = {}
+        for base in held:
+            for damage in self._header(base, headers):
+                if not self._is_gone(base, held):
+                    yield damage
+        last: tuple[int, int] | None = None
+        every = max(1, round(1 / sample))
+        for number, (base, following) in enumerate(pairwise([*held, 0])):
+            header, after = headers.get(base), headers.get(following) if following else None
+            if following and after is not None and header is not None:
+                for problem in _chain(header, after):
+                    yield Damage(path=str(self._path(following)), offset=0, kind="segment", problem=problem)
+            if header is None or (following and number % every):
+                last = None
+                continue
+            end = min(durable, following or durable)
+            checked = _SegmentCheck(self._disk, self._path(base), header, end, progress, sealed=bool(following), after=after, last=last)
+            damages = list(self._whole(checked))
+            damages += self._index(checked)
+            if damages and self._is_gone(base, held):
+                continue
+            yield from damages
+            last = checked.last
+
+    def _whole(self, checked: _SegmentCheck) -> Iterator[Damage]:
+        try:
+            yield from checked.run()
+        except FileNotFoundError:
+            yield Damage(path=str(checked.path), offset=0, problem="the file is missing", kind="segment")
+        except OSError as error:
+            raise StorageError(f"{checked.path} cannot be read: {error.strerror or error}") from error
+
+    def _path(self, base: int) -> Path:
+        return self._directory / segment_name(base)
+
+    def _is_gone(self, base: int, held: list[int]) -> bool:
+        """Returns whether this segment was truncated since the verification began: the log does not need it any more."""
+        view = ControlView(self._directory / CONTROL_NAME)
+        try:
+            earliest = view.load().earliest[0]
+        except WALError:
+            return False
+        finally:
+            view.close()
+        assert self._record is not None
+        at = held.index(base)
+        return earliest > self._record.earliest[0] and at + 1 < len(held) and held[at + 1] <= earliest
+
+    def _header(self, base: int, headers: dict[int, SegmentHeader]) -> Iterator[Damage]:
+        path = self._path(base)
+        try:
+            file = self._disk.open(path, write=False)
+        except FileNotFoundError:
+            yield Damage(path=str(path), offset=0, problem="the file is missing", kind="segment")
+            return
+        try:
+            page, size = file.read(HEADER_PAGE_BYTES, 0), file.size()
+        finally:
+            file.close()
+        try:
+            header = SegmentHeader.unpack(page)
+        except (CorruptionError, FormatError) as error:
+            yield _damage(error, path, "segment")
+            return
+        headers[base] = header
+        if (at := _first_byte(page, HEADER_FIELDS_BYTES)) >= 0:
+            yield Damage(path=str(path), offset=at, problem="the padding of the header page is not zero", kind="segment")
+        if page[12:16] != bytes(4):
+            yield Damage(path=str(path), offset=12, problem="the padding of the header page is not zero", kind="segment")
+        if header.base != base:
+            yield Damage(path=str(path), offset=0, problem=f"its header says base {header.base:#x}", kind="segment")
+        if size < header.size:
+            yield Damage(path=str(path), offset=size, problem=f"it has {size} bytes; expected {header.size}", kind="segment")
+        if self._lineage is not None and not self._lineage.covers(header.incarnation, base):
+            yield Damage(path=str(path), offset=0, problem=f"it is of incarnation {header.incarnation:#x}", kind="segment")
+
+    def _index(self, checked: _SegmentCheck) -> Iterator[Damage]:
+        path = self._directory / index_name(checked.header.base)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        header = checked.header
+        try:
+            stored = SegmentIndex.decode(data, base=header.base, incarnation=header.incarnation, generation=header.generation)
+        except CorruptionError as error:
+            yield _damage(error, path, "index")
+            return
+        if (taken := _index_bytes(data)) < len(data):
+            yield Damage(path=str(path), offset=taken, problem="a part of the index does not match its CRC32C", kind="index")
+        if not checked.is_whole:
+            return
+        end = min(stored.end, checked.index.end)
+        count = stored.ordinal(end)
+        names = [frozenset((name,)) for name in {*stored.names(), *checked.index.names()}]
+        same = all(stored.wanted(name, 0, count) == checked.index.wanted(name, 0, count) for name in names)
+        if not same or not stored.same_frames(checked.index, end):
+            yield Damage(path=str(path), offset=0, problem="it contradicts the segment", kind="index")
+
+    def _checkpoints(self) -> Iterator[Damage]:
+        if self._lineage is None:
+            return
+        for path in sorted(self._directory.glob("checkpoint-" + "[0-9a-f]" * 16)):
+            try:
+                load_checkpoint(self._directory, int(path.name.removeprefix("checkpoint-"), 16), lineage=self._lineage)
+            except CorruptionError as error:
+                yield _damage(error, path, "checkpoint")
+
+
+class _SegmentCheck:
+    """The check of one segment up to `end`. Afterwards `index` has its frames, `last` (term, sequence) of the last one, and `is_whole`
+    says that every frame was sound."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        header: SegmentHeader,
+        end: int,
+        progress: Progress,
+        *,
+        sealed: bool,
+        after: SegmentHeader | None,
+        last: tuple[int, int] | None,
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.index: SegmentIndex = SegmentIndex(header.base)
+        self.last: tuple[int, int] | None = last
+        self.is_whole: bool = True
+        self._disk = disk
+        self._end = end
+        self._progress = progress
+        self._sealed = sealed
+        self._after = after
+        self._tick = 0
+
+    def run(self) -> Iterator[Damage]:
+        """Yields the damage. Raises OSError for a file that cannot be read."""
+        file = open_shared(self._disk, self.path)
+        try:
+            yield from self._frames(file)
+        finally:
+            file.close()
+
+    def _frames(self, file: JournalFile) -> Iterator[Damage]:
+        base, end = self.header.base, self._end
+        if self.last is not None and self.last != (self.header.previous_term, self.header.previous_sequence):
+            yield self._found(0, f"it continues frame {self.header.previous_sequence} of term {self.header.previous_term}, not {self.last}")
+        self.last = (self.header.previous_term, self.header.previous_sequence)
+        self._tick = self.header.promised_tick
+        offset, data, start = HEADER_PAGE_BYTES, b"", 0
+        while base + offset < end:
+            at = offset - start
+            need = ENVELOPE_BYTES if len(data) - at < ENVELOPE_BYTES else 0
+            if not need:
+                envelope = Envelope.unpack(data, at, generation=self.header.generation, position=base + offset)
+                need = 0 if envelope is None else slot_bytes(envelope.length)
+            if len(data) - at < max(need, ENVELOPE_BYTES):
+                data, start, at = file.read(max(need, _CHUNK_BYTES), offset), offset, 0
+                if len(data) < ENVELOPE_BYTES:
+                    yield self._found(offset, f"the log ends here; expected frames up to {end}")
+                    return
+            envelope = Envelope.unpack(data, at, generation=self.header.generation, position=base + offset)
+            if envelope is None or envelope.length == 0:
+                yield self._found(offset, "no frame begins here; expected an envelope")
+                offset = self._resume(file, offset)
+                data, start = b"", offset
+                if offset < 0:
+                    return
+                continue
+            slot = slot_bytes(envelope.length)
+            if len(data) - at < slot:
+                data, start, at = file.read(max(slot, _CHUNK_BYTES), offset), offset, 0
+            problem = self._frame(data, at, envelope, offset)
+            if problem is not None:
+                yield self._found(*problem)
+                following = self._resume(file, offset)
+                self._progress.bytes_done += (following if following >= 0 else end - base) - offset
+                offset = following
+                if offset < 0:
+                    return
+                continue
+            self._progress.frames += 1
+            self._progress.bytes_done += slot
+            offset += slot
+        if self._sealed and offset + ENVELOPE_BYTES <= self.header.size:
+            seal = file.read(ENVELOPE_BYTES, offset)
+            envelope = Envelope.unpack(seal, 0, generation=self.header.generation, position=base + offset)
+            if envelope is None or envelope.length:
+                yield self._found(offset, "the seal of the segment is damaged; expected an envelope of length 0")
+        if self._after is not None and self.is_whole and self.last != (self._after.previous_term, self._after.previous_sequence):
+            yield self._found(
+                offset, f"the next segment continues frame {self._after.previous_sequence} of term {self._after.previous_term}"
+            )
+
+    def _frame(self, data: bytes, at: int, envelope: Envelope, offset: int) -> tuple[int, str] | None:
+        """Checks the frame after this envelope and adds it to the index; returns the offset of the damage in the file and the problem."""
+        first, stop = at + ENVELOPE_BYTES, at + ENVELOPE_BYTES + envelope.length
+        slot_end = at + slot_bytes(envelope.length)
+        if len(data) < slot_end:
+            return offset, f"the frame is cut short: {len(data) - at} of {slot_end - at} bytes"
+        if (padded := _first_byte(data, stop, slot_end)) >= 0:
+            return offset + padded - at, "the padding of a frame is not zero"
+        try:
+            header = FrameHeader.unpack(data, first)
+            if header.frame_bytes != envelope.length:
+                return offset, f"a frame of {header.frame_bytes} bytes stands in an envelope for {envelope.length}"
+            body = first + header.head_bytes
+            view = FrameView.decode(data[first:body], lambda begin, end: data[body + begin : body + end], header=header)
+            view.check_body()
+        except WALError as error:
+            return offset, str(error)
+        assert self.last is not None
+        term, sequence = self.last
+        follows = header.sequence == sequence + 1 if header.term == term else header.term > term and header.sequence == 0
+        if not follows and self.is_whole:
+            return offset, f"frame {header.sequence} of term {header.term} follows frame {sequence} of term {term}"
+        if header.indices and header.first_tick <= self._tick:
+            return offset, f"a frame begins with tick {header.first_tick}, not above the promised tick {self._tick} before it"
+        self.last = header.term, header.sequence
+        self._tick = max(self._tick, header.promised_tick)
+        self.index.add_view(self.header.base + offset, view)
+        return None
+
+    def _resume(self, file: JournalFile, offset: int) -> int:
+        """Returns the offset of the next frame after a broken one, or -1."""
+        stop = min(self.header.size, self._end - self.header.base)
+        for at in range(offset + SECTOR_BYTES, stop, _CHUNK_BYTES):
+            data = file.read(min(_CHUNK_BYTES, stop - at), at)
+            found = Envelope.find(data, generation=self.header.generation, base=self.header.base, offset=at)
+            if found >= 0:
+                self.last = self.last or (0, -1)
+                return found
+        return -1
+
+    def _found(self, offset: int, problem: str) -> Damage:
+        self.is_whole = False
+        return Damage(path=str(self.path), offset=offset, problem=problem, kind="segment")
+
+
+def _chain(header: SegmentHeader, after: SegmentHeader) -> Iterator[str]:
+    if after.previous_base != header.base or not 0 <= after.base - header.base <= header.size:
+        yield f"it follows the segment at {after.previous_base:#x}; expected the segment at {header.base:#x}: one between them is missing"
+
+
+def _control_damage(path: Path) -> Iterator[Damage]:
+    """Yields the damage in the slots and the padding of a control page. A store in progress breaks a slot for an instant only."""
+    damages: list[Damage] = []
+    for _ in range(_CONTROL_TRIES):
+        page = path.read_bytes()[:CONTROL_BYTES]
+        damages = []
+        for at in (0, SECTOR_BYTES):
+            slot = page[at : at + _SLOT_BYTES]
+            if slot.strip(b"\0") and google_crc32c.value(slot[:-4]) != struct.unpack("<I", slot[-4:])[0]:
+                damages.append(Damage(path=str(path), offset=at, problem="a slot does not match its CRC32C", kind="control"))
+        boot = page[2 * SECTOR_BYTES : 2 * SECTOR_BYTES + _BOOT_BYTES]
+        if boot.strip(b"\0") and google_crc32c.value(boot[:-4]) != struct.unpack("<I", boot[-4:])[0]:
+            damages.append(Damage(path=str(path), offset=2 * SECTOR_BYTES, problem="the boot id does not match its CRC32C", kind="control"))
+        marks = ((0, _SLOT_BYTES), (SECTOR_BYTES, _SLOT_BYTES), (2 * SECTOR_BYTES, _BOOT_BYTES), (3 * SECTOR_BYTES, 4))
+        for (begin, used), (end, _) in pairwise([*marks, (CONTROL_BYTES, 0)]):
+            if (bad := _first_byte(page, begin + used, end)) >= 0:
+                damages.append(Damage(path=str(path), offset=bad, problem="the padding of the control page is not zero", kind="control"))
+        if page[3 * SECTOR_BYTES : 3 * SECTOR_BYTES + 4] not in (b"WALV", bytes(4)):
+            damages.append(Damage(path=str(path), offset=3 * SECTOR_BYTES, problem="the note about the map is damaged", kind="control"))
+        if not damages:
+            return
+    yield from damages
+
+
+def _first_byte(data: bytes, start: int, end: int | None = None) -> int:
+    """Returns where the first byte other than zero is in data[start:end], or -1."""
+    part = data[start:end]
+    if not part or part.count(0) == len(part):
+        return -1
+    return start + len(part) - len(part.lstrip(b"\0"))
+
+
+def _index_bytes(data: bytes) -> int:
+    """Returns how many bytes of a stored index are parts that match their CRCs."""
+    at = 0
+    while at < len(data):
+        if len(data) - at < 24:
+            break
+        (length,) = struct.unpack_from("<Q", data, at + 8)
+        if not 24 <= length <= len(data) - at:
+            break
+        (crc,) = struct.unpack_from("<I", data, at + length - 4)
+        if google_crc32c.value(data[at : at + length - 4]) != crc:
+            break
+        at += length
+    return at
+
+
+def _damage(error: WALError, path: Path, kind: str) -> Damage:
+    offset = error.offset if isinstance(error, CorruptionError) and error.offset is not None else 0
+    return Damage(path=str(path), offset=offset, problem=str(error), kind=kind)

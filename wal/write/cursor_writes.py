@@ -1,0 +1,318 @@
+"""CursorWrites: writes the records of cursors whose home is a pchannel, alone or in the frame of the bodies that they belong to.
+
+It is a member of the pchannel's group, so changes of cursors are ordered with the other calls. How it works:
+
+* a transaction that saves a cursor (`TxnSubmission.change`) is judged by `admit` in the turn in which it joins a frame; other changes are
+  `CursorOperation`s, told to this member, and written as records alone;
+* most saves move a cursor forward, and need nothing but that. A first save, and one that moves back, could meet a truncation that has seen
+  only the old position. Such a change waits while `check` compares it with the log, under the lock of the cursors, and stores a copy that
+  holds the log; every later change of the cursor waits behind it, in order;
+* if a frame is refused, the later changes of its cursors that wait for a frame fail with it: a later save must not pass messages whose
+  output was never written.
+
+`CursorTable` decides what a change means. A record counts once its frame is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from actors import ActorError, Group, Member
+from wal.errors import ClosedError, UnavailableError, UnknownError, WALError
+from wal.frame import FrameDraft
+from wal.message import AppendResult, Origin
+from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
+from wal.write.cursor_table import CursorChange, CursorRecord, CursorTable
+from wal.write.in_flight import InFlight
+from wal.write.operations import Answers, Settles, fail_future
+from wal.write.pipeline import FramePipeline
+from wal.write.submissions import RUN_OVERHEAD, Submission, TxnSubmission
+from wal.write.ticks import Holder, TickSupply
+
+
+class CursorOperation(msgspec.Struct, gc=False):
+    """A change of a cursor without bodies. `change` is a save; otherwise `make` returns the record of another change, or None.
+
+    The future gets the record once it is durable, or None if there was nothing to write. `checked` says that the save has been compared
+    with the log.
+    """
+
+    key: CursorKey
+    future: Answers[CursorRecord | None]
+    change: CursorChange | None = None
+    make: Callable[[CursorTable], CursorRecord | None] | None = None
+    checked: bool = False
+
+
+class RecordSubmission(Submission):
+    """The record of a cursor alone."""
+
+    __slots__ = ("_future", "_writes", "record")
+
+    def __init__(self, record: CursorRecord, writes: CursorWrites, future: Answers[CursorRecord | None] | None) -> None:
+        self.record: CursorRecord = record
+        self._writes = writes
+        self._future = future
+        self.count = 1
+        self.in_flight = 0
+        self.size: int = RUN_OVERHEAD + record.size
+
+    def draft(self, draft: FrameDraft) -> None:
+        draft.cursor(self.record.key, self.record.encoded)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        self._writes.durable(self.record)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self.record)
+
+    def fail(self, error: BaseException) -> None:
+        if self._future is not None:
+            fail_future(self._future, error)
+        self._writes.failed(self.record)
+
+    def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
+        return (self, None) if self.record.key in claims else (None, self)
+
+
+class Admits(Holder, Protocol):
+    """Has changes of cursors admitted: a vchannel those of transactions, `CursorWrites` others."""
+
+    def released(self, operation: Any) -> None:
+        """Continues an operation that waited for a check."""
+
+
+Check = Callable[[CursorChange], None]
+"""Begins to compare a change with the log and the stored cursors; the answer is a call of `CursorWrites.checked`, on the control lane."""
+
+
+class CursorWrites(Member):
+    """The changes of the cursors of one pchannel. Its operations are `CursorOperation`s."""
+
+    def __init__(self, table: CursorTable, group: Group, frames: FramePipeline, ticks: TickSupply, in_flight: InFlight) -> None:
+        self.table: CursorTable = table
+        self.check: Check | None = None
+        """Set once cursors can be stored; without it, a change that needs it is refused."""
+        self.on_settled: Callable[[CursorKey], object] | None = None
+        """Called with each cursor of which a record became durable or failed."""
+        self._actor_group = group
+        self._frames = frames
+        self._ticks = ticks
+        self._in_flight = in_flight
+        self._checking: dict[CursorKey, list[tuple[Admits, Any]]] = {}
+        """The changes of cursors that wait for a check, and those that came after them."""
+        self._defect: WALError | None = None
+
+    def tell(self, operation: CursorOperation) -> None:
+        """Adds an operation to the inbox of the group; raises as `Group.tell` does."""
+        self._actor_group.tell(self, operation)
+
+    # -- turns
+
+    def receive(self, batch: list[Any]) -> None:
+        """Takes operations in the order of their calls."""
+        if self._defect is not None:
+            self.refuse(batch, self._defect)
+            return
+        for operation in batch:
+            if self._ticks.held:
+                self._ticks.hold(self, [operation])
+            else:
+                self.released(operation)
+
+    def receive_control(self, message: Any) -> None:
+        """Runs a callable between two turns."""
+        message()
+
+    def released(self, operation: CursorOperation) -> None:
+        """Carries an operation out; a save waits behind the check of an earlier one, other changes do not."""
+        change = operation.change
+        if change is not None and (waiting := self._checking.get(operation.key)) is not None:
+            waiting.append((self, operation))
+            return
+        try:
+            if change is not None:
+                if not operation.checked and self._needs_check(change):
+                    self._begin_check(change, self, operation)
+                    return
+                record = self.table.save(change)
+            else:
+                assert operation.make is not None
+                record = operation.make(self.table)
+        except WALError as error:
+            fail_future(operation.future, error)
+            return
+        if record is not None:
+            self._frames.submit(RecordSubmission(record, self, operation.future))
+        else:
+            self._answer_settled(operation.key, operation.future, None)
+
+    def admit(self, holder: Admits, submission: TxnSubmission) -> bool:
+        """Judges the save of a transaction that joins a frame now; returns whether it may.
+
+        Otherwise the transaction waits for a check and comes back by `released`, or it is over: its caller has the error, or the success
+        of the same commit that was sent before.
+        """
+        change = submission.change
+        assert change is not None
+        if (waiting := self._checking.get(change.key)) is not None:
+            waiting.append((holder, submission))
+            return False
+        if not submission.checked and self._needs_check(change):
+            self._begin_check(change, holder, submission)
+            return False
+        try:
+            record = self.table.save(change)
+        except WALError as error:
+            holder.refuse([submission], error)
+            return False
+        if record is None and change.fence is not None:  # it was sent again: its bodies were written with it
+            self._in_flight.release(submission.in_flight)
+            self._answer_settled(change.key, submission.future, AppendResult(None, None, None, duplicate=True))
+            return False
+        submission.record, submission.cursors = record, self
+        return True
+
+    def save_after(self, change: CursorChange, first: asyncio.Future[Any], future: Settles[Any]) -> None:
+        """Saves a cursor for a transaction that was written before, if that moves it forward: in this turn, or once the `first` result is
+        known. The caller's future then gets that result.
+        """
+        saved: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
+        operation = CursorOperation(change.key, saved, msgspec.structs.replace(change, forward_only=True))
+
+        def answered(_: asyncio.Future[Any]) -> None:
+            if (error := first.exception()) is not None:
+                fail_future(future, error)
+                return
+            try:
+                self._actor_group.tell(self, operation)
+            except ActorError:
+                fail_future(saved, self._frames.fault or ClosedError("the log was closed: open it again to go on"))
+
+        def done(saved: asyncio.Future[CursorRecord | None]) -> None:
+            if (error := saved.exception()) is not None:
+                fail_future(future, error)
+            elif not future.done():
+                future.set_result(first.result())
+
+        saved.add_done_callback(done)
+        if first.done() and first.exception() is None:
+            self.receive([operation])  # before the saves that were called after it
+        else:
+            first.add_done_callback(answered)
+
+    # -- checks
+
+    def checked(self, key: CursorKey, adopted: Cursor | None, error: WALError | None) -> None:
+        """Takes the answer of `check`, inside a turn, and continues with what waited for it.
+
+        `adopted` is a cursor that was saved without a home and gets its first record here, before anything else.
+        """
+        waiting = self._checking.pop(key, None)
+        if waiting is None:  # the pchannel failed meanwhile
+            return
+        (holder, first), *others = waiting
+        if error is not None:
+            holder.refuse([first], error)
+            for holder, operation in others:
+                holder.refuse([operation], after_unsaved(key))
+            return
+        if adopted is not None:
+            try:
+                record = self.table.save(CursorChange(key, adopted))
+            except WALError as refused:
+                holder.refuse([first], refused)
+                record = None
+            else:
+                if record is not None:
+                    self._frames.submit(RecordSubmission(record, self, None))
+        first.checked = True
+        holder.released(first)
+        for holder, operation in others:
+            holder.released(operation)
+
+    def take_out(self, chosen: Callable[[tuple[Admits, Any]], bool]) -> list[tuple[Admits, Any]]:
+        """Removes and returns those operations behind the first one of a check that are chosen; that one is judged again anyway."""
+        taken: list[tuple[Admits, Any]] = []
+        for waiting in self._checking.values():
+            taken += [entry for entry in waiting[1:] if chosen(entry)]
+            waiting[1:] = [entry for entry in waiting[1:] if not chosen(entry)]
+        return taken
+
+    def stop(self, error: WALError) -> None:
+        """Fails what waits for a check: the pchannel writes nothing any more."""
+        checking, self._checking = self._checking, {}
+        for waiting in checking.values():
+            for holder, operation in waiting:
+                holder.refuse([operation], error)
+
+    def _needs_check(self, change: CursorChange) -> bool:
+        """Returns whether a save must be compared with the log first: a first one, and one that moves back, or to another log."""
+        cursor = change.cursor
+        if cursor is None or not self.table.would_write(change):
+            return False
+        before = self.table.newest(change.key).cursor
+        return (
+            before is None
+            or cursor.start < before.start
+            or cursor.incarnations != before.incarnations
+            or (cursor.pchannel, cursor.incarnation) != (before.pchannel, before.incarnation)
+        )
+
+    def _begin_check(self, change: CursorChange, holder: Admits, operation: Any) -> None:
+        if self.check is None:
+            holder.refuse([operation], UnavailableError("the cursors of the log are not open here: try again when it is open"))
+            return
+        self._checking[change.key] = [(holder, operation)]
+        self.check(change)
+
+    # -- outcomes
+
+    def durable(self, record: CursorRecord) -> None:
+        """Notes that a record is in the log."""
+        self.table.durable(record)
+        if self.on_settled is not None:
+            self.on_settled(record.key)
+
+    def failed(self, record: CursorRecord) -> None:
+        """Notes that a record was not written, and fails the later changes of the cursor that wait for a frame."""
+        if self.table.is_pending(record.key):
+            self.table.failed(record)
+            if self._frames.fault is None:
+                self._frames.withdraw(frozenset((record.key,)), after_unsaved(record.key))
+        if self.on_settled is not None:
+            self.on_settled(record.key)
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Fails operations that were not submitted."""
+        for operation in operations:
+            fail_future(operation.future, error)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """Accepts no more changes after a defect in here."""
+        self._defect = error = UnknownError(
+            f"pchannel {self._actor_group.name} changes no cursors any more until the log is reopened: {cause!r}; please report it"
+        )
+        error.__cause__ = cause
+        self.refuse([operation for operation in unhandled if isinstance(operation, CursorOperation)], error)
+        self.refuse(self._ticks.take_held_by(self), error)
+        self.stop(error)
+
+    def _answer_settled(self, key: CursorKey, future: Answers[Any], result: Any) -> None:
+        """Answers a caller with nothing to write once what it relies on is durable."""
+        newest = self.table.newest(key)
+
+        def answer() -> None:
+            record = self.table.get(key)
+            if record is None or record.revision < newest.revision:
+                fail_future(future, self._frames.fault or after_unsaved(key))
+            elif not future.done():
+                future.set_result(result)
+
+        if self.table.is_pending(key):
+            self._frames.when_settled(self._frames.newest, answer)
+        elif not future.done():
+            future.set_result(result)

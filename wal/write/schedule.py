@@ -1,0 +1,394 @@
+"""ScheduleTable: the messages of one pchannel that wait for their time, and the bytes of their records. Pure.
+
+A scheduled message is state of the pchannel, not an event: it has no id and no tick until it is due. Then it is appended in one frame with
+the record that it waits no more, so it is in the log once, whatever crashes. Until then it is in a record of a frame, and in every
+checkpoint; the frame may be truncated.
+
+    (none) --submit--> submitted --durable--> pending --take_due | withdraw--> leaving --removed--> (none)
+                           |                     ^                                |
+                           +--failed--> (none)   +-------------kept---------------+    (the frame was refused: a full disk)
+
+Messages become due by the milliseconds of ticks, in the order of their times, and those of one time in the order of their calls. In a
+vchannel each pending message has a key of its own. If the vchannel is dropped, so are its messages, in whichever state.
+
+The records of a frame, in MessagePack:
+
+    SCHEDULED     array, `_Stored`
+    UNSCHEDULED   [version, numbers]
+
+The pieces of a checkpoint (see `wal/storage/pieces.py`):
+
+    7 scheduled messages    [7, SCHEDULED records, next number]: at least one such piece if there ever was a scheduled message
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, WouldBlockError
+from wal.frame import SCHEDULES, FrameView, RunKind, RunName, SystemRecord
+from wal.message import Natural
+from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.timestamp.timestamp import MILLISECONDS_MAX
+
+RECORD_VERSION: Final = 1
+PIECE_BYTES: Final = 64 * 1024
+"""A piece of a checkpoint is cut at this many bytes of records."""
+OVERHEAD: Final = 512
+"""What a message takes in memory beside its payload, properties, key and vchannel, rounded up."""
+GARBAGE_MIN: Final = 64
+
+
+class State(enum.Enum):
+    """The state of a scheduled message; GONE is the end of all ways."""
+
+    SUBMITTED = "submitted"
+    PENDING = "pending"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class Scheduled(msgspec.Struct, gc=False, eq=False):
+    """A message for the vchannel `name` that is appended when the ticks reach `due_ms`, in milliseconds since 1970.
+
+    `number` is unique in the pchannel. `key` identifies it in its vchannel; with `keyed` it is an idempotency key of its caller, which the
+    appended message has too. `properties` are in their stored form.
+    """
+
+    number: int
+    name: RunName
+    key: str
+    keyed: bool
+    due_ms: int
+    message_type: int
+    properties: bytes
+    payload: bytes
+    state: State = State.PENDING
+
+    @property
+    def size(self) -> int:
+        """The bytes of the payload and the properties."""
+        return len(self.payload) + len(self.properties)
+
+    @property
+    def taken(self) -> int:
+        """The bytes that it takes, as the bound counts them."""
+        return self.size + 4 * len(self.key) + 4 * len(self.name[0]) + OVERHEAD
+
+    def encoded(self) -> bytes:
+        """Returns the payload of its record in a frame."""
+        name, incarnation = self.name
+        stored = _Stored(
+            RECORD_VERSION,
+            self.number,
+            name,
+            incarnation,
+            self.key,
+            self.keyed,
+            self.due_ms,
+            self.message_type,
+            self.properties,
+            self.payload,
+        )
+        return _encoder.encode(stored)
+
+
+def encode_numbers(messages: Sequence[Scheduled]) -> bytes:
+    """Returns the payload of the record that these messages wait no more."""
+    return _encoder.encode([RECORD_VERSION, [message.number for message in messages]])
+
+
+def decode_scheduled(payload: bytes) -> Scheduled:
+    """Returns the message in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
+    try:
+        stored = _decoder.decode(payload)
+        _check_version(stored.version)
+        if stored.due_ms > MILLISECONDS_MAX:
+            raise ValueError(f"it is due at {stored.due_ms} ms")
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
+        raise CorruptionError(f"the record of a scheduled message is damaged: {error}", expected="a scheduled message") from error
+    return Scheduled(
+        stored.number,
+        (stored.vchannel, stored.incarnation),
+        stored.key,
+        stored.keyed,
+        stored.due_ms,
+        stored.message_type,
+        stored.properties,
+        stored.payload,
+    )
+
+
+def decode_numbers(payload: bytes) -> list[int]:
+    """Returns the numbers in the payload of an UNSCHEDULED record. Raises CorruptionError for damage, FormatError for a newer version."""
+    try:
+        version, numbers = _numbers_decoder.decode(payload)
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
+        raise CorruptionError(f"the record of messages that wait no more is damaged: {error}", expected="numbers") from error
+    _check_version(version)
+    return numbers
+
+
+class ScheduleTable:
+    """The scheduled messages of one pchannel: at most `count_max`, of `bytes_max` bytes together.
+
+    `changes` counts what became durable since the last checkpoint, and `grown` the bytes of it; `used` says that there was a scheduled
+    message at any time. `next_due_ms` is the smallest time of a pending message, infinity if none is pending.
+    """
+
+    def __init__(self, *, count_max: int = 65_536, bytes_max: int = 32 << 20) -> None:
+        self.changes: int = 0
+        self.grown: int = 0
+        self.used: bool = False
+        self.bytes: int = 0
+        """The bytes of all messages, as the bound counts them."""
+        self.next_due_ms: float = math.inf
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._by_number: dict[int, Scheduled] = {}
+        self._by_name: dict[RunName, dict[str, Scheduled]] = {}
+        self._heap: list[tuple[int, int, int, Scheduled]] = []
+        """Time, number and a count that differs for each entry, with every pending message, and others that are pending no more."""
+        self._pushed = 0
+        self._next_number = 1
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def find(self, name: RunName, key: str) -> Scheduled | None:
+        """Returns the message with this key for a vchannel, in whichever state; None if there is none."""
+        messages = self._by_name.get(name)
+        return None if messages is None else messages.get(key)
+
+    def listed(self, name: RunName, *, after: tuple[int, int] = (-1, 0), count: int | None = None) -> list[Scheduled]:
+        """Returns the durable messages for a vchannel in the order of their times: the first `count` after this time and number."""
+        waiting = [message for message in self._by_name.get(name, {}).values() if message.state is not State.SUBMITTED]
+        if count is None:
+            return sorted(waiting, key=_order)
+        return heapq.nsmallest(count, (message for message in waiting if _order(message) > after), key=_order)
+
+    # -- changes
+
+    def submit(
+        self, name: RunName, key: str, due_ms: int, *, keyed: bool, message_type: int, properties: bytes, payload: bytes
+    ) -> Scheduled:
+        """Takes a message whose record is written next; its key is not in use. The caller calls `durable` or `failed` with it.
+
+        Raises WouldBlockError if there is no room for it, InvalidArgumentError if there never is.
+        """
+        message = Scheduled(self._next_number, name, key, keyed, due_ms, message_type, properties, payload, State.SUBMITTED)
+        taken = message.taken
+        if taken > self._bytes_max:
+            raise InvalidArgumentError(
+                f"a message of {taken} bytes (with what it takes in memory) is over scheduled_bytes_max={self._bytes_max}: store the "
+                "payload in another place and schedule a reference, or raise the setting"
+            )
+        if len(self) >= self._count_max:
+            raise WouldBlockError(
+                f"{len(self)} messages wait for their time on the pchannel of vchannel {name[0]!r}, which is all of scheduled_max="
+                f"{self._count_max}: cancel some of them, try again when some are delivered, or raise the setting"
+            )
+        if self.bytes + taken > self._bytes_max:
+            raise WouldBlockError(
+                f"messages of {self.bytes} bytes wait for their time on the pchannel of vchannel {name[0]!r}, and {taken} more would pass "
+                f"scheduled_bytes_max={self._bytes_max}: cancel some of them, try again when some are delivered, or raise the setting"
+            )
+        self._next_number += 1
+        self._add(message)
+        return message
+
+    def durable(self, message: Scheduled) -> None:
+        """Notes that the record of a submitted message is in the log."""
+        self.changes += 1
+        self.grown += message.taken
+        if message.state is State.SUBMITTED:
+            self._wait(message)
+
+    def failed(self, message: Scheduled) -> None:
+        """Notes that the record of a submitted message was not written."""
+        self._forget(message)
+
+    def take_due(self, now_ms: int, *, count_max: int, bytes_max: int) -> list[Scheduled]:
+        """Takes pending messages that are due, the earliest first: at least one if there is one, and no more than the bounds allow.
+
+        The caller calls `removed` or `kept` with them.
+        """
+        taken: list[Scheduled] = []
+        size = 0
+        while self.next_due_ms <= now_ms and len(taken) < count_max:
+            message = self._heap[0][3]
+            size += message.taken
+            if taken and size > bytes_max:
+                break
+            heapq.heappop(self._heap)
+            message.state = State.LEAVING
+            taken.append(message)
+            self._look()
+        return taken
+
+    def withdraw(self, message: Scheduled) -> None:
+        """Takes a pending message before its time; the caller calls `removed` or `kept` with it."""
+        assert message.state is State.PENDING, message.state
+        message.state = State.LEAVING
+        self._look()
+
+    def removed(self, messages: Sequence[Scheduled]) -> None:
+        """Notes that it is in the log that these leaving messages wait no more."""
+        self.changes += len(messages)
+        for message in messages:
+            self._forget(message)
+
+    def kept(self, messages: Sequence[Scheduled]) -> None:
+        """Notes that it was not written that these leaving messages wait no more: they are pending again."""
+        for message in messages:
+            if message.state is State.LEAVING:
+                self._wait(message)
+
+    def drop(self, name: RunName) -> list[Scheduled]:
+        """Forgets all messages for a vchannel that was dropped, and returns them. It writes nothing: no later incarnation has its name."""
+        dropped = list(self._by_name.get(name, {}).values())
+        for message in dropped:
+            self._forget(message)
+        return dropped
+
+    # -- recovery
+
+    def replay(self, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
+        """Applies the records of one durable frame written after the checkpoint, in order; returns how many there are.
+
+        Messages for vchannels that are not `live` any more are left out.
+        """
+        if not view.header.compatible & SCHEDULES:
+            return 0
+        count = 0
+        for run in view.runs.of_kind(RunKind.SYSTEM):
+            columns = view.columns(run)
+            for payload, kind in zip(columns.payloads, columns.types or (), strict=False):
+                if kind == SystemRecord.SCHEDULED:
+                    self._restore(decode_scheduled(payload), live)
+                elif kind == SystemRecord.UNSCHEDULED:
+                    for number in decode_numbers(payload):
+                        if (message := self._by_number.get(number)) is not None:
+                            self._forget(message)
+                else:
+                    continue
+                count += 1
+        self.changes += count
+        self.used = True
+        return count
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Returns the durable state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
+        durable = [message for message in self._by_number.values() if message.state is not State.SUBMITTED]
+        return _encode(durable, self._next_number) if self.used else iter(())
+
+    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
+        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
+        try:
+            for kind, data in split_pieces(blob):
+                if kind is PieceKind.SCHEDULES:
+                    piece = _piece_decoder.decode(data)
+                    for payload in piece.messages:
+                        self._restore(decode_scheduled(payload), live)
+                    self._next_number = max(self._next_number, piece.next_number)
+                    self.used = True
+        except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
+            raise CorruptionError(
+                f"the scheduled messages of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
+            ) from error
+
+    # -- privates
+
+    def _restore(self, message: Scheduled, live: Callable[[RunName], bool] | None) -> None:
+        self._next_number = max(self._next_number, message.number + 1)
+        if live is None or live(message.name):
+            self._add(message)
+            self._wait(message)
+
+    def _add(self, message: Scheduled) -> None:
+        self.used = True
+        self.bytes += message.taken
+        self._by_number[message.number] = message
+        self._by_name.setdefault(message.name, {})[message.key] = message
+
+    def _wait(self, message: Scheduled) -> None:
+        message.state = State.PENDING
+        self._pushed += 1
+        heapq.heappush(self._heap, (message.due_ms, message.number, self._pushed, message))
+        self._look()
+
+    def _forget(self, message: Scheduled) -> None:
+        if message.state is State.GONE:
+            return
+        message.state = State.GONE
+        self.bytes -= message.taken
+        del self._by_number[message.number]
+        messages = self._by_name[message.name]
+        del messages[message.key]
+        if not messages:
+            del self._by_name[message.name]
+        self._look()
+
+    def _look(self) -> None:
+        """Removes what is pending no more from the front of the heap, or all of it if it is most of the heap."""
+        heap = self._heap
+        if len(heap) > 2 * len(self._by_number) + GARBAGE_MIN:
+            heap[:] = [entry for entry in heap if entry[3].state is State.PENDING]
+            heapq.heapify(heap)
+        while heap and heap[0][3].state is not State.PENDING:
+            heapq.heappop(heap)
+        self.next_due_ms = heap[0][0] if heap else math.inf
+
+
+def _order(message: Scheduled) -> tuple[int, int]:
+    return message.due_ms, message.number
+
+
+def _encode(messages: list[Scheduled], next_number: int) -> Iterator[bytes]:
+    yield encode_header()
+    payloads: list[bytes] = []
+    size = 0
+    for message in messages:
+        payloads.append(message.encoded())
+        size += len(payloads[-1])
+        if size >= PIECE_BYTES:
+            yield encode_piece(PieceKind.SCHEDULES, [payloads, next_number])
+            payloads, size = [], 0
+    yield encode_piece(PieceKind.SCHEDULES, [payloads, next_number])
+
+
+def _check_version(version: int) -> None:
+    if version != RECORD_VERSION:
+        raise FormatError(f"the record of a scheduled message has version {version} (known: {RECORD_VERSION}): upgrade to read it")
+
+
+class _Stored(msgspec.Struct, array_like=True, gc=False):
+    version: int
+    number: Natural
+    vchannel: str
+    incarnation: Natural
+    key: str
+    keyed: bool
+    due_ms: Natural
+    message_type: Natural
+    properties: bytes
+    payload: bytes
+
+
+class _Piece(msgspec.Struct, array_like=True, gc=False):
+    kind: int
+    messages: list[bytes]
+    next_number: Natural
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Stored)
+_numbers_decoder: Final = msgspec.msgpack.Decoder(tuple[int, list[Natural]])
+_piece_decoder: Final = msgspec.msgpack.Decoder(_Piece)

@@ -1,0 +1,296 @@
+"""ScheduleWrites: writes the records of scheduled messages, and appends the messages when their time has come.
+
+All its calls are made in a turn of the pchannel's group, or when a frame is settled: an append with a time and a cancellation by the
+vchannel of the message, `deliver` by the timer of the pchannel (`time_tick_interval_s`) while something is due. Nothing is done while
+nothing is due, and nothing of it is on the way of an ordinary append.
+
+What is due is appended as ordinary messages, in one frame with the record that it waits no more, so each message is in the log once,
+whatever crashes. One such frame is under way at a time, with a bounded number of messages; the next one follows as soon as it is durable.
+If it is refused (a full disk), its messages wait for the next turn of the timer. The time is that of ticks: a message is appended with a
+tick at or above its time, and steps of the wall clock mean what they mean for ticks. A message with an idempotency key is remembered as
+any append with a key is.
+
+The first scheduled message of a pchannel waits until a checkpoint says that there are any (`Checkpointer.mark`). An older version, which
+would forget such messages, refuses the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wal.errors import WALError
+from wal.frame import FrameDraft, Record, RunName
+from wal.message import AppendResult, Origin, ScheduledResult
+from wal.timestamp.timestamp import LOGICAL_BITS, compose, to_datetime
+from wal.write.idempotency.keys import key_ext
+from wal.write.in_flight import InFlight
+from wal.write.keyed_writes import KeyedWrites
+from wal.write.operations import Answers, CancelScheduled, ScheduledAppend, VChannelMember, fail_future
+from wal.write.pipeline import FramePipeline
+from wal.write.schedule import Scheduled, ScheduleTable, State, encode_numbers
+from wal.write.submissions import RUN_OVERHEAD, Submission
+from wal.write.ticks import TickSupply
+
+BATCH_MESSAGES: Final = 256
+BATCH_BYTES: Final = 1 << 20
+"""A frame delivers at most so many messages, which take at most so many bytes, but at least one: building it takes about a millisecond."""
+RECORD_OVERHEAD: Final = 64
+"""The bytes of a record of a scheduled message beside its fields, rounded up."""
+
+
+class ScheduleSubmission(Submission):
+    """The record of a message that is scheduled."""
+
+    __slots__ = ("_writes", "message")
+
+    def __init__(self, writes: ScheduleWrites, message: Scheduled, *, in_flight: int) -> None:
+        self._writes = writes
+        self.message: Scheduled = message
+        self.count = 1
+        self.in_flight = in_flight
+        self.size: int = message.size + 4 * (len(message.key) + len(message.name[0])) + RECORD_OVERHEAD + RUN_OVERHEAD
+
+    def draft(self, draft: FrameDraft) -> None:
+        draft.scheduled(self.message.encoded())
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        self._writes.scheduled(self.message)
+
+    def fail(self, error: BaseException) -> None:
+        self._writes.not_scheduled(self.message, error)
+
+
+class LeavingSubmission(Submission):
+    """Messages that wait no more: with `delivers` they are appended in the same frame, otherwise they were cancelled."""
+
+    __slots__ = ("_writes", "delivers", "messages")
+
+    def __init__(self, writes: ScheduleWrites, messages: Sequence[Scheduled], *, delivers: bool) -> None:
+        self._writes = writes
+        self.messages: Sequence[Scheduled] = messages
+        self.delivers: bool = delivers
+        self.count: int = len(messages) + 1
+        self.in_flight = 0
+        size = RUN_OVERHEAD + RECORD_OVERHEAD + 9 * len(messages)
+        if delivers:
+            size += sum([message.size + 4 * (len(message.key) + len(message.name[0])) + RECORD_OVERHEAD for message in messages])
+        self.size: int = size
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first: int = draft.indices
+        if self.delivers:
+            for message in self.messages:
+                ext = key_ext(message.key) if message.keyed else b""
+                record = Record(message.payload, message.message_type, 0, message.properties, ext)
+                draft.append(message.name, [record], keyed=message.keyed)
+        draft.unscheduled(encode_numbers(self.messages))
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        if self.delivers:
+            self._writes.delivered(self, origin, first_tick)
+        else:
+            self._writes.left(self)
+
+    def fail(self, error: BaseException) -> None:
+        self._writes.not_left(self, error)
+
+
+class ScheduleWrites:
+    """The scheduled messages of one pchannel. `mark` has a checkpoint say that there are any, and calls back with its outcome."""
+
+    def __init__(
+        self,
+        table: ScheduleTable,
+        frames: FramePipeline,
+        ticks: TickSupply,
+        keyed: KeyedWrites,
+        *,
+        in_flight: InFlight,
+        mark: Callable[[Callable[[WALError | None], None]], None],
+    ) -> None:
+        self.table = table
+        self.delivered_messages: int = 0
+        """The messages that were delivered since the opening."""
+        self._frames = frames
+        self._ticks = ticks
+        self._keyed = keyed
+        self._in_flight = in_flight
+        self._mark = mark
+        self._marked = table.used
+        self._unmarked: list[tuple[VChannelMember, ScheduledAppend]] = []
+        """The operations that wait for `mark`."""
+        self._callers: dict[int, list[Answers[ScheduledResult]]] = {}
+        """By the number of a submitted message: who gets to know that it is durable, the first caller first."""
+        self._cancels: dict[int, list[Answers[bool]]] = {}
+        """By the number of a message that is leaving, or is submitted: who wants to cancel it."""
+        self._under_way: LeavingSubmission | None = None
+        """What is being delivered."""
+        self._delivering: frozenset[RunName] = frozenset()
+        """The vchannels that it is for."""
+
+    def pending(self, name: RunName) -> int:
+        """Returns the serial of the submission that delivers to this vchannel; 0 if there is none."""
+        return self._under_way.serial if self._under_way is not None and name in self._delivering else 0
+
+    # -- operations of the vchannels
+
+    def append(self, vchannel: VChannelMember, operation: ScheduledAppend) -> None:
+        """Schedules a message, or appends it at once if its time has passed.
+
+        Raises WouldBlockError past the bounds of scheduled messages, InvalidArgumentError for a message above them.
+        """
+        name, key, table = vchannel.run_name, operation.key, self.table
+        assert isinstance(key, str), "a producer's keys are in the order of its calls"
+        if (message := table.find(name, key)) is not None:
+            self._answer_again(operation, message)
+            return
+        if operation.keyed and self._keyed.answered((name,), key, operation.future):
+            self._give_back(operation)
+            return
+        if (tick := self._ticks.take()) is None:
+            self._ticks.hold(vchannel, [operation])
+            return
+        now_ms = tick >> LOGICAL_BITS
+        if operation.due_ms <= now_ms:
+            self.deliver(now_ms)  # what was due before it comes before it
+            self._append_now(vchannel, operation)
+            return
+        if not self._marked:
+            self._unmarked.append((vchannel, operation))
+            if len(self._unmarked) == 1:
+                self._mark(self._mark_settled)
+            return
+        message = table.submit(
+            name,
+            key,
+            operation.due_ms,
+            keyed=operation.keyed,
+            message_type=operation.message_type,
+            properties=operation.properties,
+            payload=operation.payload,
+        )
+        self._callers[message.number] = [operation.future]
+        size, operation.size = operation.size, 0
+        self._frames.submit(ScheduleSubmission(self, message, in_flight=size))
+
+    def cancel(self, vchannel: VChannelMember, operation: CancelScheduled) -> None:
+        """Cancels a message that waits for its time; the future gets False if there is none, or if it was delivered first."""
+        message = self.table.find(vchannel.run_name, operation.key)
+        if message is None:
+            if not operation.future.done():
+                operation.future.set_result(False)
+            return
+        self._cancels.setdefault(message.number, []).append(operation.future)
+        if message.state is State.PENDING:
+            self._withdraw(message)
+
+    def _withdraw(self, message: Scheduled) -> None:
+        self.table.withdraw(message)
+        self._frames.submit(LeavingSubmission(self, (message,), delivers=False))
+
+    def _append_now(self, vchannel: VChannelMember, operation: ScheduledAppend) -> None:
+        if operation.keyed:
+            operation.claim = self._keyed.table.claim((vchannel.run_name,), operation.key)
+            serial = self._frames.submit_keyed(vchannel.run_name, [operation], self._keyed)
+        else:
+            serial = self._frames.submit_plain(vchannel.run_name, [operation])
+        vchannel.newest = serial
+
+    def _answer_again(self, operation: ScheduledAppend, message: Scheduled) -> None:
+        """Answers a call with the key of a message that is scheduled already."""
+        self._give_back(operation)
+        if message.state is State.SUBMITTED:
+            self._callers[message.number].append(operation.future)
+        elif not operation.future.done():
+            operation.future.set_result(result_of(message, duplicate=True))
+
+    def _give_back(self, operation: ScheduledAppend) -> None:
+        self._in_flight.release(operation.size)
+        operation.size = 0
+
+    # -- what is due
+
+    def deliver(self, now_ms: int) -> None:
+        """Appends what is due at this time, in milliseconds since 1970, unless the messages before it are not durable yet."""
+        if self._under_way is not None or self._frames.fault is not None:
+            return
+        if messages := self.table.take_due(now_ms, count_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES):
+            self._under_way = LeavingSubmission(self, messages, delivers=True)
+            self._delivering = frozenset([message.name for message in messages])
+            self._frames.submit(self._under_way)
+
+    # -- outcomes
+
+    def scheduled(self, message: Scheduled) -> None:
+        """Notes that a message is durable, and answers its callers."""
+        self.table.durable(message)
+        for number, caller in enumerate(self._callers.pop(message.number)):
+            if not caller.done():
+                caller.set_result(result_of(message, duplicate=number > 0))
+        if message.number in self._cancels:
+            if message.state is State.PENDING:
+                self._withdraw(message)
+            else:
+                self._answer_cancels(message, cancelled=True)  # its vchannel was dropped
+
+    def not_scheduled(self, message: Scheduled, error: BaseException) -> None:
+        """Notes that a message was not written, and fails its callers."""
+        self.table.failed(message)
+        for caller in self._callers.pop(message.number):
+            fail_future(caller, error)
+        self._answer_cancels(message, cancelled=False)
+
+    def delivered(self, submission: LeavingSubmission, origin: Origin, first_tick: int) -> None:
+        """Notes that messages are in the log, and delivers what is due after them."""
+        for index, message in enumerate(submission.messages, submission.first):
+            if message.keyed and message.state is not State.GONE:
+                message_id = origin.message_id(index)
+                claim = self._keyed.table.claim((message.name,), message.key)
+                self._keyed.durable(claim, AppendResult(message_id, first_tick + index, message_id))
+        self._under_way = None
+        self.delivered_messages += len(submission.messages)
+        self.left(submission)
+        self.deliver(self._ticks.oracle.last >> LOGICAL_BITS)
+
+    def left(self, submission: LeavingSubmission) -> None:
+        """Notes that messages wait no more."""
+        self.table.removed(submission.messages)
+        for message in submission.messages:
+            self._answer_cancels(message, cancelled=not submission.delivers)
+
+    def not_left(self, submission: LeavingSubmission, error: BaseException) -> None:
+        """Notes that nothing of a delivery or of a cancellation was written."""
+        if submission is self._under_way:
+            self._under_way = None
+        self.table.kept(submission.messages)
+        for message in submission.messages:
+            for caller in self._cancels.pop(message.number, ()):
+                fail_future(caller, error)
+
+    def _answer_cancels(self, message: Scheduled, *, cancelled: bool) -> None:
+        for caller in self._cancels.pop(message.number, ()):
+            if not caller.done():
+                caller.set_result(cancelled)
+
+    # -- the first message
+
+    def _mark_settled(self, error: WALError | None) -> None:
+        waiting, self._unmarked = self._unmarked, []
+        self._marked = error is None
+        for vchannel, operation in waiting:
+            if error is None:
+                vchannel.receive([operation])
+            else:
+                vchannel.refuse([operation], error)
+
+    def refuse_unmarked(self, error: WALError) -> None:
+        """Refuses the operations that wait for a checkpoint, none of which was written: the pchannel ends."""
+        waiting, self._unmarked = self._unmarked, []
+        for vchannel, operation in waiting:
+            vchannel.refuse([operation], error)
+
+
+def result_of(message: Scheduled, *, duplicate: bool) -> ScheduledResult:
+    """Returns the answer to a call with the key of this message, which waits for its time."""
+    return ScheduledResult(message.key, to_datetime(compose(message.due_ms)), None, duplicate)
