@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wal import Message
-from wal.channels.pchannels import PChannelMeta
+from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, ClosedError, UnmatchedChannelTermError
 from wal.local.log import LocalLog
@@ -42,6 +42,14 @@ async def append(log: LocalLog, vchannel: str, payload: bytes) -> int:
     future = log.appends.append(Message(vchannel, payload), 0)
     assert future is not None
     return (await future).time_tick
+
+
+async def append_keyed(log: LocalLog, number: int) -> int:
+    """Appends the message of this number once, by its key, and returns its tick."""
+    future = log.appends.append_keyed(Message(MOVED, b"%d" % number), 0, f"key-{number}")
+    assert future is not None
+    result = await future
+    return result.time_tick
 
 
 async def payloads(log: LocalLog, vchannel: str) -> list[bytes]:
@@ -102,6 +110,31 @@ async def test_reader_ends_when_its_pchannel_leaves() -> None:
             await log.node.hosting.close_one("p0", term(log))
             with pytest.raises(ClosedError, match="p0 is not on this node any more"):
                 await waiting
+
+
+async def test_next_owner_replays_nothing_of_a_pchannel_that_was_handed_over(location: str) -> None:
+    async with opened(location) as log:
+        written = [await append_keyed(log, number) for number in range(50)]
+        closed = term(log)
+        meta = await log.coordinator.raise_term("p0")  # before the pchannel is taken away, as in a cluster
+        await log.node.hosting.close_one("p0", closed)
+        _, replayed = await log.node.hosting.open(meta)
+        assert replayed == 0
+        assert [await append_keyed(log, number) for number in range(50)] == written
+        assert await payloads(log, MOVED) == [b"%d" % number for number in range(50)]
+
+
+async def test_closing_node_leaves_the_checkpoint_of_another_writer_alone(location: str) -> None:
+    async with opened(location) as log:
+        await append(log, MOVED, b"one")
+        closed = term(log)
+        meta = await log.coordinator.raise_term("p0")
+        loaded = await load_checkpoint(log.coordinator.kv, "p0")
+        assert loaded is not None
+        other = CheckpointRecord(meta.term, loaded.position, loaded.state)
+        await save_checkpoint(log.coordinator.kv, meta, other)
+        await log.node.hosting.close_one("p0", closed)
+        assert await load_checkpoint(log.coordinator.kv, "p0") == other
 
 
 async def test_late_calls_are_refused() -> None:

@@ -2,8 +2,8 @@
 and whether the frames of the log are compressed.
 
 A writer takes over a pchannel by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
-the backend stores the state itself. The record is saved only if the term is still the writer's own, so a fenced writer never moves the
-checkpoint of its successor.
+the backend stores the state itself. The record is saved only if the term is still the writer's own; a writer that gives the pchannel away
+may still replace the record that it saved last. So a fenced writer never moves the checkpoint of its successor.
 """
 
 from __future__ import annotations
@@ -147,6 +147,16 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
         raise ChannelFencedError(
             f"pchannel {meta.name} was taken over by another writer; the checkpoint of term {record.term} is not saved"
         )
+
+
+async def hand_over_checkpoint(kv: KVBase, pchannel: str, saved: CheckpointRecord, record: CheckpointRecord) -> bool:
+    """Saves where recovery begins in place of `saved`, the record that the caller loaded or saved last; returns whether it was still there.
+
+    For a writer whose successor has the term already, but has not saved a checkpoint of its own yet. The state is that of a position of the
+    one log, so the successor may begin there or, if it has read `saved` already, at the earlier position.
+    """
+    text = _encoder.encode(record).decode()
+    return await kv.compare_and_swap(CHECKPOINT_PREFIX + pchannel, _encoder.encode(saved).decode(), text)
 
 
 async def load_compression(kv: KVBase) -> bool:

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorFailedError, ActorSystem, Clock, Group, Timer
-from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, load_compression, save_checkpoint
-from wal.errors import ClosedError, StorageError, UnmatchedChannelTermError, WALError
+from wal.channels.pchannels import CheckpointRecord, PChannelMeta, hand_over_checkpoint, load_checkpoint, load_compression, save_checkpoint
+from wal.errors import ChannelFencedError, ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import Compressor, RunName
 from wal.kv import KVBase
 from wal.read.lease import OWN, Lease
@@ -47,6 +47,8 @@ class _Place:
         self.group: Group | None = None
         self.recovering: RecoveryState | None = None
         """The state that is being recovered, while the pchannel is being opened."""
+        self.checkpoint: CheckpointRecord | None = None
+        """The record of the newest checkpoint, as it was loaded or saved here."""
 
 
 class Hosting:
@@ -166,7 +168,7 @@ class Hosting:
 
     async def _open(self, meta: PChannelMeta, place: _Place) -> tuple[PChannel, int]:
         began_s = self._clock.monotonic()
-        record = await load_checkpoint(self._kv, meta.name)
+        record = place.checkpoint = await load_checkpoint(self._kv, meta.name)
         compressor = await asyncio.to_thread(Compressor) if await load_compression(self._kv) else None
         log = place.log = await self._backend.open(
             meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
@@ -202,7 +204,7 @@ class Hosting:
             last=last,
             replayed_bytes=replayed_bytes,
             end=lambda: pchannel.tail.durable_end,
-            save=partial(self._save_checkpoint, meta),
+            save=partial(self._save_checkpoint, meta, place),
             monotonic=self._clock.monotonic,
             rule=self._rule,
         )
@@ -268,7 +270,7 @@ class Hosting:
         if record is None:
             # A log from before checkpoints existed: it is replayed from its earliest event. From now on it has one.
             last = Checkpoint(log.earliest[0])
-            await self._save_checkpoint(meta, last)
+            await self._save_checkpoint(meta, place, last)
             await log.release(last.position, state=None)
         else:
             last = Checkpoint(record.position, record.state)
@@ -285,8 +287,20 @@ class Hosting:
         finally:
             place.recovering = None
 
-    async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
-        await save_checkpoint(self._kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))
+    async def _save_checkpoint(self, meta: PChannelMeta, place: _Place, checkpoint: Checkpoint) -> None:
+        """Saves the record of a checkpoint. Raises ChannelFencedError if the pchannel has a higher term by now.
+
+        A coordinator raises the term before it takes a pchannel away. The closing checkpoint is then saved for the next owner, which would
+        replay all since the last one otherwise; this writer frees nothing for it any more.
+        """
+        record = CheckpointRecord(meta.term, checkpoint.position, checkpoint.state)
+        try:
+            await save_checkpoint(self._kv, meta, record)
+        except ChannelFencedError:
+            if place.checkpoint is not None and self._lease.alive:
+                await hand_over_checkpoint(self._kv, meta.name, place.checkpoint, record)
+            raise
+        place.checkpoint = record
 
     def _timer_turn(self) -> None:
         self.arm()
