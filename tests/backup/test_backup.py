@@ -18,9 +18,9 @@ from tests.small_disk import fill as fill_disk
 from tests.small_disk import mounted
 from wal import All, BroadcastMessage, Message, ReadPosition, WALAccesser, open_wal
 from wal.backup import Manifest, backup, backups, follow, forget, restore, verify, verify_whole
-from wal.backup.backup import CHUNK_BYTES
 from wal.backup.manifest import OBJECTS, PREFIX, decode_manifest, manifest_name
 from wal.backup.restore import _PARTS, _PRIVATE_FILES
+from wal.backup.rounds import CHUNK_BYTES
 from wal.backup.store import ObjectExistsError, ObjectStore, Store, open_store
 from wal.cli.main import main
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, LogWentBackError, NoSpaceError
@@ -300,6 +300,8 @@ async def test_segment_has_few_chunks_however_many_backups_it_grew_through(tmp_p
     (segment,) = made[-1].pchannels["p0"].segments
     assert 1 < len(segment.chunks) < 10
     assert await verify_whole(target) == []
+    needed = {chunk.name for manifest in made for chunk in manifest.chunks()}
+    assert {f"{OBJECTS}{path.name}" for path in (tmp_path / "target" / OBJECTS).iterdir()} == needed
 
 
 @pytest.mark.parametrize("kind", ["directory", "obstore directory", "obstore memory"])
@@ -351,6 +353,68 @@ async def test_damage_is_found_and_not_restored(tmp_path: Path) -> None:
             await restore(str(target), str(tmp_path / "restored"))
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data", "target"]
         path.write_bytes(kept)
+
+
+async def test_damage_of_the_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backup reads each byte once: what it finds then, the backups after it name as well, until the log has dropped it."""
+    data, target = tmp_path / "data", tmp_path / "target"
+    command = ["backup", str(data), "--to", str(target)]
+    async with open_wal(data) as log:
+        await fill(log)
+        first = await backup(str(data), str(target))
+        before = {name: [row for row in rows if row[0] <= first.tick] for name, rows in (await content(data)).items()}
+        await log.raw_append(Message("v0", b"to be damaged" * 100))
+        await fill(log)
+        path = data / "pchannels" / "p0" / f"{0:016x}.wal"
+        offset = path.read_bytes().index(b"to be damaged")
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"damaged ")
+        assert await asyncio.to_thread(main, command) == 1
+        second = (await backups(str(target)))[-1]
+        (part,) = second.damage
+        assert part.file == f"pchannels/p0/{path.name}"
+        assert 0 <= offset - part.offset < 4096, "the offset of the frame"
+        assert f"{part.file} at offset {part.offset}: " in capsys.readouterr().out
+        await fill(log)
+        assert await asyncio.to_thread(main, [*command, "--json"]) == 1
+        (found,) = [row for row in map(json.loads, capsys.readouterr().out.splitlines()) if "damage" in row]
+        assert found["damage"] == {"file": part.file, "offset": part.offset, "problem": part.problem}
+    (finding,) = await verify(str(target))
+    assert finding.startswith("backup 2: the log was damaged when it was copied, ")
+    await restore(str(target), str(tmp_path / "restored"), up_to=first.tick)
+    assert await content(tmp_path / "restored") == before
+
+
+async def test_checkpoint_may_be_replaced_while_segments_are_copied(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    async with open_wal(data) as log:
+        await log.raw_append(Message("v0", b"keyed"), idempotency_key="first")
+        await fill(log)
+    (checkpoint,) = (data / "pchannels" / "p0").glob("checkpoint-*[0-9a-f]")
+    kept = checkpoint.read_bytes()
+
+    def progress(so_far: dict[str, object]) -> None:
+        if f"p0-{0:016x}-" in str(so_far["name"]):
+            checkpoint.unlink(missing_ok=True)
+
+    made = await backup(str(data), str(target), progress=progress)
+    assert list(made.pchannels["p0"].files) == [checkpoint.name]
+    assert not checkpoint.exists()
+    checkpoint.write_bytes(kept)
+    await check_restored(data, target, tmp_path / "restored")
+
+
+async def test_chunk_that_does_not_become_smaller_is_put_as_it_is(tmp_path: Path) -> None:
+    async with open_wal(tmp_path / "data") as log:
+        await log.append_bulk([Message("v0", os.urandom(200_000)) for _ in range(5)])
+        noise = await backup(str(tmp_path / "data"), str(tmp_path / "target"))
+        await log.append_bulk([Message("v0", bytes(200_000)) for _ in range(25)])
+        zeros = await backup(str(tmp_path / "data"), str(tmp_path / "target"))
+    suffixes = [[chunk.name[-4:] for chunk in made.pchannels["p0"].segments[-1].chunks] for made in (noise, zeros)]
+    assert ".zst" not in suffixes[0]
+    assert suffixes[1][-1] == ".zst"
+    assert await verify_whole(str(tmp_path / "target")) == []
 
 
 async def test_damaged_manifest_blocks_no_other_backup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ A backup is complete at its `tick`: it has every event of the log up to it, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -46,8 +47,22 @@ class PChannelCopy(msgspec.Struct, frozen=True):
     files: dict[str, Chunk]
 
 
+class DamagedPart(msgspec.Struct, frozen=True):
+    """Damage that a segment of the log had when it was copied: its file in the directory of the log, the offset, and what is wrong."""
+
+    file: str
+    offset: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file} at offset {self.offset}: {self.problem}"
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup. `at_s` is when it was made (Unix time); `files` lie in the directory of the log, `metadata` is a JSON object of the KV."""
+    """A backup. `at_s` is when it was made (Unix time); `files` lie in the directory of the log, `metadata` is a JSON object of the KV.
+
+    `damage` is what was damaged in the log itself: the backup has these bytes as they were.
+    """
 
     version: int = VERSION
     number: int
@@ -56,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pchannels: dict[str, PChannelCopy]
     files: dict[str, Chunk]
     metadata: Chunk
+    damage: tuple[DamagedPart, ...] = ()
 
     @property
     def log_id(self) -> int:
@@ -82,6 +98,12 @@ class _Version(msgspec.Struct):
 def manifest_name(number: int) -> str:
     """Returns the name of the manifest with this number; names ascend as numbers do."""
     return f"{PREFIX}{number:010}.json"
+
+
+def numbered(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Returns the names of manifests among these by number, ascending."""
+    stems = {name: name.removeprefix(PREFIX).removesuffix(".json") for name in names}
+    return sorted((int(stem), name) for name, stem in stems.items() if stem.isascii() and stem.isdigit())
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:

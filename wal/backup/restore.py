@@ -18,9 +18,10 @@ from typing import Final
 
 import msgspec
 
-from wal.backup.backup import META_FILE, fetch, journal_path, manifests, verify
+from wal.backup.backup import fetch, journal_path, manifests, verify
 from wal.backup.manifest import Manifest, PChannelCopy
 from wal.backup.point import Plan, cursor_at, cut_journal, metadata_at, plan
+from wal.backup.rounds import META_FILE
 from wal.backup.store import Store, open_store
 from wal.channels.pchannels import CHECKPOINT_PREFIX
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError

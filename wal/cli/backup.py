@@ -22,7 +22,8 @@ _BACKUP: Final = f"""\
 
 TARGET is a directory, or s3://BUCKET/PATH or gs://BUCKET/PATH (extra backup).
 A process may have the journal open for writing. A backup copies only what
-is new, and one that was interrupted goes on where it stopped.
+is new, and one that was interrupted goes on where it stopped. What is damaged
+in the log is named, and copied as it is; the status is 1 then.
 
 {EXIT_STATUS}"""
 
@@ -88,10 +89,16 @@ async def _backup(location: str, arguments: argparse.Namespace) -> int:
             _say({"v": 1, "progress": so_far})
 
     if not arguments.follow:
-        _show(await backup(location, arguments.to, progress=progress), as_json=arguments.json)
-        return 0
+        manifest = await backup(location, arguments.to, progress=progress)
+        _show(manifest, as_json=arguments.json)
+        _show_damage(manifest, as_json=arguments.json)
+        return EXIT_FINDING if manifest.damage else 0
+    damage: tuple[Any, ...] = ()
     async for manifest in follow(location, arguments.to, interval_s=arguments.interval, keep=arguments.keep, progress=progress):
         _show(manifest, as_json=arguments.json)
+        if manifest.damage != damage:
+            _show_damage(manifest, as_json=arguments.json)
+            damage = manifest.damage
     return 0
 
 
@@ -129,6 +136,7 @@ async def _restore(arguments: argparse.Namespace) -> int:
     manifest = await restore(arguments.target, arguments.location, up_to=up_to, if_absent=arguments.if_absent)
     if manifest is not None:
         _show(manifest, as_json=arguments.json)
+        _show_damage(manifest, as_json=arguments.json)
     elif not arguments.json:
         sys.stdout.write(f"{arguments.location} holds a journal already: nothing was done\n")
     return 0
@@ -152,6 +160,16 @@ def _show(manifest: Any, *, as_json: bool) -> None:
         _say({"v": 1, "backup": manifest.number, "tick": manifest.tick, "time": at.isoformat(), "bytes": size})
     else:
         sys.stdout.write(f"backup {manifest.number}: up to tick {manifest.tick} ({at:%Y-%m-%d %H:%M:%S} UTC), {size} bytes\n")
+    sys.stdout.flush()
+
+
+def _show_damage(manifest: Any, *, as_json: bool) -> None:
+    """Names what was damaged in the log when it was copied."""
+    for part in manifest.damage:
+        if as_json:
+            _say({"v": 1, "backup": manifest.number, "damage": {"file": part.file, "offset": part.offset, "problem": part.problem}})
+        else:
+            sys.stdout.write(f"the log is damaged, {part}\n")
     sys.stdout.flush()
 
 

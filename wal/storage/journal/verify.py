@@ -13,7 +13,7 @@ Damage too. After a broken frame, verification continues at the next envelope of
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from wal.message import Lineage
 from wal.storage.journal.checkpoint import load_checkpoint
 from wal.storage.journal.control import CONTROL_BYTES, CONTROL_NAME, FENCE_NAME, ControlRecord, ControlView
 from wal.storage.journal.directory import check_format, load_lineage
-from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex, index_name
 from wal.storage.journal.layout import (
     ENVELOPE_BYTES,
@@ -79,6 +79,15 @@ def verify_journal(directory: Path, progress: Progress, *, sample: float = 1.0) 
         progress.bytes_total += log.bytes_total(sample)
     for log in logs:
         yield from log.verify(progress, sample)
+
+
+def check_frames(path: Path, header: SegmentHeader, read: Callable[[int, int], bytes], *, begin: int, end: int) -> Iterator[Damage]:
+    """Yields the damage in the frames of a segment between the offsets `begin` and `end`, at both of which a frame begins or the log ends.
+
+    `read(length, offset)` returns bytes of the segment, fewer only where it ends; the offsets that it is called with never descend.
+    """
+    checked = _SegmentCheck(path, header, header.base + end, Progress(), sealed=False, after=None, last=None, begin=begin)
+    yield from checked.frames(read)
 
 
 class _Log:
@@ -156,7 +165,7 @@ class _Log:
                 last = None
                 continue
             end = min(durable, following or durable)
-            checked = _SegmentCheck(self._disk, self._path(base), header, end, progress, sealed=bool(following), after=after, last=last)
+            checked = _SegmentCheck(self._path(base), header, end, progress, sealed=bool(following), after=after, last=last)
             damages = list(self._whole(checked))
             damages += self._index(checked)
             if damages and self._is_gone(base, held):
@@ -166,7 +175,11 @@ class _Log:
 
     def _whole(self, checked: _SegmentCheck) -> Iterator[Damage]:
         try:
-            yield from checked.run()
+            file = open_shared(self._disk, checked.path)
+            try:
+                yield from checked.frames(file.read)
+            finally:
+                file.close()
         except FileNotFoundError:
             yield Damage(path=str(checked.path), offset=0, problem="the file is missing", kind="segment")
         except OSError as error:
@@ -257,7 +270,6 @@ class _SegmentCheck:
 
     def __init__(
         self,
-        disk: Disk,
         path: Path,
         header: SegmentHeader,
         end: int,
@@ -266,34 +278,29 @@ class _SegmentCheck:
         sealed: bool,
         after: SegmentHeader | None,
         last: tuple[int, int] | None,
+        begin: int = HEADER_PAGE_BYTES,
     ) -> None:
         self.path = path
         self.header = header
         self.index: SegmentIndex = SegmentIndex(header.base)
         self.last: tuple[int, int] | None = last
         self.is_whole: bool = True
-        self._disk = disk
+        self._begin = begin
         self._end = end
         self._progress = progress
         self._sealed = sealed
         self._after = after
         self._tick = 0
 
-    def run(self) -> Iterator[Damage]:
-        """Yields the damage. Raises OSError for a file that cannot be read."""
-        file = open_shared(self._disk, self.path)
-        try:
-            yield from self._frames(file)
-        finally:
-            file.close()
-
-    def _frames(self, file: JournalFile) -> Iterator[Damage]:
+    def frames(self, read: Callable[[int, int], bytes]) -> Iterator[Damage]:
+        """Yields the damage in the frames. Raises what `read` raises."""
         base, end = self.header.base, self._end
         if self.last is not None and self.last != (self.header.previous_term, self.header.previous_sequence):
             yield self._found(0, f"it continues frame {self.header.previous_sequence} of term {self.header.previous_term}, not {self.last}")
-        self.last = (self.header.previous_term, self.header.previous_sequence)
+        if self._begin == HEADER_PAGE_BYTES:
+            self.last = (self.header.previous_term, self.header.previous_sequence)
         self._tick = self.header.promised_tick
-        offset, data, start = HEADER_PAGE_BYTES, b"", 0
+        offset, data, start = self._begin, b"", 0
         while base + offset < end:
             at = offset - start
             need = ENVELOPE_BYTES if len(data) - at < ENVELOPE_BYTES else 0
@@ -301,25 +308,25 @@ class _SegmentCheck:
                 envelope = Envelope.unpack(data, at, generation=self.header.generation, position=base + offset)
                 need = 0 if envelope is None else slot_bytes(envelope.length)
             if len(data) - at < max(need, ENVELOPE_BYTES):
-                data, start, at = file.read(max(need, _CHUNK_BYTES), offset), offset, 0
+                data, start, at = read(max(need, _CHUNK_BYTES), offset), offset, 0
                 if len(data) < ENVELOPE_BYTES:
                     yield self._found(offset, f"the log ends here; expected frames up to {end}")
                     return
             envelope = Envelope.unpack(data, at, generation=self.header.generation, position=base + offset)
             if envelope is None or envelope.length == 0:
                 yield self._found(offset, "no frame begins here; expected an envelope")
-                offset = self._resume(file, offset)
+                offset = self._resume(read, offset)
                 data, start = b"", offset
                 if offset < 0:
                     return
                 continue
             slot = slot_bytes(envelope.length)
             if len(data) - at < slot:
-                data, start, at = file.read(max(slot, _CHUNK_BYTES), offset), offset, 0
+                data, start, at = read(max(slot, _CHUNK_BYTES), offset), offset, 0
             problem = self._frame(data, at, envelope, offset)
             if problem is not None:
                 yield self._found(*problem)
-                following = self._resume(file, offset)
+                following = self._resume(read, offset)
                 self._progress.bytes_done += (following if following >= 0 else end - base) - offset
                 offset = following
                 if offset < 0:
@@ -329,7 +336,7 @@ class _SegmentCheck:
             self._progress.bytes_done += slot
             offset += slot
         if self._sealed and offset + ENVELOPE_BYTES <= self.header.size:
-            seal = file.read(ENVELOPE_BYTES, offset)
+            seal = read(ENVELOPE_BYTES, offset)
             envelope = Envelope.unpack(seal, 0, generation=self.header.generation, position=base + offset)
             if envelope is None or envelope.length:
                 yield self._found(offset, "the seal of the segment is damaged; expected an envelope of length 0")
@@ -355,11 +362,11 @@ class _SegmentCheck:
             view.check_body()
         except WALError as error:
             return offset, str(error)
-        assert self.last is not None
-        term, sequence = self.last
-        follows = header.sequence == sequence + 1 if header.term == term else header.term > term and header.sequence == 0
-        if not follows and self.is_whole:
-            return offset, f"frame {header.sequence} of term {header.term} follows frame {sequence} of term {term}"
+        if self.last is not None:
+            term, sequence = self.last
+            follows = header.sequence == sequence + 1 if header.term == term else header.term > term and header.sequence == 0
+            if not follows and self.is_whole:
+                return offset, f"frame {header.sequence} of term {header.term} follows frame {sequence} of term {term}"
         if header.indices and header.first_tick <= self._tick:
             return offset, f"a frame begins with tick {header.first_tick}, not above the promised tick {self._tick} before it"
         self.last = header.term, header.sequence
@@ -367,14 +374,13 @@ class _SegmentCheck:
         self.index.add_view(self.header.base + offset, view)
         return None
 
-    def _resume(self, file: JournalFile, offset: int) -> int:
+    def _resume(self, read: Callable[[int, int], bytes], offset: int) -> int:
         """Returns the offset of the next frame after a broken one, or -1."""
         stop = min(self.header.size, self._end - self.header.base)
         for at in range(offset + SECTOR_BYTES, stop, _CHUNK_BYTES):
-            data = file.read(min(_CHUNK_BYTES, stop - at), at)
+            data = read(min(_CHUNK_BYTES, stop - at), at)
             found = Envelope.find(data, generation=self.header.generation, base=self.header.base, offset=at)
             if found >= 0:
-                self.last = self.last or (0, -1)
                 return found
         return -1
 

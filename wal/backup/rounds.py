@@ -1,0 +1,484 @@
+"""Rounds: the backups of one journal in one store, made one after the other, each of what is new.
+
+What makes a backup complete at one tick: the metadata are read once before the ends of the pchannels, and once after. Checkpoints are
+those of the first reading, so what they cover is below the ends. Vchannels and the limit of ticks are those of the second, so everything
+in the log is known. Broadcasts are those of both, since one that ended in between may have copies above the tick. The tick is the
+smallest promised one of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile,
+all of this begins again; the files that it replaces most often, checkpoints and cursors, are read first.
+
+What a round costs: the bytes that are new are read once, and their frames checked on the way, as `wal verify` does; several threads
+compress and put them. Between two rounds the journal stays open, and what the store holds is known from the last manifest. So a round lists
+nothing, and reads no index twice. It takes no lock, and writes nothing in the directory of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+
+from wal.backup.manifest import (
+    OBJECTS,
+    PREFIX,
+    Chunk,
+    DamagedPart,
+    Manifest,
+    PChannelCopy,
+    SegmentCopy,
+    decode_manifest,
+    manifest_name,
+    numbered,
+)
+from wal.backup.store import ObjectExistsError, Store
+from wal.channels.pchannels import FORMAT_KEY
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
+from wal.frame.codec import load_zstd
+from wal.storage.journal.checkpoint import checkpoint_name
+from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
+from wal.storage.journal.directory import LINEAGE_NAME
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, Envelope, SegmentHeader, segment_name
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.segments import open_shared, read_header, segment_bases
+from wal.storage.journal.verify import check_frames
+
+META_FILE: Final = "meta.sqlite3"
+CHUNK_BYTES: Final = 16 << 20
+_AT_ONCE: Final = 4
+"""The objects that are compressed and put side by side."""
+_LEVEL: Final = 1
+_SAMPLE_BYTES: Final = 64 << 10
+_SAMPLES: Final = 4
+_WORTH: Final = 0.95
+"""A chunk whose samples do not become smaller than this is put as it is: compressing it would cost more than putting it."""
+_AHEAD: Final = f"{META_FILE}-wal"
+_SALTS_END: Final = 24
+_TRIES: Final = 20
+_CHECKPOINTS: Final = ("pchannels/", "checkpoints/")
+_BROADCASTS: Final = "broadcasts/"
+_CURSOR_SUFFIX: Final = ".cursor"
+
+_log: Final = logging.getLogger("wal.backup")
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Rounds:
+    """The backups of the journal in `directory`. One thread at a time calls, but any may call `close`, which ends what is under way."""
+
+    def __init__(self, directory: Path, store: Store, progress: Progress | None) -> None:
+        self.store: Store = store
+        self._directory = directory
+        self._progress = progress
+        self._newest: Manifest | None = None
+        self._number = 0
+        self._there: set[str] = set()
+        self._journal: ReadOnlyJournal | None = None
+        self._logs: dict[str, ReadOnlyJournalLog] = {}
+        self._metadata = _Metadata(directory)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
+        self._making = threading.Lock()
+        self._kept: deque[Manifest] = deque()
+        self._uses: Counter[str] = Counter()
+        """How many of the manifests in `_kept` need an object."""
+        try:
+            self._compress: Callable[[bytes, int], bytes] | None = load_zstd().compress
+        except ImportError:
+            self._compress = None
+
+    def make(self) -> Manifest:
+        """Makes one more backup. Raises as `wal.backup.backup` does."""
+        with self._making:
+            return self._make()
+
+    def _make(self) -> Manifest:
+        if self._number == 0:
+            names = numbered(self.store.names(PREFIX))
+            self._newest = _readable(self.store, names)
+            self._number = names[-1][0] if names else 0
+            self._there = set(self.store.names(OBJECTS))
+        manifest = self._tried()
+        try:
+            self.store.create(manifest_name(manifest.number), manifest.encode())
+        except ObjectExistsError:
+            raise LockedError(
+                f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there", pid=None
+            ) from None
+        self._newest, self._number = manifest, manifest.number
+        self._there = {chunk.name for chunk in manifest.chunks()}
+        return manifest
+
+    def keep(self, manifests: Iterable[Manifest], count: int) -> None:
+        """Takes these manifests for kept as well, and removes all but the newest `count` with what only they need."""
+        for manifest in manifests:
+            self._kept.append(manifest)
+            self._uses.update({chunk.name for chunk in manifest.chunks()})
+        while len(self._kept) > count:
+            gone = self._kept.popleft()
+            self.store.delete(manifest_name(gone.number))
+            for name in {chunk.name for chunk in gone.chunks()}:
+                self._uses[name] -= 1
+                if not self._uses[name]:
+                    del self._uses[name]
+                    self.store.delete(name)
+
+    def close(self) -> None:
+        """Ends a backup that is being made, and closes the journal. Idempotent."""
+        self._pool.shutdown(cancel_futures=True)
+        with self._making:
+            self._close_journal()
+
+    def _tried(self) -> Manifest:
+        tried = 0
+        while True:
+            opened = self._journal is None
+            copy = _Copy(
+                self._directory, self.store, self._number + 1, self._newest, self._there, self._pool, self._compress, self._progress
+            )
+            try:
+                return copy.run(self._open_logs(), self._metadata)
+            except (FileNotFoundError, TruncatedError, CorruptionError):
+                tried += 1
+                self._close_journal()
+                if tried == _TRIES:
+                    raise
+                time.sleep(0.01 * (tried - 1))
+            except WALError:
+                self._close_journal()
+                if opened:
+                    raise  # otherwise the log was recreated or restored, or its directory replaced, since the last round
+            finally:
+                copy.settle()
+
+    def _open_logs(self) -> dict[str, ReadOnlyJournalLog]:
+        if self._journal is None:
+            self._journal = ReadOnlyJournal(self._directory)
+        for name in self._journal.pchannels():
+            if name not in self._logs:
+                self._logs[name] = self._journal.open(name)
+        if not self._logs:
+            raise FormatError(f"{self._directory} holds no log yet: it is made by opening it for writing")
+        return self._logs
+
+    def _close_journal(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
+    """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
+    for _, name in reversed(names):
+        try:
+            return decode_manifest(name, store.get(name))
+        except CorruptionError as error:
+            _log.warning("a backup is left out, see `wal backup verify`: %s", error)
+    return None
+
+
+class _Behind(FileNotFoundError):
+    """A checkpoint is above the tick: it is tried again."""
+
+
+class _Copy:
+    """One attempt at a backup."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        number: int,
+        newest: Manifest | None,
+        there: set[str],
+        pool: ThreadPoolExecutor,
+        compress: Callable[[bytes, int], bytes] | None,
+        progress: Progress | None,
+    ) -> None:
+        self._directory, self._store, self._number = directory, store, number
+        self._newest, self._there, self._progress = newest, there, progress
+        self._pool, self._compress = pool, compress
+        self._running: deque[Future[Chunk]] = deque()
+        self._damage: list[DamagedPart] = []
+        self._lock = threading.Lock()
+        self._objects = self._bytes = 0
+
+    def run(self, logs: dict[str, ReadOnlyJournalLog], reader: _Metadata) -> Manifest:
+        self._check_log(next(iter(logs.values())))
+        before = reader.load()
+        states = {name: log.reach() for name, log in logs.items()}
+        after = reader.load()
+        metadata = {key: value for key, value in after.items() if not key.startswith(_CHECKPOINTS)}
+        metadata |= {key: value for key, value in before.items() if key.startswith(_CHECKPOINTS)}
+        metadata |= {key: value for key, value in before.items() if key.startswith(_BROADCASTS) and key not in after}
+        if {key for key in metadata if key.startswith("pchannels/") and key != FORMAT_KEY} != {f"pchannels/{name}" for name in logs}:
+            raise _Behind("a pchannel is being created")
+        tick = min(state.promised_tick for state in states.values())
+        checkpoints = {name: msgspec.json.decode(metadata[f"checkpoints/{name}"]) for name in logs}
+        records = {name: self._record(name, log) for name, log in logs.items()}
+        own_files = {name: self._own_files(name, checkpoints[name].get("state")) for name in logs}
+        cursors = self._cursors()
+        pchannels = {}
+        for name, log in logs.items():
+            record = records[name]
+            end = _end(log, record.earliest[0], states[name].durable_end, tick)
+            segments = self._segments(name, record, end, tick, checkpoints[name]["position"])
+            files = {file: chunk.result() for file, chunk in own_files[name].items()}
+            pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
+        return Manifest(
+            number=self._number,
+            tick=tick,
+            at_s=time.time(),
+            pchannels=pchannels,
+            files={file: chunk.result() for file, chunk in cursors.items()},
+            metadata=self._put(msgspec.json.encode(metadata), "metadata").result(),
+            damage=tuple(self._damage),
+        )
+
+    def settle(self) -> None:
+        """Returns when nothing is being put any more."""
+        for future in self._running:
+            with contextlib.suppress(CancelledError):
+                future.exception()
+
+    def _check_log(self, log: ReadOnlyJournalLog) -> None:
+        """Raises InvalidArgumentError if the store has backups of another log."""
+        lives = {log.incarnation, *(restore.parent for restore in log.lineage.restores)}
+        if self._newest is not None and self._newest.log_id not in lives:
+            raise InvalidArgumentError(f"{self._store.place} has backups of another log than {self._directory}: name another target")
+
+    def _record(self, name: str, log: ReadOnlyJournalLog) -> ControlRecord:
+        with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
+            record = control.load()
+        if record.incarnation != log.incarnation:
+            raise _Behind("the log was marked as restored meanwhile")
+        return record
+
+    def _pchannel(self, name: str) -> Path:
+        return self._directory / "pchannels" / name
+
+    def _own_files(self, name: str, state: int | None) -> dict[str, Future[Chunk]]:
+        """Puts the checkpoint and the lineage of a pchannel."""
+        files = [] if state is None else [checkpoint_name(state)]
+        if (self._pchannel(name) / LINEAGE_NAME).exists():
+            files.append(LINEAGE_NAME)
+        return {file: self._put((self._pchannel(name) / file).read_bytes(), f"{name}-{file}") for file in files}
+
+    def _cursors(self) -> dict[str, Future[Chunk]]:
+        """Puts the saved cursors."""
+        paths = sorted((self._directory / "cursors").glob(f"*{_CURSOR_SUFFIX}"))
+        return {
+            f"cursors/{path.name}": self._put(path.read_bytes(), f"cursor-{path.name.removesuffix(_CURSOR_SUFFIX)[-41:]}") for path in paths
+        }
+
+    def _segments(self, name: str, record: ControlRecord, end: int, tick: int, checkpoint: int) -> tuple[SegmentCopy, ...]:
+        """Copies the segments of a pchannel up to the position `end`."""
+        if checkpoint > end or record.earliest[0] > end:
+            raise _Behind(f"the recovery of pchannel {name} begins above tick {tick}")
+        directory = self._pchannel(name)
+        bases = [base for base in segment_bases(directory) if base < end]
+        first = max((at for at, base in enumerate(bases) if base <= min(record.earliest[0], checkpoint)), default=-1)
+        if first < 0:
+            raise FileNotFoundError(2, "the segment was truncated", str(directory))
+        newest = None if self._newest is None else self._newest.pchannels.get(name)
+        known = {} if newest is None else {segment.base: segment for segment in newest.segments}
+        is_same = newest is not None and newest.incarnation == record.incarnation
+        stops = [*bases[first + 1 :], end]
+        copies: list[tuple[SegmentCopy, list[Future[Chunk]]]] = []
+        for base, stop in zip(bases[first:], stops, strict=True):
+            segment = known.get(base)
+            if is_same and segment is not None and self._is_whole(segment, stop - base):
+                self._carry_damage(name, base, stop - base)
+                copies.append((segment, []))
+            else:
+                copies.append(self._segment(name, directory / segment_name(base), base, stop - base, segment))
+        return tuple(
+            msgspec.structs.replace(segment, chunks=(*segment.chunks, *(chunk.result() for chunk in chunks))) if chunks else segment
+            for segment, chunks in copies
+        )
+
+    def _is_whole(self, segment: SegmentCopy, size: int) -> bool:
+        """Returns whether the store has the segment up to this size, which is where the frames of this log end in it."""
+        return bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._there for chunk in segment.chunks)
+
+    def _segment(
+        self, pchannel: str, path: Path, base: int, stop: int, known: SegmentCopy | None
+    ) -> tuple[SegmentCopy, list[Future[Chunk]]]:
+        """Returns what an earlier backup has of a segment up to the offset `stop`, and the chunks that are being put of the rest."""
+        with closing(open_shared(Disk(), path)) as file:
+            header = read_header(file)
+            chunks: list[Chunk] = []
+            if known is not None and known.generation == header.generation:
+                for chunk in known.chunks:
+                    if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._there:
+                        break
+                    chunks.append(chunk)
+            checked = at = chunks[-1].end if chunks else 0
+            begins_frame = known is not None and len(chunks) == len(known.chunks)  # where a backup ends a frame begins
+            self._carry_damage(pchannel, base, at)
+            # Small chunks are put once more, as part of a larger one, so that a segment has few, however many backups it grew through.
+            while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
+                at = chunks.pop().start
+            prefix = f"{pchannel}-{base:016x}-{header.generation:016x}"
+            reader = _SegmentReader(file, at, stop, lambda data, start: self._put(data, f"{prefix}-{start:x}", start=start))
+            if not begins_frame:
+                checked = reader.next_frame(header, checked)
+            for damage in check_frames(path, header, reader.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
+                self._damage.append(DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem))
+            reader.finish()
+            if read_header(file) != header:
+                raise FileNotFoundError(2, "the segment was recycled while it was being copied", str(path))
+        return SegmentCopy(base, header.generation, header.size, tuple(chunks)), reader.chunks
+
+    def _carry_damage(self, pchannel: str, base: int, stop: int) -> None:
+        """Notes the damage that an earlier backup found in a part of a segment that is not read again."""
+        file = f"pchannels/{pchannel}/{segment_name(base)}"
+        if self._newest is not None:
+            self._damage += [part for part in self._newest.damage if part.file == file and part.offset < stop]
+
+    def _put(self, data: bytes, prefix: str, *, start: int = 0) -> Future[Chunk]:
+        """Begins to put these bytes; waits while others are being put. Raises what has failed of them."""
+        while len(self._running) >= _AT_ONCE:
+            self._running.popleft().result()
+        future = self._pool.submit(self._stored, data, prefix, start)
+        self._running.append(future)
+        return future
+
+    def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
+        """Puts these bytes, unless an object that holds them is there. Called in several threads."""
+        crc = google_crc32c.value(data)
+        name = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}"
+        for suffix in ("", ".zst"):
+            if name + suffix in self._there:
+                return Chunk(name + suffix, start, start + len(data), crc)
+        if self._compress is not None and self._is_worth_it(data):
+            name, data, end = f"{name}.zst", self._compress(data, _LEVEL), start + len(data)
+        else:
+            end = start + len(data)
+        try:
+            self._store.create(name, data)
+        except ObjectExistsError:
+            pass  # its name says what it holds
+        else:
+            with self._lock:
+                self._objects, self._bytes = self._objects + 1, self._bytes + len(data)
+                if self._progress is not None:
+                    self._progress({"objects": self._objects, "stored_bytes": self._bytes, "name": name})
+        self._there.add(name)
+        return Chunk(name, start, end, crc)
+
+    def _is_worth_it(self, data: bytes) -> bool:
+        """Returns whether some samples of these bytes become smaller when they are compressed."""
+        assert self._compress is not None
+        if len(data) <= _SAMPLES * _SAMPLE_BYTES:
+            return True
+        step = len(data) // _SAMPLES
+        samples = b"".join(data[at * step : at * step + _SAMPLE_BYTES] for at in range(_SAMPLES))
+        return len(self._compress(samples, _LEVEL)) < _WORTH * len(samples)
+
+
+class _SegmentReader:
+    """The bytes of a segment file between two offsets, read once and in order: for the check of the frames, and for what is put."""
+
+    def __init__(self, file: JournalFile, at: int, stop: int, put: Callable[[bytes, int], Future[Chunk]]) -> None:
+        self.chunks: list[Future[Chunk]] = []
+        self._file, self._end, self._stop, self._put = file, at, stop, put
+        self._data = b""  # what was read up to `_end`, from the offset of the last call on
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Returns the bytes from this offset on: at least `length`, or all up to the end. Offsets do not descend."""
+        while self._end < min(offset + length, self._stop):
+            data = self._file.read(min(CHUNK_BYTES, self._stop - self._end), self._end)
+            if not data:
+                raise FileNotFoundError(2, "the segment is shorter than the log", str(self._file.path))
+            self.chunks.append(self._put(data, self._end))
+            self._data = self._data[max(0, offset - (self._end - len(self._data))) :] + data
+            self._end += len(data)
+        self._data = self._data[max(0, offset - (self._end - len(self._data))) :]
+        return self._data
+
+    def next_frame(self, header: SegmentHeader, offset: int) -> int:
+        """Returns the offset of the first frame at or after this one."""
+        if offset < HEADER_PAGE_BYTES:
+            return HEADER_PAGE_BYTES
+        while offset < self._stop:
+            data = self.read(CHUNK_BYTES, offset)
+            if (found := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
+                return found
+            offset += len(data)
+        return self._stop
+
+    def finish(self) -> None:
+        """Reads what the check of the frames has left out."""
+        while self._end < self._stop:
+            self.read(1, self._end)
+
+
+def _end(log: ReadOnlyJournalLog, start: int, durable: int, tick: int) -> int:
+    """Returns the position of the first frame above this tick."""
+    for index, first, stop in log.indices(start, durable, above=tick):
+        for ordinal in range(first, stop):
+            if index.first_ticks[ordinal] > tick:
+                return int(index.positions[ordinal])
+    return durable
+
+
+class _Metadata:
+    """The metadata of a journal that may be open for writing.
+
+    Its writer keeps sqlite's lock, so the two files are copied, until one pair belongs together: sqlite changes the database only when it
+    moves what its write-ahead file has, and begins that file anew, with other salts, only after that. What did not change is not parsed
+    again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / META_FILE
+        self._ahead_path = directory / _AHEAD
+        self._files = (b"", b"")
+        self._records: dict[str, str] = {}
+
+    def load(self) -> dict[str, str]:
+        """Returns the records as they are now. Raises FormatError if they are elsewhere, StorageError if they cannot be read."""
+        path = self._path
+        if not path.exists():
+            raise FormatError(f"{path} is missing: a journal whose metadata lie elsewhere (setting kv) is not backed up")
+        for tried in range(_TRIES):
+            database, ahead = path.read_bytes(), self._ahead()
+            if path.read_bytes() == database and self._ahead()[:_SALTS_END] == ahead[:_SALTS_END]:
+                break
+            time.sleep(0.01 * tried)
+        else:
+            raise StorageError(f"{path} changes faster than it can be read: try again")
+        if self._files == (database, ahead):
+            return self._records
+        with tempfile.TemporaryDirectory(prefix="wal-backup-") as folder:
+            copy = Path(folder, META_FILE)
+            copy.write_bytes(database)
+            Path(folder, _AHEAD).write_bytes(ahead)
+            try:
+                with closing(sqlite3.connect(copy)) as connection:
+                    self._records = dict(connection.execute("SELECT key, value FROM kv"))
+            except sqlite3.Error as error:
+                raise StorageError(f"{path} cannot be read: {error}") from error
+        self._files = database, ahead
+        return self._records
+
+    def _ahead(self) -> bytes:
+        try:
+            return self._ahead_path.read_bytes()
+        except FileNotFoundError:
+            return b""
