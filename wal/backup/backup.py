@@ -181,6 +181,8 @@ def _keep(rounds: Rounds, newest: Manifest, keep: int, kept: bool) -> bool:
 
 def _forget(store: Store, keep: int) -> list[int]:
     found, damaged = manifests(store)
+    if not found and not damaged:
+        raise FormatError(f"{store.place} holds no backup: nothing was forgotten")
     gone, kept = found[:-keep], found[-keep:]
     needed = {chunk.name for manifest in kept for chunk in manifest.chunks()}
     for manifest in gone:

@@ -48,7 +48,7 @@ class PChannelCopy(msgspec.Struct, frozen=True):
 
 
 class DamagedPart(msgspec.Struct, frozen=True):
-    """Damage that a segment of the log had when it was copied: its file in the directory of the log, the offset, and what is wrong."""
+    """Damage of the log when it was copied: the file in the directory of the log, the offset, and what is wrong."""
 
     file: str
     offset: int

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -45,6 +45,7 @@ from wal.backup.store import ObjectExistsError, Store
 from wal.channels.pchannels import FORMAT_KEY
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
+from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
 from wal.storage.journal.directory import LINEAGE_NAME
@@ -68,7 +69,6 @@ _SALTS_END: Final = 24
 _TRIES: Final = 20
 _CHECKPOINTS: Final = ("pchannels/", "checkpoints/")
 _BROADCASTS: Final = "broadcasts/"
-_CURSOR_SUFFIX: Final = ".cursor"
 
 _log: Final = logging.getLogger("wal.backup")
 
@@ -149,9 +149,11 @@ class Rounds:
             )
             try:
                 return copy.run(self._open_logs(), self._metadata)
-            except (FileNotFoundError, TruncatedError, CorruptionError):
+            except (FileNotFoundError, TruncatedError, CorruptionError) as error:
                 tried += 1
                 self._close_journal()
+                if tried == _TRIES and isinstance(error, FileNotFoundError) and not isinstance(error, _Behind):
+                    raise CorruptionError(f"{error.filename} is missing, and the log needs it", path=error.filename) from error
                 if tried == _TRIES:
                     raise
                 time.sleep(0.01 * (tried - 1))
@@ -230,7 +232,7 @@ class _Copy:
         tick = min(state.promised_tick for state in states.values())
         checkpoints = {name: msgspec.json.decode(metadata[f"checkpoints/{name}"]) for name in logs}
         records = {name: self._record(name, log) for name, log in logs.items()}
-        own_files = {name: self._own_files(name, checkpoints[name].get("state")) for name in logs}
+        own_files = {name: self._own_files(log, checkpoints[name].get("state")) for name, log in logs.items()}
         cursors = self._cursors()
         pchannels = {}
         for name, log in logs.items():
@@ -271,19 +273,33 @@ class _Copy:
     def _pchannel(self, name: str) -> Path:
         return self._directory / "pchannels" / name
 
-    def _own_files(self, name: str, state: int | None) -> dict[str, Future[Chunk]]:
+    def _own_files(self, log: ReadOnlyJournalLog, state: int | None) -> dict[str, Future[Chunk]]:
         """Puts the checkpoint and the lineage of a pchannel."""
         files = [] if state is None else [checkpoint_name(state)]
-        if (self._pchannel(name) / LINEAGE_NAME).exists():
-            files.append(LINEAGE_NAME)
-        return {file: self._put((self._pchannel(name) / file).read_bytes(), f"{name}-{file}") for file in files}
+        if state is not None:
+            with self._naming(f"pchannels/{log.pchannel}/{files[0]}"):
+                log.checkpoint_state(state)
+        if (log.directory / LINEAGE_NAME).exists():
+            files.append(LINEAGE_NAME)  # it was checked when the log was opened
+        return {file: self._put((log.directory / file).read_bytes(), f"{log.pchannel}-{file}") for file in files}
 
     def _cursors(self) -> dict[str, Future[Chunk]]:
         """Puts the saved cursors."""
-        paths = sorted((self._directory / "cursors").glob(f"*{_CURSOR_SUFFIX}"))
-        return {
-            f"cursors/{path.name}": self._put(path.read_bytes(), f"cursor-{path.name.removesuffix(_CURSOR_SUFFIX)[-41:]}") for path in paths
-        }
+        files: dict[str, Future[Chunk]] = {}
+        for path in sorted((self._directory / CURSORS_NAME).glob(f"*{CURSOR_SUFFIX}")):
+            file, data = f"{CURSORS_NAME}/{path.name}", path.read_bytes()
+            with self._naming(file):
+                decode_cursor(data)
+            files[file] = self._put(data, f"cursor-{path.name.removesuffix(CURSOR_SUFFIX)[-41:]}")
+        return files
+
+    @contextlib.contextmanager
+    def _naming(self, file: str) -> Iterator[None]:
+        """Notes the damage that is found in a file of the log."""
+        try:
+            yield
+        except CorruptionError as error:
+            self._damage.append(DamagedPart(file, error.offset or 0, str(error)))
 
     def _segments(self, name: str, record: ControlRecord, end: int, tick: int, checkpoint: int) -> tuple[SegmentCopy, ...]:
         """Copies the segments of a pchannel up to the position `end`."""

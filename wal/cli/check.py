@@ -96,7 +96,8 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0) -> Itera
             yield Damage(path=str(directory / "cursors" / Path(cursor.file).name), offset=0, problem=str(cursor.error), kind="cursor")
     file = directory / METADATA_NAME
     if not file.exists():
-        return  # it is elsewhere: the setting kv
+        note(f"{file} is missing, and was not checked: either it is lost, or the metadata are elsewhere (setting kv)")
+        return
     try:
         metadata = read_metadata(file)
         records = checkpoint_records(metadata)

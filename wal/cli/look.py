@@ -12,7 +12,7 @@ import operator
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.cli.output import LOCATION, add_log, add_settings, details_of, opened, settings_of, show, tables
@@ -21,11 +21,13 @@ from wal.errors import InvalidArgumentError, LockedError, WALError
 from wal.inspect import builders
 from wal.inspect.rows import BroadcastRow, ConsumerRow, HealthRow, LatencyRow, PChannelRow, Row, SettingRow
 from wal.location import Location, parse_location
+from wal.read.cursors.store import DamagedCursor
 from wal.settings import setting_from_text
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
     from wal.inspect.outside import OutsideDetails
+    from wal.read.cursors.store import CursorStore
 
 Rows = Callable[["WALAccesser", "OutsideDetails"], Awaitable[list[Row]]]
 Counts = tuple[list[int], list[int]]
@@ -56,7 +58,10 @@ def fill_ls(parser: argparse.ArgumentParser) -> None:
 
 def fill_cursors(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal cursors`."""
-    add_log(parser, "Shows the cursors, how far their readers lag, and when each moved last. Over a limit it ends with 1.")
+    add_log(
+        parser,
+        "Shows the cursors, how far their readers lag, and when each moved last. Over a limit, and for a damaged one, it ends with 1.",
+    )
     parser.add_argument("--max-lag", metavar="LAG", help="the most messages (1000), bytes (64MiB) or time (30s) that a cursor may lag")
     parser.set_defaults(run=_cursors)
 
@@ -135,8 +140,18 @@ async def _cursor_rows(log: WALAccesser, details: OutsideDetails) -> list[Row]:
 
 def _cursors(arguments: argparse.Namespace) -> int:
     field, limit = _limit(arguments.max_lag)
-    rows = _rows(arguments, _cursor_rows)
+    damaged: list[DamagedCursor] = []
+
+    async def shown(log: WALAccesser, details: OutsideDetails) -> list[Row]:
+        if parse_location(arguments.location).servers is None:  # the log warns of each
+            saved = await asyncio.to_thread(cast("CursorStore", details.core.source.cursors).load_all)
+            damaged.extend(cursor for cursor in saved if isinstance(cursor, DamagedCursor))
+        return await _cursor_rows(log, details)
+
+    rows = _rows(arguments, shown)
     show(rows, arguments)
+    if damaged:
+        return EXIT_FINDING
     if not field:
         return 0
     over = [row for row in rows if getattr(row, "stale") or (getattr(row, field) or 0) > limit]  # noqa: B009 - rows of one kind

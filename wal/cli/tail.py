@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -289,10 +289,12 @@ async def _peeked(arguments: argparse.Namespace) -> None:
 
 def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Callable[[ImmutableMessage], None]:
     if arguments.to_jsonl:
-        lines = stack.enter_context(Path(arguments.to_jsonl).open("w", encoding="utf-8"))  # noqa: SIM115 - the stack closes it
+        path = stack.enter_context(_whole_file(arguments.to_jsonl))
+        lines = stack.enter_context(path.open("w", encoding="utf-8"))
         return lambda body: print(json.dumps(_fields(body), ensure_ascii=False), file=lines)
     if arguments.to_csv:
-        table = csv.writer(stack.enter_context(Path(arguments.to_csv).open("w", encoding="utf-8", newline="")))  # noqa: SIM115 - the stack closes it
+        path = stack.enter_context(_whole_file(arguments.to_csv))
+        table = csv.writer(stack.enter_context(path.open("w", encoding="utf-8", newline="")))
         table.writerow(("vchannel", "message_id", "time_tick", "append_time", "type", "payload_base64", "properties"))
         return lambda body: table.writerow(
             (
@@ -306,8 +308,25 @@ def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Calla
             )
         )
     if arguments.to_parquet:
-        return ParquetFile(arguments.to_parquet, stack)
+        return ParquetFile(str(stack.enter_context(_whole_file(arguments.to_parquet))), stack)
     return _line_writer(arguments)
+
+
+@contextlib.contextmanager
+def _whole_file(text: str) -> Iterator[Path]:
+    """Yields where to write a file that appears at its path once it is whole. A device or a pipe is written as it is."""
+    path = Path(text)
+    part = path if path.exists() and not path.is_file() else path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        if part != path:
+            part.replace(path)
+    except BaseException as error:
+        if part != path:
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = text
+        raise
 
 
 def _line_writer(arguments: argparse.Namespace) -> Callable[[ImmutableMessage], None]:

@@ -122,6 +122,8 @@ class _Copy:
 
     async def run(self, pchannels: int | None, *, follow: bool) -> CopyResult | None:
         source, target = self._source, self._target
+        before = await asyncio.to_thread(source.stored)
+        await asyncio.to_thread(source.cursors)  # a damaged one ends a copy before it begins
         mark = await target.look()
         resumed = mark is not None
         if mark is not None:
@@ -135,7 +137,6 @@ class _Copy:
                 await target.close()
                 await target.complete()
                 return self._result(mark, cursors, resumed=True)
-        before = await asyncio.to_thread(source.stored)
         keys = None
         if mark is None:
             mark = await asyncio.to_thread(self._plan, pchannels)

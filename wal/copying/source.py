@@ -17,8 +17,9 @@ import msgspec
 from wal.channels.cluster import FORMAT, load_cluster
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.directory import record_from
+from wal.channels.pchannels import CheckpointRecord
 from wal.channels.vchannels import VChannelInfo
-from wal.errors import FormatError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.frame import FrameView, RunName
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.location import Location, parse_kv, parse_location
@@ -218,17 +219,27 @@ class CopySource:
     # -- what checkpoints know
 
     def stored(self) -> Stored:
-        """Returns the metadata and the checkpoints as they are now. Raises UnavailableError if checkpoints replace each other meanwhile."""
+        """Returns the metadata and the checkpoints as they are now.
+
+        Raises CorruptionError for a checkpoint that is lost, UnavailableError if checkpoints replace each other meanwhile.
+        """
+        before: dict[str, CheckpointRecord] = {}
         for _ in range(_TRIES):
             metadata = self.metadata()
+            records = checkpoint_records(metadata)
             checkpoints: dict[str, tuple[int, bytes | None]] = {}
-            replaced = False
-            for name, record in checkpoint_records(metadata).items():
+            missing: list[str] = []
+            for name, record in records.items():
                 state = None if record.state is None else self.log(name).checkpoint_state(record.state)
-                replaced = replaced or (record.state is not None and state is None)
+                if record.state is not None and state is None:
+                    missing.append(name)
                 checkpoints[name] = record.position, state
-            if not replaced:
+            if not missing:
                 return Stored(metadata, checkpoints)
+            if any(records[name] == before.get(name) for name in missing):
+                text = f"the checkpoint of pchannel {missing[0]} of {self.location} is missing, and its metadata name it"
+                raise CorruptionError(text, expected="a checkpoint")
+            before = records
         raise UnavailableError(f"the checkpoints of {self.location} were replaced during each of {_TRIES} attempts to read them: try again")
 
     def truncated_keys(self, stored: Stored, first_ticks: Mapping[str, int]) -> TruncatedKeys:

@@ -395,4 +395,5 @@ class CursorFiles(CursorStore):
 def _failed(error: OSError, path: Path) -> WALError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpaceError(f"there is no room to save a cursor in {path}: free some space and save again")
-    return StorageError(f"{error.filename or path}: {error.strerror or error}")
+    journal = path.parent if path.name == CURSORS_NAME else path  # names are relative to it while it is held
+    return StorageError(f"{path if error.filename is None else journal / error.filename}: {error.strerror or error}")

@@ -154,6 +154,8 @@ def check_format(directory: Path) -> None:
     try:
         text = path.read_bytes().decode("ascii", "replace")
     except (FileNotFoundError, NotADirectoryError):
+        if directory.is_file():
+            raise FormatError(f"{directory} is a file: name a directory for the journal") from None
         raise FormatError(
             f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"
         ) from None
