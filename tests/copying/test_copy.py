@@ -301,7 +301,7 @@ def test_wrong_places_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([source, source], 2, "into itself"),
         ([tmp_path / "none", tmp_path / "new"], 4, "holds no journal"),
         ([source, "memory:"], 2, "nothing can be copied to"),
-        (["wal://127.0.0.1:1", tmp_path / "new"], 2, "a log on the network"),
+        (["wal://127.0.0.1:1", tmp_path / "new", "--follow"], 2, "a log on the network"),
         ([source, tmp_path / "new", "--pchannels", "0"], 2, "no number of pchannels"),
     ):
         assert main(["copy", *map(str, arguments)]) == status

@@ -259,6 +259,11 @@ def record_from(key: str, value: str) -> VChannelInfo:
     return VChannelInfo(name, record.pchannel, record.incarnation, record.owner)
 
 
+def record_text(info: VChannelInfo) -> str:
+    """Returns the record of a vchannel of which no more is known."""
+    return _encoder.encode(_Record(info.pchannel, info.incarnation, info.owner)).decode()
+
+
 def unsaved_records(cause: BaseException) -> StorageError:
     """Returns the error for a change that was not saved because of `cause`."""
     error = StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again")

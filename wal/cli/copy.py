@@ -60,7 +60,7 @@ class CopiedRow(Row, frozen=True, kw_only=True, tag="copied"):
 def fill_copy(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal copy`."""
     parser.description, parser.epilog = _DESCRIPTION, EXIT_STATUS
-    parser.add_argument("source", metavar="FROM", help="the log: a directory, pulsar://…, or etcd://HOST/ROOT of a cluster")
+    parser.add_argument("source", metavar="FROM", help="the log: a directory, pulsar://…, wal://…, or etcd://HOST/ROOT of a cluster")
     parser.add_argument("location", metavar="TO", help="the place: a directory that is missing or empty, or pulsar://…")
     parser.add_argument("--pchannels", metavar="N", type=int, help="how many pchannels TO gets (default: as many as FROM has)")
     parser.add_argument("--from-kv", metavar="KV", help=_KV.format("FROM"))

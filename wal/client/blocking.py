@@ -433,6 +433,11 @@ class BlockingSource(ReadOnlySource):
         self._viewed = -1
         """The version of the known vchannels from which `_view` was built."""
 
+    @property
+    def remote(self) -> BlockingRemote:
+        """The open log. Raises the error that has ended it."""
+        return self._opened()
+
     def absence(self, waited_s: float) -> FormatError | None:
         """Returns None: a server has opened its log before it can be reached, and `open` waits for the server."""
         return None

@@ -17,13 +17,14 @@ from typing import Final
 
 import msgspec
 
+from wal.async_only import import_late
 from wal.channels.pchannels import COMPRESSION_KEY
 from wal.copying.cutting import cut, groups_of
 from wal.copying.source import CopySource, Ends, check_same_log, log_of_cluster
 from wal.copying.target import CopyMark, CopyTarget, check_homes, new_mark
 from wal.errors import FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame
-from wal.location import parse_location
+from wal.location import Location, parse_location
 from wal.settings import Settings
 from wal.storage.base import StoredFrame
 from wal.timestamp import to_datetime
@@ -76,6 +77,8 @@ async def copy(
 ) -> CopyResult | None:
     """Copies the log at `source` into an empty place, `target`: journals and logs on Pulsar, in any combination, or that of a cluster.
 
+    Of a log on the network (`wal://…`) it copies what a client sees, without `follow`; see `wal.copying.served`.
+
     Order, ticks, transactions, idempotency keys, producers, broadcasts and cursors are those of the source; ids are new ones. `settings`
     are those of the target, `source_settings` (None: the same) those of the source. The target gets `pchannels` pchannels, None: as many as
     the source has. With `follow` it copies until the writer closes the source. `progress` is called about once a second. Once `stop` is set
@@ -94,7 +97,7 @@ async def copy(
         raise InvalidArgumentError(f"{of} cannot be copied into itself: name another place")
     if pchannels is not None and (isinstance(pchannels, bool) or not isinstance(pchannels, int) or not 1 <= pchannels <= 1000):
         raise InvalidArgumentError(f"pchannels={pchannels!r} is no number of pchannels: give 1 to 1000")
-    reader = CopySource(of, own)
+    reader = await _source(of, own, follow=follow)
     writer = CopyTarget(to, settings)
     run = _Copy(reader, writer, stop or asyncio.Event(), progress)
     try:
@@ -105,6 +108,20 @@ async def copy(
             await writer.close()
     finally:
         await asyncio.to_thread(reader.close)
+
+
+async def _source(location: Location, settings: Settings, *, follow: bool) -> CopySource:
+    if location.servers is None:
+        return CopySource(location, settings)
+    if follow:
+        raise InvalidArgumentError(
+            f"{location} is a log on the network, whose clients do not see that its writers have ended: stop them, and copy it without "
+            "follow; or copy the log where its server has it"
+        )
+    await import_late("wal.copying.served")
+    from wal.copying.served import ServedSource
+
+    return ServedSource(location, settings)
 
 
 class _Copy:

@@ -90,11 +90,7 @@ class CopySource:
     """The log at `location`. Use it after `open` and until `close`."""
 
     def __init__(self, location: Location, settings: Settings) -> None:
-        """Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one on the network."""
-        if location.servers is not None:
-            raise InvalidArgumentError(
-                f"{location} is a log on the network: name the directory, or the namespace on Pulsar, where its server keeps it"
-            )
+        """Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one in memory."""
         self.location: Location = location
         self._settings = settings
         self._core = ReadOnlyCore(source_of(location, settings))
