@@ -49,6 +49,7 @@ async def append_keyed(log: LocalLog, number: int) -> int:
     future = log.appends.append_keyed(Message(MOVED, b"%d" % number), 0, f"key-{number}")
     assert future is not None
     result = await future
+    assert result.time_tick is not None
     return result.time_tick
 
 
