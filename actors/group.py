@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from actors.clock import Clock, SystemClock, Timer
@@ -124,12 +124,6 @@ class GroupInbox:
             waiting[member] = waiting.get(member, 0) + 1
         return waiting
 
-    def _full(self, count: int) -> InboxFullError:
-        return InboxFullError(
-            f"the inbox of group {self._name!r} holds {self._pending} of at most {self._inbox_max} messages, "
-            f"no room for {count} more: wait until it has drained"
-        )
-
     def _runs(self) -> Iterable[tuple[Member, list[Any]]]:
         return zip(self._to, self._batches, strict=True)
 
@@ -200,7 +194,9 @@ class Group(GroupInbox):
         """
         if self._pending >= self._inbox_max:
             self._check(member)
-            raise self._full(1)
+            raise InboxFullError(
+                f"the inbox of group {self._name!r} holds {self._pending} of at most {self._inbox_max} messages: wait until it has drained"
+            )
         if member is self._last:
             self._run.append(message)
         else:
@@ -213,24 +209,6 @@ class Group(GroupInbox):
             self._to.append(member)
             self._batches.append(run)
         self._pending += 1
-
-    def tell_many(self, member: Member, messages: Sequence[Any]) -> None:
-        """Adds the messages in order, with no message of another caller between them; over the bound it adds none of them."""
-        if not messages:
-            return
-        self._check(member)
-        if self._pending + len(messages) > self._inbox_max:
-            raise self._full(len(messages))
-        if member is self._last:
-            self._run.extend(messages)
-        else:
-            if not self._scheduled:
-                self._arrange()
-            self._last = member
-            self._run = run = list(messages)
-            self._to.append(member)
-            self._batches.append(run)
-        self._pending += len(messages)
 
     def tell_control(self, member: Member, message: Any) -> None:
         """Adds one message to the control lane: the next turn handles it before all data, also while the group is paused or stopping."""

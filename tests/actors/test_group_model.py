@@ -30,9 +30,7 @@ leaf = st.one_of(
     st.tuples(st.just("tell"), index, st.none()),
     st.tuples(st.just("control"), index, st.none()),
 )
-command = st.one_of(
-    leaf, st.tuples(st.sampled_from(["tell", "control"]), index, leaf), st.tuples(st.just("tell_many"), index, st.lists(leaf, max_size=6))
-)
+command = st.one_of(leaf, st.tuples(st.sampled_from(["tell", "control"]), index, leaf))
 step = st.one_of(st.just(("turn",)), command)
 
 
@@ -126,27 +124,21 @@ class World:
                 self.joined.remove(member)
                 assert self.group.leave(member) == ([] if member.failure else self.take(member))
             case ("tell", int(number), then):
-                self.tell(number, [then], lambda member, told: self.group.tell(member, told[0]))
-            case ("tell_many", int(number), list(then)):
-                self.tell(number, then, self.group.tell_many)
+                self.tell(self.members[number], Told(then, self.turns + self.in_turn))
             case ("control", int(number), then):
                 told = Told(then, self.turns + self.in_turn)
-                if self.refused(number, lambda member: self.group.tell_control(member, told)):
+                if self.refused(self.members[number], lambda member: self.group.tell_control(member, told)):
                     return
                 self.control.append((self.members[number], told))
 
-    def tell(self, number: int, programs: list[Any], call: Callable[[Member, list[Told]], None]) -> None:
-        told = [Told(program, self.turns + self.in_turn) for program in programs]
-        if not told:
-            return
-        if not self.members[number].over and self.group.pending + len(told) > INBOX_MAX:
+    def tell(self, member: Scripted, told: Told) -> None:
+        if not member.over and self.group.pending >= INBOX_MAX:
             with pytest.raises(InboxFullError):
-                call(self.members[number], told)
-        elif not self.refused(number, lambda member: call(member, told)):
-            self.data += [(self.members[number], one) for one in told]
+                self.group.tell(member, told)
+        elif not self.refused(member, lambda member: self.group.tell(member, told)):
+            self.data.append((member, told))
 
-    def refused(self, number: int, call: Callable[[Member], None]) -> bool:
-        member = self.members[number]
+    def refused(self, member: Scripted, call: Callable[[Member], None]) -> bool:
         if not member.over:
             call(member)
             return False

@@ -15,16 +15,16 @@ from wal import Message, open_wal
 from wal.channels import map_keeper
 from wal.channels.directory import Change, VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
-from wal.channels.vchannel_map import MapPlace, VChannelMap, read_map
+from wal.channels.vchannel_map import MAP_NAME, MapPlace, VChannelMap, read_changed_map
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, StorageError, WALError
 from wal.kv import MemoryKV
 
 
 async def shown(data: Path, pchannel: str = "p0") -> VChannelMap:
-    found = await asyncio.to_thread(read_map, data / "pchannels" / pchannel)
-    assert found is not None
-    return found
+    changed = await asyncio.to_thread(read_changed_map, data / "pchannels" / pchannel, None)
+    assert changed is not None
+    return changed[1]
 
 
 async def test_it_shows_what_there_is(data_dir: Path) -> None:
@@ -78,7 +78,7 @@ async def test_what_cannot_be_written_lags_and_is_tried_again(
     folder.mkdir()
 
     async def there() -> bool:
-        return await asyncio.to_thread(read_map, folder) is not None
+        return await asyncio.to_thread((folder / MAP_NAME).exists)
 
     await eventually(there)
     await keeper.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, read_map, write_map
+from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, read_changed_map, write_map
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import CorruptionError, FormatError
 from wal.files import MAP_NAME
@@ -72,10 +72,13 @@ def test_owners_are_checked_too() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    assert read_map(tmp_path) is None
+    with pytest.raises(FileNotFoundError):
+        read_changed_map(tmp_path, None)
     first = VChannelMap(5, 3, {"a": 1, "b": 2})
     assert write_map(tmp_path, first)
-    assert read_map(tmp_path) == first
+    mark, shown = read_changed_map(tmp_path, None) or pytest.fail("no map")
+    assert shown == first
+    assert read_changed_map(tmp_path, mark) is None
     inode = (tmp_path / MAP_NAME).stat().st_ino
     assert not write_map(tmp_path, first), "it is there already"
     assert (tmp_path / MAP_NAME).stat().st_ino == inode

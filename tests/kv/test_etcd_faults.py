@@ -243,12 +243,12 @@ async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path)
             await EtcdKV.open([server.address], root_path="theirs", timeout_s=30) as other,
         ):
             watch = await kv.watch("a")
-            watcher = kv.watcher_of(watch)
+            position = kv._watchers[watch][0]._position
             for number in range(50):
                 await other.save("b", str(number))
             revision = await other.store_revision()
             async with asyncio.timeout(WAIT_S):
-                while watcher.next_revision <= revision:
+                while position.next_revision <= revision:
                     await asyncio.sleep(0.01)
             await etcd_admin.compact(server.address, revision)
             await asyncio.to_thread(server.restart)

@@ -105,9 +105,9 @@ async def test_broadcast_is_appended_acknowledged_and_counted(served: Serving, c
         await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel=name))
     await asyncio.wait_for(everywhere, WAIT_S)
     assert await tasks(connection) == []
-    counts = reports.broadcaster_from_proto(await ask(connection, GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest()))
+    counts = await ask(connection, GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest())
     assert (counts.appended, counts.finished) == (1, 1)
-    assert counts == served.log.broadcasts.statistics()
+    assert counts == reports.broadcaster_to_proto(served.log.broadcasts.statistics())
 
 
 async def test_held_key_refuses_or_lets_wait(connection: Connection) -> None:

@@ -119,15 +119,6 @@ class MapPlace(msgspec.Struct, frozen=True):
     """Until the first opening after a restore has written the map anew, it is that of the copy, of the same vchannels."""
 
 
-def read_map(folder: Path) -> VChannelMap | None:
-    """Returns the map in the folder of a pchannel, or None if there is none. Blocks."""
-    try:
-        changed = read_changed_map(folder, None)
-    except FileNotFoundError:
-        return None
-    return None if changed is None else changed[1]
-
-
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
     """Returns the map and its mark; None if it is still the one `seen` (then only its CRC is read). Blocks; raises OSErrors unchanged."""
     path = folder / MAP_NAME

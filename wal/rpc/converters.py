@@ -26,7 +26,7 @@ from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import ReadPosition
-from wal.read.pchannel import Histogram, PChannelStatistics
+from wal.read.pchannel import PChannelStatistics
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.settings import Settings
@@ -396,23 +396,10 @@ def statistics_to_proto(statistics: PChannelStatistics) -> pchannel_calls_pb2.St
     return pchannel_calls_pb2.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
 
 
-def statistics_from_proto(statistics: pchannel_calls_pb2.Statistics) -> PChannelStatistics:
-    """Returns the counts of a pchannel."""
-    values: dict[str, Any] = {name: getattr(statistics, name) for name in PChannelStatistics.__struct_fields__}
-    for name in _HISTOGRAMS:
-        values[name] = Histogram(tuple(values[name].bounds), tuple(values[name].counts), values[name].total)
-    return PChannelStatistics(**{**values, "durable_end": position_from_proto(statistics.durable_end)})
-
-
 def broadcaster_to_proto(statistics: BroadcasterStatistics) -> cluster_pb2.BroadcastStatistics:
     """Returns the message of a broadcaster's counts."""
     values: dict[str, Any] = msgspec.structs.asdict(statistics)
     return cluster_pb2.BroadcastStatistics(**values)
-
-
-def broadcaster_from_proto(statistics: cluster_pb2.BroadcastStatistics) -> BroadcasterStatistics:
-    """Returns the counts of a broadcaster."""
-    return BroadcasterStatistics(**{name: getattr(statistics, name) for name in BroadcasterStatistics.__struct_fields__})
 
 
 def producers_to_proto(producers: Iterable[ProducerInfo]) -> pchannel_calls_pb2.Producers:

@@ -144,10 +144,6 @@ class EtcdKV(KVBase):
         )
         return self.calls.saw(answer)
 
-    def watcher_of(self, watch: Watch) -> Watcher:
-        """Returns the watcher that feeds an open watch of this KV, for inspection."""
-        return self._watchers[watch][0]
-
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(

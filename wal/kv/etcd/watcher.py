@@ -110,11 +110,6 @@ class Watcher:
         self._unverified = False
         """Whether the store may differ from the one whose events were delivered."""
 
-    @property
-    def next_revision(self) -> int:
-        """Returns the revision below which the watch has everything."""
-        return self._position.next_revision
-
     async def run(self) -> None:
         """Runs until the watch ends or the task is cancelled."""
         try:
