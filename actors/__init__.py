@@ -8,8 +8,7 @@ raise that cause. All of a system runs on one event loop, by a `Clock` that test
 from actors.actor import Actor, ActorRef
 from actors.clock import Clock, SystemClock, Timer, VirtualClock
 from actors.errors import ActorError, ActorFailedError, ActorStoppedError, InboxFullError, WrongLoopError
-from actors.group import Group
-from actors.member import Member
+from actors.group import Group, Member
 from actors.statistics import ActorStatistics, GroupStatistics, MemberStatistics, SystemStatistics
 from actors.system import ActorSystem
 

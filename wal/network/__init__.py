@@ -8,8 +8,7 @@ import wal.network.forks  # noqa: F401
 
 # isort: split
 
-from wal.network.endpoints import PING_S, Endpoints, ping_options
-from wal.network.method import Method
+from wal.network.endpoints import PING_S, Endpoints, Method, ping_options
 from wal.network.tls import Reach, ServerCertificate, TlsFiles
 
 __all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options"]

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.backoff import Backoff
-from wal.network.method import Method
 
 if TYPE_CHECKING:
     from wal.network.in_process import DirectChannel
@@ -215,3 +214,26 @@ def _keep_poller() -> None:
     loop, perhaps in the middle of an unrelated call.
     """
     grpc.aio.init_grpc_aio()
+
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Method(NamedTuple, Generic[Request, Response]):
+    """A method of a service: `path` is how gRPC finds it, `request` and `response` are its types.
+
+    It replaces the stubs that grpcio-tools would generate.
+    """
+
+    path: str
+    request: type[Request]
+    response: type[Response]
+
+    def serializers(self) -> dict[str, Any]:
+        """Returns the two functions that a client's channel needs."""
+        request, response = self.request, self.response
+        return {
+            "request_serializer": request.SerializeToString,  # type: ignore[attr-defined]
+            "response_deserializer": response.FromString,  # type: ignore[attr-defined]
+        }
