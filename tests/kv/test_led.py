@@ -9,7 +9,7 @@ import pytest
 
 from wal.errors import ChannelFencedError
 from wal.kv.etcd import EtcdElection, EtcdKV
-from wal.kv.etcd.led import LedKV
+from wal.kv.etcd.election import LedKV
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from wal.client.outbox import Outbox
 from wal.coordinator.assigner import Assigner
 from wal.coordinator.assignments import Assignments
 from wal.coordinator.membership import Membership
-from wal.kv.etcd.led import LedKV
+from wal.kv.etcd.election import LedKV
 from wal.node.hosting import Hosting, _Place
 from wal.node.manager import NodeManager
 from wal.node.session import NodeSession

@@ -34,7 +34,7 @@ from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
 from wal.errors import NotLeaderError, WALError
 from wal.kv.etcd import EtcdKV, Leadership
-from wal.kv.etcd.led import LedKV
+from wal.kv.etcd.election import LedKV
 from wal.local.storage import Undo
 from wal.message import FORM_PULSAR
 from wal.metrics.snapshot import CoordinatorStatistics

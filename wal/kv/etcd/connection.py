@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.backoff import Backoff
-from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.refusals import Refusal, classify, explain
-from wal.kv.etcd.requests import AUTHENTICATE
+from wal.kv.etcd.requests import AUTHENTICATE, TXN
 from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
@@ -231,3 +231,71 @@ def _metadata(token: str | None) -> tuple[tuple[str, str], ...]:
 def _code(error: grpc.aio.AioRpcError) -> int:
     code: int = error.code().value[0]
     return code
+
+
+Answer = TypeVar("Answer")
+
+
+class EtcdCalls:
+    """The calls of one EtcdKV through its `connection`, on the event loop that created this object.
+
+    It owns the count of calls in progress, their bound, and the store's highest revision in their answers. The KV, its sessions and its
+    elections make their calls through the same EtcdCalls, so that a close waits for all of them.
+
+    `root` is the prefix of each key in etcd. At most `waiting_max` calls may be in progress; above it a call raises WouldBlockError.
+    """
+
+    def __init__(self, connection: EtcdConnection, *, root: str, waiting_max: int) -> None:
+        self.connection = connection
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.idle: asyncio.Event = asyncio.Event()
+        """Set while no call is in progress."""
+        self.idle.set()
+        self.revision: int = 0
+        self.operations: int = 0
+        self.commits: int = 0
+        self.waiting: int = 0
+        self._root = root
+        self._waiting_max = waiting_max
+
+    def full_key(self, key: str) -> bytes:
+        """Returns the key as etcd has it."""
+        return (self._root + key).encode()
+
+    async def transact(self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str) -> rpc.TxnResponse:
+        """Runs one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""
+        return await self.count(self.send(compares, operations, what))
+
+    async def send(
+        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str, *, otherwise: Iterable[rpc.RequestOp] = ()
+    ) -> rpc.TxnResponse:
+        """Runs the transaction of `transact` within a call that is already counted; `otherwise` is read if a comparison fails."""
+        request = rpc.TxnRequest(compare=compares, success=operations, failure=otherwise)
+        answer = await self.connection.write(TXN, request, what)
+        self.commits += answer.succeeded
+        self.saw(answer)
+        return answer
+
+    async def count(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """Runs one call, which counts as in progress until it ends."""
+        if asyncio.get_running_loop() is not self.loop:  # a forked child has another loop as well
+            call.close()
+            raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
+        if self.waiting >= self._waiting_max:
+            call.close()
+            raise WouldBlockError(f"{self._waiting_max} calls wait for etcd: await some of them first")
+        self.waiting += 1
+        self.idle.clear()
+        try:
+            return await call
+        finally:
+            self.operations += 1
+            self.waiting -= 1
+            if not self.waiting:
+                self.idle.set()
+
+    def saw(self, answer: Any) -> int:
+        """Records and returns the revision of the store in an answer."""
+        revision: int = answer.header.revision
+        self.revision = max(self.revision, revision)
+        return revision

@@ -18,8 +18,7 @@ import grpc
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.kv.base import OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.calls import EtcdCalls
-from wal.kv.etcd.connection import EtcdConnection
+from wal.kv.etcd.connection import EtcdCalls, EtcdConnection
 from wal.kv.etcd.refusals import CompactedError
 from wal.kv.etcd.requests import RANGE, REVOKE, TIME_TO_LIVE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession

@@ -18,7 +18,7 @@ import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.calls import EtcdCalls
+from wal.kv.etcd.connection import EtcdCalls
 from wal.kv.etcd.refusals import Refusal
 from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, REVOKE
 from wal.kv.keys import check_key, check_value
