@@ -17,10 +17,10 @@ from tests.locations import open_wal
 from wal import BroadcastMessage, Delivery, Message, Settings
 from wal.engine import LogStatistics
 from wal.errors import ClosedError, UnavailableError
-from wal.local.served import ServedLog
+from wal.local.server import ServedLog
 from wal.location import parse_location
 from wal.metrics import Collector, register
-from wal.metrics.endpoint import MetricsEndpoint
+from wal.metrics.collector import MetricsEndpoint
 from wal.metrics.families import CURSORS_MAX, FAMILIES, families
 from wal.metrics.snapshot import CoordinatorStatistics, CursorLag, Snapshot, Snapshots
 from wal.node.access import Access

@@ -14,7 +14,7 @@ from wal import Message
 from wal.channels.directory import PREFIX
 from wal.channels.vchannels import first_position
 from wal.kv import SqliteKV
-from wal.local.served import ServedLog
+from wal.local.server import ServedLog
 from wal.location import parse_location
 from wal.message import Lineage, Restore
 from wal.node.access import Access

@@ -23,7 +23,7 @@ from wal.node.server import Server
 from wal.rpc.serving import check_free
 
 if TYPE_CHECKING:
-    from wal.metrics.endpoint import MetricsEndpoint
+    from wal.metrics.collector import MetricsEndpoint
     from wal.metrics.snapshot import SnapshotSource
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -108,7 +108,7 @@ async def serve(
 def _metrics_endpoint() -> type[MetricsEndpoint]:
     """Returns the server of metrics. Raises ImportError with the remedy without the extra."""
     try:
-        from wal.metrics.endpoint import MetricsEndpoint
+        from wal.metrics.collector import MetricsEndpoint
     except ModuleNotFoundError as error:
         raise ImportError(f"metrics need {error.name}, which is not installed: {install_hint('metrics')}") from error
     return MetricsEndpoint

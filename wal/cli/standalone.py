@@ -16,7 +16,7 @@ from wal.location import Location, parse_location
 if TYPE_CHECKING:
     from wal.engine import ReadableEngine
     from wal.local.log import LocalLog
-    from wal.local.served import ServedLog
+    from wal.local.server import ServedLog
     from wal.node.access import Access
 
 _DESCRIPTION: Final = """\
@@ -57,7 +57,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code. Raises ImportError without the extra."""
     from wal.cli.serving import serve
-    from wal.local.served import ServedLog
+    from wal.local.server import ServedLog
 
     location, settings = parse_location(arguments.location), with_absolute_paths(settings_from(arguments))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -9,8 +9,10 @@ everything that was opened. What exists is the concern of the `Coordinator`, wha
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
@@ -24,7 +26,6 @@ from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import LockedError
-from wal.local.announcements import Announcements
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
@@ -41,7 +42,7 @@ from wal.read.cursors.store import CursorStore
 from wal.read.lease import OWN, Lease
 from wal.read.options import Selection
 from wal.settings import Settings
-from wal.storage.base import LogBackend
+from wal.storage.base import LogBackend, LogState
 from wal.storage.metadata import CURSOR_ROOT
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
@@ -272,3 +273,81 @@ class LocalLog:
     async def allocate_time_tick(self) -> int:
         """Returns a tick above every tick allocated before."""
         return await self.node.oracle.allocate()
+
+
+_log: Final = logging.getLogger("wal")
+
+
+class Announcements:
+    """The lines that a log writes when it was opened and when it was closed, which docs/reference/logging.md shows, and their counts.
+
+    It is created when the opening begins. `monotonic` is a clock in seconds.
+    """
+
+    def __init__(self, place: str, monotonic: Callable[[], float]) -> None:
+        self.is_new = False
+        """Whether this opening created the log."""
+        self._place = place
+        self._is_open = False
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._terms: list[int] = []
+        self._clean = True
+        self._torn_bytes = 0
+        self._replayed = 0
+
+    def recovered(self, term: int, state: LogState, *, replayed: int) -> None:
+        """Counts a pchannel that was opened in this term, after replaying `replayed` events that followed its last checkpoint."""
+        self._terms.append(term)
+        self._clean = self._clean and state.clean
+        self._torn_bytes += state.torn_bytes
+        self._replayed += replayed
+
+    def opened(self) -> None:
+        """Writes the line of a log that was opened."""
+        self._is_open = True
+        before = "new" if self.is_new else f"recovered, {'closed' if self._clean else 'not closed'} cleanly before"
+        low, high = min(self._terms), max(self._terms)
+        _log.info(
+            "opened the log at %s in %.1f ms: %s, %s; torn bytes cut: %d; events replayed: %d; pchannels: %d",
+            self._place,
+            1000 * (self._monotonic() - self._began),
+            before,
+            f"term {low}" if low == high else f"terms {low} to {high}",
+            self._torn_bytes,
+            self._replayed,
+            len(self._terms),
+            extra={
+                "wal_event": "opened",
+                "wal_location": self._place,
+                "wal_seconds": self._monotonic() - self._began,
+                "wal_new": self.is_new,
+                "wal_clean": self._clean,
+                "wal_term": high,
+                "wal_torn_bytes": self._torn_bytes,
+                "wal_replayed_events": self._replayed,
+                "wal_pchannels": len(self._terms),
+            },
+        )
+
+    def closed(self, events: int, *, trouble: BaseException | str | None) -> None:
+        """Writes the line of a log that was closed after `events` appends; `trouble` says why the next opening has to recover it.
+
+        A log whose opening failed gets no line.
+        """
+        if not self._is_open:
+            return
+        _log.info(
+            "closed the log at %s after %.1f s, %s; events appended: %d",
+            self._place,
+            self._monotonic() - self._began,
+            "cleanly" if trouble is None else f"not cleanly ({trouble})",
+            events,
+            extra={
+                "wal_event": "closed",
+                "wal_location": self._place,
+                "wal_seconds": self._monotonic() - self._began,
+                "wal_clean": trouble is None,
+                "wal_events": events,
+            },
+        )

@@ -7,12 +7,13 @@ are this process. A new one is a file of its own whose `handlers()` are added he
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from wal.coordinator.discovery import Discovery
 from wal.coordinator.log_service import LogService
 from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.local.log import LocalLog
+from wal.location import Location
 from wal.network import Method
 from wal.node.access import Access
 from wal.node.consume import ConsumeService
@@ -22,7 +23,11 @@ from wal.node.pchannel_service import PChannelService
 from wal.node.produce import ProduceService
 from wal.node.server import DRAIN_S, Server, States
 from wal.rpc.serving import Draining, Handler
-from wal.settings import ServerBounds
+from wal.settings import ServerBounds, Settings
+
+if TYPE_CHECKING:
+    from wal.metrics.snapshot import SnapshotSource
+
 
 _SERVER_ID: Final = 1
 """The id of the only node of a log that has no coordinator."""
@@ -93,3 +98,40 @@ class LogServer(Server):
         if isinstance(cause, WALError):
             self.failure.set_result(cause)
             self._failing = asyncio.get_running_loop().create_task(self.states.failed(), name="node failed")
+
+
+class ServedLog:
+    """A log that this process opens, serves and closes: its only writer, its coordinator and its only node. `open` creates it."""
+
+    def __init__(self, log: LocalLog, server: LogServer) -> None:
+        self.server: LogServer = server
+        self.log: LocalLog = log
+
+    @classmethod
+    async def open(cls, location: Location, settings: Settings, access: Access) -> ServedLog:
+        """Opens the log and serves it; raises what either of the two raises."""
+        log = LocalLog(location, settings)
+        await log.open()
+        try:
+            return cls(log, await LogServer.start(log, access))
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(log.close()))
+            raise
+
+    async def failed(self) -> WALError:
+        """Returns the reason once the log cannot be written any more."""
+        return await asyncio.shield(self.server.failure)
+
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of the log."""
+        from wal.metrics.snapshot import Snapshots  # only where it is asked for
+
+        log = self.log
+        return Snapshots(log.statistics, log.cursors.infos, log.retention_report)
+
+    async def close(self) -> None:
+        """Ends the server, and closes the log."""
+        try:
+            await self.server.close()
+        finally:
+            await self.log.close()

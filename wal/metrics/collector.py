@@ -13,22 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import socketserver
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector as RegistryCollector
 
-from wal.errors import WALError
+from wal.errors import StorageError, WALError
 from wal.metrics.families import FAMILIES, described, families
 from wal.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
 from wal.read.pchannel import Histogram
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
+
 
 TIMEOUT_S: Final = 5.0
 """How long a scrape waits for the loop of the log."""
@@ -151,3 +155,42 @@ def register(log: MeasuredLog, registry: CollectorRegistry = REGISTRY) -> Collec
         raise
     collector._registries.append(registry)
     return collector
+
+
+class MetricsEndpoint:
+    """The server of `--metrics HOST:PORT`, within `async with`. `address` is where it listens, with the port that was found.
+
+    It has a thread of its own, so that a scrape never waits for other calls of the process. It answers every GET with the metrics of this
+    process, to everybody who reaches the address: they name pchannels and cursors, and hold nothing of what is in the log.
+    """
+
+    def __init__(self, address: str, source: SnapshotSource) -> None:
+        self.address = address
+        self._source = source
+        self._collector: Collector
+        self._server: WSGIServer
+
+    async def __aenter__(self) -> Self:
+        """Listens. Raises StorageError if nothing can listen at the address."""
+        host, _, port = self.address.rpartition(":")
+        registry = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            registry.register(collector)
+        self._collector = Collector.of(self._source)
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+        except OSError as error:
+            self._collector.close()
+            raise StorageError(f"metrics cannot be served at {self.address}: {error.strerror or error}") from error
+        self.address = f"{host}:{self._server.server_port}"
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        def end() -> None:
+            self._server.shutdown()
+            socketserver.TCPServer.server_close(self._server)  # a scrape under way, which may wait for this loop, is not waited for
+            self._thread.join()
+
+        self._collector.close()
+        await asyncio.to_thread(end)
