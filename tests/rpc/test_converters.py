@@ -19,10 +19,11 @@ from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
 from wal.message.wire_pb2 import MessageID as MessageIDProto
+from wal.node.consume import filters_from_proto, policy_from_proto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.read.pchannel import Histogram, PChannelStatistics
-from wal.rpc import broadcasts, selection
+from wal.rpc import broadcasts
 from wal.rpc import converters as cursor_state
 from wal.rpc import converters as positions
 from wal.rpc import converters as reports
@@ -94,7 +95,7 @@ def test_policies(message_id: MessageID) -> None:
         (StartFrom(message_id), streaming_pb2.DeliverPolicy(start_from=at)),
         (StartAfter(message_id), streaming_pb2.DeliverPolicy(start_after=at)),
     ]
-    assert [selection.policy_from_proto(through(encoded)) for _, encoded in policies] == [policy for policy, _ in policies]
+    assert [policy_from_proto(through(encoded)) for _, encoded in policies] == [policy for policy, _ in policies]
 
 
 @given(st.lists(names, unique=True, max_size=3), u64, st.lists(st.sampled_from(user_types), min_size=1, max_size=3))
@@ -105,7 +106,7 @@ def test_filters(vchannels: list[str], tick: int, types: list[MessageType]) -> N
         streaming_pb2.DeliverFilter(time_tick_gte=streaming_pb2.DeliverFilterTimeTickGTE(time_tick=tick)),
         streaming_pb2.DeliverFilter(message_types=streaming_pb2.DeliverFilterMessageTypes(types=map(int, types))),
     ]
-    named, others = selection.filters_from_proto(map(through, filters))
+    named, others = filters_from_proto(map(through, filters))
     assert named == tuple(vchannels)
     assert list(map(repr, others)) == list(map(repr, [TimeTickGT(tick), TimeTickGTE(tick), MessageTypes(*types)]))
 
@@ -113,16 +114,13 @@ def test_filters(vchannels: list[str], tick: int, types: list[MessageType]) -> N
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy()), "deliver_policy is not set: set all"),
-        (lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})), "deliver_policy.start_from: "),
-        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter()]), "a deliver filter is not set"),
-        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(vchannel={})]), "names none"),
-        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]), "60000"),
-        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={})]), "names no type"),
-        (
-            lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]),
-            "system type",
-        ),
+        (lambda: policy_from_proto(streaming_pb2.DeliverPolicy()), "deliver_policy is not set: set all"),
+        (lambda: policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})), "deliver_policy.start_from: "),
+        (lambda: filters_from_proto([streaming_pb2.DeliverFilter()]), "a deliver filter is not set"),
+        (lambda: filters_from_proto([streaming_pb2.DeliverFilter(vchannel={})]), "names none"),
+        (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]), "60000"),
+        (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={})]), "names no type"),
+        (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]), "system type"),
     ],
 )
 def test_selection_that_is_none_is_refused(call: Any, words: str) -> None:

@@ -18,30 +18,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import grpc.aio
 
 from actors import Actor, ActorRef
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
-from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, TimeTickMessage
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, TimeTickMessage
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
 from wal.message.wire_pb2 import Message
 from wal.network import Method
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.node.node import StreamingNode
-from wal.read.options import EventFilter, ReadOptions, Selection, WholePChannel
+from wal.read.options import (
+    All,
+    DeliverFilter,
+    DeliverPolicy,
+    EventFilter,
+    Latest,
+    MessageTypes,
+    ReadOptions,
+    Selection,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+    WholePChannel,
+)
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import Scanner
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
-from wal.rpc.converters import position_from_proto, vchannel_to_proto
+from wal.rpc.converters import id_from_bytes, position_from_proto, vchannel_to_proto
 from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
 from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
-from wal.rpc.selection import filters_from_proto, policy_from_proto
 from wal.rpc.serving import NAMES_MAX, Draining, Handler, checked_names, sliced
 from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel
@@ -430,3 +443,52 @@ async def _checked(names: Any) -> set[str]:
 
 def _too_many(count: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"a consumer reads {count} vchannels, and {NAMES_MAX} are accepted: read the whole pchannel, without names")
+
+
+def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:
+    """Returns the policy of a message. Raises InvalidArgumentError for one that is not set, or whose id is none."""
+    match policy.WhichOneof("policy"):
+        case "all":
+            return All()
+        case "latest":
+            return Latest()
+        case "start_from":
+            return StartFrom(id_from_bytes("deliver_policy.start_from", policy.start_from.id))
+        case "start_after":
+            return StartAfter(id_from_bytes("deliver_policy.start_after", policy.start_after.id))
+        case _:
+            raise InvalidArgumentError("deliver_policy is not set: set all, latest, start_from or start_after")
+
+
+def filters_from_proto(filters: Iterable[proto.DeliverFilter]) -> tuple[tuple[str, ...], list[DeliverFilter]]:
+    """Returns the vchannels that filters name, each once, and the other filters.
+
+    Milvus puts the vchannel among the filters; here it is the argument of a read. Without one a consumer gets the whole pchannel.
+    Raises InvalidArgumentError for a filter that is not set, an empty name, or a type that cannot be filtered for.
+    """
+    vchannels: dict[str, None] = {}
+    others: list[DeliverFilter] = []
+    for one in filters:
+        match one.WhichOneof("filter"):
+            case "time_tick_gt":
+                others.append(TimeTickGT(one.time_tick_gt.time_tick))
+            case "time_tick_gte":
+                others.append(TimeTickGTE(one.time_tick_gte.time_tick))
+            case "vchannel":
+                if not one.vchannel.vchannel:
+                    raise InvalidArgumentError("a filter by vchannel names none: name it, or leave the filter out for the whole pchannel")
+                vchannels[one.vchannel.vchannel] = None
+            case "message_types":
+                others.append(MessageTypes(*map(_type, one.message_types.types)))
+            case _:
+                raise InvalidArgumentError(
+                    "a deliver filter is not set, or not known to this version: set time_tick_gt, time_tick_gte, vchannel or message_types"
+                )
+    return tuple(vchannels), others
+
+
+def _type(number: int) -> MessageType:
+    try:
+        return MessageType(number)
+    except ValueError:
+        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}") from None

@@ -1,26 +1,41 @@
 """PChannelService: the calls that belong to one pchannel. The node that has the pchannel serves them, in the term that a request names.
 
-Those about cursors are in `cursor_calls.py`, those about frames in `frame_calls.py`, those about scheduled messages in `schedule_calls.py`.
+The calls about cursors are in `cursor_calls.py`, those about frames in `frame_calls.py`; those that schedule messages are below.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.message import Message
 from wal.network import Method
 from wal.node.cursor_calls import CursorCalls
 from wal.node.frame_calls import FrameCalls
 from wal.node.hosted import Hosted
 from wal.node.node import StreamingNode
-from wal.node.schedule_calls import ScheduleCalls
+from wal.node.produce import Places
 from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.converters import id_from_bytes, id_to_bytes, producers_to_proto, retention_to_proto, statistics_to_proto
-from wal.rpc.methods import FORGET_PRODUCER, GET_LAST_EVENT, GET_LATEST_TICK, GET_RETENTION, GET_STATISTICS, LIST_PRODUCERS, TRUNCATE
+from wal.rpc.methods import (
+    CANCEL_SCHEDULED,
+    FORGET_PRODUCER,
+    GET_LAST_EVENT,
+    GET_LATEST_TICK,
+    GET_RETENTION,
+    GET_STATISTICS,
+    LIST_PRODUCERS,
+    LIST_SCHEDULED,
+    SCHEDULE,
+    TRUNCATE,
+)
 from wal.rpc.serving import Draining, Handler
+from wal.timestamp.timestamp import LOGICAL_BITS, MILLISECONDS_MAX, from_datetime
+from wal.write.idempotency.keys import check_key
 from wal.write.pchannel import PChannel
 
 
@@ -95,3 +110,63 @@ class PChannelService:
     async def _forget_producer(self, request: proto.ForgetProducerRequest, _context: object) -> Empty:
         await self._node.appends.forget_producer(request.name, (self._hosted.find(request.pchannel),))
         return Empty()
+
+
+SCHEDULED_A_PAGE: Final = 1000
+"""The most messages of a page of ListScheduled: some 100 KB."""
+
+
+class ScheduleCalls:
+    """Schedules messages for a later time, lists and cancels them, on the pchannels that are `hosted` here.
+
+    The vchannel of a request exists: its client had it created before. It is looked for as an append looks for it, since what is known here
+    may lag behind what the client knows.
+    """
+
+    def __init__(self, node: StreamingNode, hosted: Hosted) -> None:
+        self._node = node
+        self._hosted = hosted
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of these calls."""
+        return {SCHEDULE: self._schedule, LIST_SCHEDULED: self._list, CANCEL_SCHEDULED: self._cancel}
+
+    async def _schedule(self, request: proto.ScheduleRequest, _context: object) -> proto.ScheduleResponse:
+        await self._check(request.pchannel, request.vchannel)
+        key = check_key(request.key)
+        assert isinstance(key, str), "the field is a string"
+        if request.due_ms > MILLISECONDS_MAX:
+            raise InvalidArgumentError(f"due_ms={request.due_ms} is after the last time tick: at most {MILLISECONDS_MAX} (the year 4199)")
+        if request.seen_time_tick > self._node.oracle.last:
+            self._node.oracle.observe(request.seen_time_tick)
+        message = Message(request.vchannel, request.payload, properties=dict(request.properties))
+        result = await self._node.appends.schedule(message, request.due_ms, key, keyed=request.keyed)
+        response = proto.ScheduleResponse(due_ms=from_datetime(result.deliver_at) >> LOGICAL_BITS, duplicate=result.duplicate)
+        if result.appended is not None:
+            response.appended, response.time_tick = id_to_bytes(result.appended.message_id), result.appended.time_tick
+        return response
+
+    async def _list(self, request: proto.ListScheduledRequest, _context: object) -> proto.ScheduledMessages:
+        pchannel = await self._check(request.pchannel, request.vchannel)
+        name, incarnation = request.vchannel, self._node.routes.incarnation(request.vchannel)
+        if incarnation is None:
+            return proto.ScheduledMessages()
+        after = (request.after_due_ms, request.after_number)
+        listed = pchannel.schedule.table.listed((name, incarnation), after=after, count=SCHEDULED_A_PAGE)
+        return proto.ScheduledMessages(
+            messages=[
+                proto.ScheduledMessage(number=message.number, due_ms=message.due_ms, key=message.key, size=message.size)
+                for message in listed
+            ]
+        )
+
+    async def _cancel(self, request: proto.CancelScheduledRequest, _context: object) -> proto.CancelScheduledResponse:
+        await self._check(request.pchannel, request.vchannel)
+        check_key(request.key)
+        return proto.CancelScheduledResponse(cancelled=await self._node.appends.cancel_scheduled(request.vchannel, request.key))
+
+    async def _check(self, info: PChannelInfo, vchannel: str) -> PChannel:
+        """Returns the pchannel of a request for this vchannel; raises as `Hosted.find` and `Places.check` do."""
+        pchannel = self._hosted.find(info)
+        await Places(self._node.routes, pchannel.channel).check(check_vchannel(vchannel))
+        return self._hosted.find(info)  # it may have gone meanwhile, and so may its lease

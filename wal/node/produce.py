@@ -47,7 +47,7 @@ from wal.node.cursor_calls import outcome_of
 from wal.node.hosted import Hosted, identity_of, tail_of
 from wal.node.node import StreamingNode
 from wal.node.produce_requests import Requests, ServedWithdrawals, Sessions, replaced
-from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, names_in
+from wal.node.produce_txns import MessageTxns, ProduceTxns, bodies_in, expected_in, is_of_txn, names_in, txn_message_from_wire
 from wal.node.routes import Routes
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -57,7 +57,6 @@ from wal.rpc.converters import range_of, result_to_proto
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Draining, Handler, sliced
-from wal.rpc.txn_messages import is_of_txn, txn_message_from_wire
 from wal.settings import ServerBounds
 from wal.write.idempotency.keys import Key
 from wal.write.operations import Together, with_outcome

@@ -1,7 +1,16 @@
-"""ProduceTxns: the transactions of a Produce stream whose bodies the client keeps until the commit.
+"""ProduceTxns: the transactions of a Produce stream, and the form of those that come message by message.
 
-The node keeps the keepalive and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an
-earlier term of the pchannel is begun again at its commit, unless the log since its begin holds an exclusive message that it must not span.
+Our own clients keep the bodies until the commit. The node keeps the keepalive and the bounds of a transaction, and ends it at an exclusive
+message. A transaction that was begun in an earlier term of the pchannel is begun again at its commit, unless the log since its begin holds
+an exclusive message that it must not span.
+
+In Milvus' form (`TxnMessage`) a client sends a transaction message by message. The type of a message says what it does, and the reserved
+property `_tx` to which transaction it belongs:
+
+    _t 900   begins one on its vchannel; `_h` is the base64 of a BeginTxnHeader with the keepalive
+    _tx      the base64 of the TxnContext that the begin was answered with: the message is a body
+    _t 901   with `_tx`: commits it; `_h` may be there, empty or with the vchannel
+    _t 902   with `_tx`: rolls it back; `_h` may be there, empty
 """
 
 from __future__ import annotations
@@ -10,12 +19,16 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from wal.channels.vchannels import SHOWN_MAX
 from wal.engine import NOT_EXPECTED
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import FrameView, RunKind
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties
-from wal.message.wire_fields import txn_to_proto
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties, wire_pb2
+from wal.message.codec import message_from_wire
+from wal.message.properties import Reserved
+from wal.message.wire_fields import from_base64, refused, txn_from_proto, txn_to_proto
 from wal.node.cursor_calls import change_from_proto
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
@@ -23,7 +36,6 @@ from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import count_of, key_of, messages_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
 from wal.rpc.serving import sliced
-from wal.rpc.txn_messages import TxnMessage
 from wal.write.checks import check_body
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
@@ -33,6 +45,8 @@ from wal.write.txn_table import TxnOwner
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
 _PAGE_BYTES: Final = 2 << 20
+_ENDS_AND_BEGIN: Final = (MessageType.BEGIN_TXN, MessageType.COMMIT_TXN, MessageType.ROLLBACK_TXN)
+_TYPES: Final = frozenset(str(int(kind)) for kind in _ENDS_AND_BEGIN)
 
 
 class ProduceTxns:
@@ -328,3 +342,44 @@ class MessageTxns:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         future.set_result(AppendResult(None, None, None, txn.context))
         return future
+
+
+class TxnMessage(msgspec.Struct, frozen=True):
+    """A message, in Milvus' form, that begins or ends a transaction, or a body; the type of `message` says which.
+
+    The message that begins it has the `txn_id` 0, and only its `keepalive_s` counts; 0.0 means the log's setting.
+    """
+
+    message: Message
+    txn_id: int
+    keepalive_s: float
+
+
+def is_of_txn(wire: wire_pb2.Message) -> bool:
+    """Returns whether a message in Milvus' form belongs to a transaction."""
+    properties = wire.properties
+    return Reserved.TXN_CONTEXT in properties or properties.get(Reserved.TYPE) in _TYPES
+
+
+def txn_message_from_wire(wire: wire_pb2.Message) -> TxnMessage:
+    """Returns a message of a transaction. Raises InvalidArgumentError for a field that it must not have, or that cannot be decoded."""
+    properties = dict(wire.properties)
+    context, header = properties.pop(Reserved.TXN_CONTEXT, None), properties.pop(Reserved.HEADER, None)
+    message = message_from_wire(wire_pb2.Message(payload=wire.payload, properties=properties))
+    kind = message.message_type
+    if kind in _ENDS_AND_BEGIN and (message.payload or message.properties):
+        raise InvalidArgumentError(
+            f"a {kind.name} has {len(message.payload)} bytes of payload and {len(message.properties)} properties of the user's, which "
+            "the log would not keep: put them into a body"
+        )
+    if kind == MessageType.BEGIN_TXN:
+        if context is not None:
+            raise refused(Reserved.TXN_CONTEXT, context, "none on a message that begins a transaction: its answer has it")
+        milliseconds = from_base64(header or "", Reserved.HEADER, wire_pb2.BeginTxnHeader).keepalive_milliseconds
+        return TxnMessage(message, 0, milliseconds / 1000)
+    txn = txn_from_proto(from_base64(context, Reserved.TXN_CONTEXT, wire_pb2.TxnContext))
+    if header is not None:
+        named = from_base64(header, Reserved.HEADER, wire_pb2.CommitTxnHeader).vchannels
+        if kind not in _ENDS_AND_BEGIN or list(named) not in ([], [message.vchannel]):
+            raise refused(Reserved.HEADER, header, "none on a body, and on an end no vchannels but its own")
+    return TxnMessage(message, txn.txn_id, 0.0)
