@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.flowgraph.graphs import Item
 from wal.flowgraph import SkipTickMsg
-from wal.flowgraph.inputs import InputAligner
+from wal.flowgraph.node import InputAligner
 
 
 @given(st.data())

@@ -21,8 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from actors import Member
 from wal.errors import InvalidArgumentError
-from wal.flowgraph.inputs import InputAligner
-from wal.flowgraph.node import FlowGraphStates, Msg, Node, NodeFailedError, NodeStatistics, Outputs, SkipTickMsg
+from wal.flowgraph.node import FlowGraphStates, InputAligner, Msg, Node, NodeFailedError, NodeStatistics, Outputs, SkipTickMsg
 
 
 class Edge:

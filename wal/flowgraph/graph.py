@@ -20,11 +20,11 @@ import msgspec
 from actors import Actor, ActorRef, ActorStoppedError, ActorSystem, Clock, Group, SystemClock, Timer
 from wal.errors import ClosedError, InvalidArgumentError, UnknownError
 from wal.flowgraph.context import Call, Edge, NodeContext, Work
-from wal.flowgraph.inputs import InputAligner
 from wal.flowgraph.node import (
     EdgeStatistics,
     FlowGraphStates,
     FlowGraphStatistics,
+    InputAligner,
     Node,
     NodeFailedError,
     NodeStatistics,

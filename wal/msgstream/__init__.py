@@ -36,12 +36,10 @@ from wal.msgstream.messages import (
     OpaqueMsg,
     TimeTickMsg,
 )
-from wal.msgstream.pack import MsgPack
 from wal.msgstream.page import OnRefused, Refused
-from wal.msgstream.position import MsgPosition
 from wal.msgstream.producers import RepackFunc, default_repack, delete_repack, insert_repack, send_to_each
 from wal.msgstream.stream import ChannelStatistics, MsgStream, MsgStreamStatistics
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import EarlierMsgType, MsgType
 

@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 
 from wal.msgstream.page import Page
-from wal.msgstream.position import MsgPosition
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPosition, TsMsg
 from wal.msgstream.types import MsgType
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from wal.errors import UnknownError, WALError
 
 if TYPE_CHECKING:
-    from wal.msgstream.position import MsgPosition
+    from wal.msgstream.ts_msg import MsgPosition
 
 
 def failure(cause: BaseException) -> BaseException:

@@ -20,9 +20,8 @@ from wal.message import ImmutableMessage, Message
 from wal.msgstream.checks import check_channels, check_name
 from wal.msgstream.media.wal import MSG_TYPE, stored_type
 from wal.msgstream.media.wal_ids import WalId
-from wal.msgstream.position import MsgPosition
 from wal.msgstream.stream import MsgStream
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPosition, TsMsg
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.read.options import ReadPosition

@@ -10,8 +10,7 @@ import msgspec
 
 from wal.msgstream.medium import Received
 from wal.msgstream.messages import TimeTickMsg
-from wal.msgstream.position import MsgPosition
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPosition, TsMsg
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -24,9 +24,7 @@ from wal.errors import InvalidArgumentError
 from wal.msgstream.errors import PartialSendError, ProduceError
 from wal.msgstream.medium import Medium, MediumProducer, Outgoing
 from wal.msgstream.messages import DeleteMsg, InsertMsg, RowsMsg
-from wal.msgstream.pack import MsgPack
-from wal.msgstream.position import MsgPosition
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.types import MsgType
 
 

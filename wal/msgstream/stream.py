@@ -5,7 +5,7 @@ Owns the producers and the subscriptions, with two actors for each subscription,
 `consume` loses nothing, and that at most `buffer_size` packs wait, beside one that each channel receives. An error of the medium ends the
 stream: every later call raises it.
 
-The statistics of a stream: frozen structs, created on request.
+The statistics of a stream are frozen structs, created on request; its options and their checks are `StreamOptions`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypedDict
 
 import msgspec
 
@@ -23,13 +23,10 @@ from wal.msgstream.checks import check_channels, check_name
 from wal.msgstream.dispatcher import UnmarshalDispatcher
 from wal.msgstream.errors import failure
 from wal.msgstream.medium import Medium
-from wal.msgstream.options import check_options
-from wal.msgstream.pack import MsgPack
 from wal.msgstream.page import Decoder, OnRefused
-from wal.msgstream.position import MsgPosition
 from wal.msgstream.producers import RepackFunc, StreamProducers
 from wal.msgstream.subscription import DeliveredPack, Subscription, Subscriptions
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,3 +356,32 @@ def _msgs(pack: MsgPack) -> Sequence[TsMsg]:
         if not isinstance(msg, TsMsg):
             raise TypeError(f"a pack has TsMsgs, not {msg!r}")
     return pack.msgs
+
+
+class StreamOptions(TypedDict, total=False):
+    """The keywords of every stream; the defaults are those of MsgStream."""
+
+    buffer_size: int
+    dispatcher: Decoder | None
+    on_refused: OnRefused | None
+    auto_ack: bool
+
+
+class TtStreamOptions(StreamOptions, total=False):
+    """The keywords of every stream with time ticks; the defaults are those of TtMsgStream."""
+
+    tick_bytes_max: int
+
+
+def check_options(medium: object, *, buffer_size: object, dispatcher: object, on_refused: object, auto_ack: object) -> None:
+    """Raises TypeError or InvalidArgumentError unless a stream can be created over this medium with these options."""
+    if not callable(getattr(medium, "consumer", None)):
+        raise TypeError(f"a message stream is over a medium, such as MemoryMedium(), not over {medium!r}")
+    if dispatcher is not None and not callable(getattr(dispatcher, "unmarshal", None)):
+        raise TypeError(f"dispatcher must be an UnmarshalDispatcher or None, not {dispatcher!r}")
+    if on_refused is not None and not callable(on_refused):
+        raise TypeError(f"on_refused must be a function(refused) or None, not {on_refused!r}")
+    if not isinstance(auto_ack, bool):
+        raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
+    if not isinstance(buffer_size, int) or buffer_size < 1:
+        raise InvalidArgumentError(f"buffer_size={buffer_size!r} is out of range: give at least 1 pack")

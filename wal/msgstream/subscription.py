@@ -14,10 +14,8 @@ from actors import Actor, ActorSystem
 from wal.errors import InvalidArgumentError
 from wal.msgstream.errors import failure
 from wal.msgstream.medium import Medium, MediumConsumer
-from wal.msgstream.pack import MsgPack
 from wal.msgstream.page import Decoder, OnRefused, Page, decode
-from wal.msgstream.position import MsgPosition
-from wal.msgstream.ts_msg import Unread
+from wal.msgstream.ts_msg import MsgPack, MsgPosition, Unread
 
 PENDING_MAX: Final = 64
 """The most packs that wait for their acknowledgement in a channel; then `room` waits."""

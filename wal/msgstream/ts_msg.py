@@ -1,7 +1,8 @@
 """TsMsg: what every stream message has, and its wire form: the base in field 1, then the fields of its class.
 
 The base is read first, so the type and the timestamp of a message are known whatever follows. Bytes that are no message raise
-InvalidArgumentError and nothing else.
+InvalidArgumentError and nothing else. A `MsgPosition` is where a message is in its channel, and a `MsgPack` has the messages that are
+produced or consumed together.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from google.protobuf.message import DecodeError
 from wal.errors import InvalidArgumentError
 from wal.msgstream import msg_pb2 as wire
 from wal.msgstream.checks import check_integer, check_integers
-from wal.msgstream.position import MsgPosition
 
 
 class Unread:
@@ -329,3 +329,72 @@ def _long_size(data: bytes) -> tuple[int, int]:
         if byte < 0x80:
             return size, at + 2
     raise undecodable(data, "a message: the length of its base does not end")
+
+
+class MsgPosition(msgspec.Struct, frozen=True, gc=False):
+    """The position of a message in a channel.
+
+    It is a value: equal, hashable, and it can be stored (`msgspec.json`) and used by another process. A wrong type raises TypeError, a
+    wrong value InvalidArgumentError.
+    """
+
+    channel_name: str
+    msg_id: bytes
+    """The medium's id of the message. An empty one is no position to seek to: `seek` refuses it."""
+    msg_group: str = ""
+    """The subscription that received it."""
+    timestamp: int = 0
+    """The time tick up to which the messages before this position are complete, or the message's `begin_ts`; unsigned, 64 bits."""
+
+    def __post_init__(self) -> None:
+        if type(self.msg_id) is not bytes:
+            raise TypeError(f"msg_id must be bytes, not {self.msg_id!r}")
+        if type(self.channel_name) is not str:
+            raise TypeError(f"channel_name must be a str, not {self.channel_name!r}")
+        if not self.channel_name:
+            raise InvalidArgumentError("channel_name is empty: give the name of the channel")
+        if type(self.msg_group) is not str:
+            raise TypeError(f"msg_group must be a str, not {self.msg_group!r}")
+        if type(self.timestamp) is not int or not 0 <= self.timestamp < 1 << 64:
+            check_integer("timestamp", self.timestamp, bits=64)
+
+
+_UNKNOWN = -1
+
+
+class MsgPack(msgspec.Struct):
+    """Messages, the interval of time ticks that they lie in, and where the pack begins and ends in each channel.
+
+    `MsgPack(messages)` is enough to produce. A pack of a time-ticked stream has the messages with `begin_ts` < their `end_ts` ≤ `end_ts`. A
+    wrong type raises TypeError, a wrong value InvalidArgumentError.
+    """
+
+    msgs: Sequence[TsMsg]
+    """A list or a tuple."""
+    begin_ts: int = _UNKNOWN
+    """If it is not given, the smallest `begin_ts` of the messages; 0 if there are none."""
+    end_ts: int = _UNKNOWN
+    """If it is not given, the largest `end_ts` of the messages; 0 if there are none."""
+    start_positions: list[MsgPosition] = []
+    """Where the pack begins: one position a channel. `seek(*start_positions)` gives it again; a stream without time ticks needs
+    `inclusive=True` for that."""
+    end_positions: list[MsgPosition] = []
+    """`seek(*end_positions)` continues exactly after the pack."""
+    trace_ctx: Mapping[str, str] = {}
+    """The context of the trace that produced or consumed the pack."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.msgs, list | tuple):
+            raise TypeError(f"msgs must be a list or a tuple of TsMsg, not {self.msgs!r}")
+        if self.begin_ts == _UNKNOWN or self.end_ts == _UNKNOWN:
+            for message in self.msgs:
+                if not isinstance(message, TsMsg):
+                    raise TypeError(f"msgs must be a list or a tuple of TsMsg, not of {message!r}")
+            if self.begin_ts == _UNKNOWN:
+                self.begin_ts = min((message.begin_ts for message in self.msgs), default=0)
+            if self.end_ts == _UNKNOWN:
+                self.end_ts = max((message.end_ts for message in self.msgs), default=0)
+        check_integer("begin_ts", self.begin_ts, bits=64)
+        check_integer("end_ts", self.end_ts, bits=64)
+        if self.begin_ts > self.end_ts:
+            raise InvalidArgumentError(f"begin_ts={self.begin_ts} is above end_ts={self.end_ts}: a pack begins at or before its end")

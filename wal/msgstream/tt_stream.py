@@ -17,10 +17,9 @@ from wal.errors import InvalidArgumentError
 from wal.msgstream.aligner import TickAligner
 from wal.msgstream.medium import Medium
 from wal.msgstream.page import Decoder, OnRefused, Refused
-from wal.msgstream.position import MsgPosition
 from wal.msgstream.stream import BUFFER_SIZE, ChannelStatistics, MsgStream
 from wal.msgstream.subscription import DeliveredPack, Subscription
-from wal.msgstream.ts_msg import TsMsg
+from wal.msgstream.ts_msg import MsgPosition, TsMsg
 
 _log: Final = logging.getLogger("wal.msgstream")
 

@@ -23,9 +23,8 @@ from wal.msgstream.errors import PartialSendError
 from wal.msgstream.media.pulsar_consumer import PulsarConsumer, PulsarSubscription
 from wal.msgstream.media.pulsar_ids import Place, TopicIds
 from wal.msgstream.medium import MediumProducer, Outgoing
-from wal.msgstream.options import StreamOptions, TtStreamOptions
 from wal.msgstream.producers import send_to_each
-from wal.msgstream.stream import MsgStream
+from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.secret import Secret
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress

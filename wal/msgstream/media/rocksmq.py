@@ -21,9 +21,8 @@ from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, Loc
 from wal.location import absolute_path
 from wal.msgstream.errors import PartialSendError
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
-from wal.msgstream.options import StreamOptions, TtStreamOptions
 from wal.msgstream.producers import send_to_each
-from wal.msgstream.stream import MsgStream
+from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
 

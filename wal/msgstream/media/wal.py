@@ -20,8 +20,7 @@ from wal.msgstream.errors import PartialSendError
 from wal.msgstream.media.wal_consumer import TickGrid, WalConsumer
 from wal.msgstream.media.wal_ids import WalId
 from wal.msgstream.medium import MediumProducer, Outgoing
-from wal.msgstream.options import StreamOptions, TtStreamOptions
-from wal.msgstream.stream import MsgStream
+from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.read.options import Latest
