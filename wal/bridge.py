@@ -6,8 +6,8 @@ the accesser's calls as blocking methods. Importing this module imports nothing 
 
 from wal.api.blocking import BlockingBroadcast, BlockingOpening, BlockingTxn, BlockingWAL, blocking
 from wal.api.blocking_consumer import BlockingConsumer
+from wal.api.blocking_read import Iteration, iterate
 from wal.api.blocking_scanner import BlockingMessageHandler, BlockingScanner
-from wal.api.iteration import Iteration, iterate
 from wal.api.record_batches import RecordBatches, record_batches
 
 __all__ = [
