@@ -16,11 +16,6 @@ A writer also records the current boot of the machine: until the machine restart
 The page also notes that the map of the pchannel's vchannels was written once, so that its absence is damage.
 
     at 1536   "WALV"
-
-Fence: the lock under which the control page is stored: a thread lock around an exclusive flock.
-
-The flock alone would not separate the threads of this process, which share one descriptor. A caller that does not wait (`try_take`)
-never overtakes a thread that does.
 """
 
 from __future__ import annotations
@@ -344,7 +339,12 @@ _NUMBERS_END: Final = 1 << 63
 
 
 class Fence:
-    """Excludes all other threads and processes while it is taken. One thread may take it and another one release it."""
+    """The lock under which the control page is stored: a thread lock around an exclusive flock.
+
+    It excludes all other threads and processes while it is taken. The flock alone would not separate the threads of this process, which
+    share one descriptor. One thread may take it and another one release it. A caller that does not wait (`try_take`) never overtakes a
+    thread that does.
+    """
 
     __slots__ = ("_file", "_threads", "_waiting")
 

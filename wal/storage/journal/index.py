@@ -17,8 +17,6 @@ One thread adds frames while others query: a reader passes ordinals of frames kn
                       crc32c u32 of everything before it in the part
 
 An index of version 1 has no keyed events; it counts as missing, and is recomputed from the segment.
-
-StoredPart: the bytes of one part of a stored index, read whole and checked. Pure; `SegmentIndex` says what the bytes are.
 """
 
 from __future__ import annotations

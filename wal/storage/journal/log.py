@@ -1,16 +1,7 @@
 """JournalLog: one pchannel's log on disk, opened for writing in one term.
 
 Owns the parts of an open log and the order in which they start and stop: writer and preparer (a thread each), reader, truncation,
-checkpoints. The loop only queues and answers; all file access is in threads.
-
-JournalTruncation: where the log begins, where its recovery begins, and what happens to the segments below both.
-
-Owns the order of the steps: the earliest event is stored and synced before any file is removed, and a file is removed only when the
-checkpoint of the next recovery has passed it too. Then the segment becomes a spare, if no reader holds it and there are not enough spares,
-else it is removed. Its index is removed after it: a thread that is just storing the index sees that the segment is gone, and removes the
-index again (`remove_stale_index`). The active segment always stays.
-
-JournalStatistics: the counters of one open log.
+checkpoints. The loop only queues and answers; all file access is in threads, but for the small frames that the writer submits itself.
 """
 
 from __future__ import annotations
@@ -369,7 +360,13 @@ class JournalLog(PChannelLog):
 
 
 class JournalTruncation:
-    """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks, so it runs in threads."""
+    """Truncates one log that is open for writing: moves its beginning, and gives back the segments below it. Blocks, so it runs in threads.
+
+    The earliest event is stored and synced before any file is removed, and a file is removed only when the checkpoint of the next recovery
+    has passed it too. Then the segment becomes a spare, if no reader holds it and there are not enough spares; otherwise it is removed. Its
+    index is removed after it: a thread that is just storing the index sees that the segment is gone, and removes the index again
+    (`remove_stale_index`). The active segment always stays.
+    """
 
     def __init__(
         self, disk: Disk, directory: Path, control: ControlPage, segments: SegmentSet, preparer: Preparer, *, checkpoint: int | None
@@ -383,7 +380,9 @@ class JournalTruncation:
         self.checkpoint = checkpoint
         """The position where recovery begins: no file at or above it is removed, truncated or not. None: nothing is held for a recovery."""
         self.recycled: int = 0
+        """The number of segments that became spares."""
         self.removed: int = 0
+        """The number of segments whose files were removed."""
 
     def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
         """Makes this the earliest event unless a later one already is; returns the resulting one. Raises ChannelFencedError,
@@ -443,8 +442,11 @@ class JournalTruncation:
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Counters since this opening: `frames` with `frame_bytes` in all were written with one sync each (`syncs`), `loop_frames` of them
-    from the event loop; `segments` were begun, truncated ones were `recycled` or `removed`; `segments_held` exist now."""
+    """The counters of an open log since its opening.
+
+    `frames` with `frame_bytes` in all were written, with one sync each (`syncs`), and `loop_frames` of them from the event loop. `segments`
+    were begun, and truncated ones were `recycled` or `removed`. `segments_held` exist now.
+    """
 
     frames: int
     frame_bytes: int

@@ -5,15 +5,7 @@ sync the frame, store the control page (`added`); only then may anybody be answe
 write path; two paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing
 more is written.
 
-ActiveSegment: the segment that is being written, its replacement by the next one, and its stored index.
-
-Owns the order in which a new segment becomes durable: the seal of the old one, the new header, its name, and only then the first
-frame. A crash in between leaves the old segment as the last one, or the new one without a frame.
-
-The IndexKeeper owns the parts that are appended to `<base:016x>.idx` while the segment grows, so that an opening after a crash
-reads the heads of a few frames instead of those of a whole segment. Nothing waits for these parts or depends on them: they are not synced,
-a part that could not be written ends the index, and recovery reads the rest from the segment. The keeper never stores a frame that is not
-durable, and leaves no file for a segment that is gone.
+A full segment is replaced by the next one (`begin_segment`), and the index of the active one is stored while it grows (`IndexKeeper`).
 """
 
 from __future__ import annotations
@@ -59,11 +51,13 @@ def begin_segment(
     first_tick: int,
     promised_tick: int,
 ) -> ActiveSegment:
-    """Seals the active segment and begins the next one in the file of `spare`; both are durable when it returns.
+    """Seals the active segment and begins the next one in the file of `spare`. Both are durable when it returns.
 
-    If there is no file descriptor, it raises OSError; the spare file stays as it was and the old segment stays the last one. `last` is
-    (term, sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of the
-    frame to come.
+    The old segment is sealed first, then the new header is written, and then the file gets its name; only after that comes the first frame.
+    A crash in between leaves the old segment as the last one, or the new one without a frame.
+
+    `last` is (term, sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of
+    the frame to come. Raises OSError if there is no file descriptor: then the spare file is as it was, and the old segment is the last one.
     """
     generation = old.segment.header.generation
     offset = old.index.end - old.segment.base
@@ -103,8 +97,14 @@ PART_RUNS: Final = 8192
 
 
 class IndexKeeper:
-    """Stores the index of the active segment in parts. The writer calls `begin` and `look` after a durable frame; the preparer's thread
-    does the writing."""
+    """Appends the index of the active segment to `<base:016x>.idx` in parts, while the segment grows.
+
+    So an opening after a crash reads the heads of a few frames instead of those of a whole segment. Nothing waits for these parts or
+    depends on them: they are not synced, a part that could not be written ends the index, and recovery reads the rest from the segment. A
+    frame that is not durable is never stored, and no file is left for a segment that is gone.
+
+    The writer calls `begin` and `look` after a durable frame, and the preparer's thread does the writing.
+    """
 
     def __init__(self, disk: Disk, directory: Path, preparer: Preparer) -> None:
         self._disk = disk

@@ -6,16 +6,7 @@ create a file, take no lock but the shared flock on a segment while they read it
 call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it continues there when another
 writer has opened it.
 
-This module also finds out whether a directory holds a journal: by its file `FORMAT` and the control page of a pchannel.
-
-ReadOnlySegments: the segments of a log that another process writes, for its readers.
-
-It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the file
-(heads of frames only, envelopes and CRCs checked), and a bounded cache of the other segments' indexes, read from `.idx` or computed from
-the segment. It reads exactly up to the position that the caller says is durable: frames above may still be cut off and rewritten. It never
-writes, not even an index that it had to compute.
-
-A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
+Whether a directory holds a journal is found out here as well (`absence`), by its file `FORMAT` and the control page of a pchannel.
 """
 
 from __future__ import annotations
@@ -449,7 +440,15 @@ def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
 
 
 class ReadOnlySegments:
-    """The segments of one log, in the order of the log; the last one holds the durable end. Thread-safe."""
+    """The segments of a log that another process may write, in the order of the log. The last one holds the durable end. Thread-safe.
+
+    It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the
+    file (only heads of frames are read; envelopes and CRCs are checked), and a bounded cache of the other segments' indexes, which are read
+    from `.idx` or computed from the segment. It reads exactly up to the position that the caller says is durable, because frames above it
+    may still be cut off and rewritten. It never writes, not even an index that it had to compute.
+
+    A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
+    """
 
     def __init__(self, disk: Disk, directory: Path, *, lineage: Lineage) -> None:
         self._disk = disk

@@ -5,20 +5,6 @@ blocks; under `write_path="auto"` small frames take the thread too where that is
 time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of a fenced writer is after the first
 frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if the thread still has one, so frames never
 overtake each other.
-
-WritePath: the setting that says how frames go to the disk, and what it means for one log.
-
-LoopPath: small frames go to the disk from the event loop by Linux AIO, without a thread.
-
-Owns the one frame in flight. The fence is held from its submission until it is durable and stored; it is taken without waiting, and
-whatever cannot be done without waiting is left to the thread. When the disk has the frame, the loop finishes it. If the loop does not (it
-is blocked, or has ended), the writer's thread does (`take_over`): the kernel gives the completion to one of the two.
-
-ThreadPath: the thread that writes frames of any size, one after the other, and does for the log what blocks.
-
-For each frame, with the fence taken: check the term, `pwritev`, `fdatasync`, store the control page. The thread begins new segments, stores
-promised ticks of an idle log, and checks the names of its files: before a frame that follows a pause, at each new segment, and about once a
-second in any case. Then it also finishes a frame of the loop path whose loop does not.
 """
 
 from __future__ import annotations
@@ -99,9 +85,14 @@ class _Flight(msgspec.Struct, gc=False):
 
 
 class LoopPath:
-    """Writes frames of at most `bytes_max` bytes with `write`. All calls are made on the loop, but for `take_over` and `close`.
+    """Writes small frames, of at most `bytes_max` bytes, from the event loop by Linux AIO (`write`), without a thread.
 
-    `add` is called with the outcome when a frame is finished, by whichever thread did so; then `landed()`, if that was the loop's.
+    It owns the one frame in flight. The fence is held from its submission until it is durable and stored; it is taken without waiting, and
+    whatever cannot be done without waiting is left to the thread. When the disk has the frame, the loop finishes it. If the loop does not
+    (it is blocked, or has ended), the writer's thread does (`take_over`): the kernel gives the completion to one of the two.
+
+    All calls are made on the loop, but for `take_over` and `close`. `add` is called with the outcome when a frame is finished, by whichever
+    thread did so; then `landed()`, if that was the loop's.
     """
 
     def __init__(self, tail: LogTail, write: AsyncWrite, *, bytes_max: int, add: Answer, landed: Callable[[], None]) -> None:
@@ -256,10 +247,15 @@ _FENCE_S: Final = 0.02
 
 
 class ThreadPath:
-    """The thread of one log. All calls but `join` are made on the loop.
+    """The thread of one log: it writes frames of any size, one after the other, and does for the log what blocks.
 
-    The rest is called in the thread: `add(attempt, done, position, error)` for each outcome, `notify()` when some were added and the loop
-    may go on, and `lost(error)` when the names of the log lead to other files and no frame was waiting.
+    For each frame it takes the fence, checks the term, and calls `pwritev` and `fdatasync`; then it stores the control page. It begins new
+    segments, stores the promised ticks of an idle log, and checks the names of its files: before a frame that follows a pause, at each new
+    segment, and about once a second in any case. Then it also finishes a frame of the loop path whose loop does not.
+
+    All calls but `join` are made on the loop. The rest is called in the thread: `add(attempt, done, position, error)` for each outcome,
+    `notify()` when some were added and the loop may go on, and `lost(error)` when the names of the log lead to other files and no frame was
+    waiting.
     """
 
     def __init__(
