@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -154,41 +155,41 @@ async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: 
     assert len(terms) >= ROUNDS
 
 
-async def test_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -> None:
+Holder = tuple[PulsarBackend, PChannelLog, FrameMaker]
+
+
+@contextlib.asynccontextmanager
+async def taken_over(address: PulsarAddress) -> AsyncIterator[tuple[Holder, Holder]]:
+    """Yields the backend, the log and the frames of an owner in term 1, and those of the owner in term 2 that took the log over."""
     kv = MemoryKV()
     one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
     try:
         await one.create("p", incarnation=INCARNATION)
-        old = await one.open("p", incarnation=INCARNATION, term=1)
-        maker = FrameMaker(1)
+        old, maker = await one.open("p", incarnation=INCARNATION, term=1), FrameMaker(1)
         await append(old, maker.term_start())
-        new = await other.open("p", incarnation=INCARNATION, term=2)
-        await append(new, FrameMaker(2).term_start(1, 0))
-        with pytest.raises(ChannelFencedError, match="owned by term 2"):
-            await append(old, maker.data(("v", b"late")))
-        with pytest.raises(ChannelFencedError):
-            await old.release(old.durable_end, state=None)
-        await append(new, FrameMaker(2).data(("v", b"x")))
-        assert [frame.view.header.term for frame in await read_all(new)] == [1, 2]
-        await old.close()
-        await new.close()
+        new, next_maker = await other.open("p", incarnation=INCARNATION, term=2), FrameMaker(2)
+        await append(new, next_maker.term_start(1, 0))
+        yield (one, old, maker), (other, new, next_maker)
     finally:
         await one.close()
         await other.close()
 
 
+async def test_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -> None:
+    async with taken_over(address) as ((_, old, maker), (_, new, next_maker)):
+        with pytest.raises(ChannelFencedError, match="owned by term 2"):
+            await append(old, maker.data(("v", b"late")))
+        with pytest.raises(ChannelFencedError):
+            await old.release(old.durable_end, state=None)
+        await append(new, next_maker.data(("v", b"x")))
+        assert [frame.view.header.term for frame in await read_all(new)] == [1, 2, 2]
+        await old.close()
+        await new.close()
+
+
 async def test_fence_holds_in_later_ledgers(address: PulsarAddress) -> None:
     """A fence of the segment that was open, and of none that begins later, was woodpecker#142. Nobody writes when the old owner tries."""
-    kv = MemoryKV()
-    one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
-    try:
-        await one.create("p", incarnation=INCARNATION)
-        old = await one.open("p", incarnation=INCARNATION, term=1)
-        maker = FrameMaker(1)
-        await append(old, maker.term_start())
-        new = await other.open("p", incarnation=INCARNATION, term=2)
-        next_maker = FrameMaker(2)
-        await append(new, next_maker.term_start(1, 0))
+    async with taken_over(address) as ((one, old, maker), (other, new, next_maker)):
         await asyncio.gather(*(append(new, next_maker.data(("v", b"%d" % number))) for number in range(210)))
         assert len(new.extents()) > 2
         await new.close()
@@ -200,9 +201,6 @@ async def test_fence_holds_in_later_ledgers(address: PulsarAddress) -> None:
         last = await other.open("p", incarnation=INCARNATION, term=3)
         assert [frame.view.header.term for frame in await read_all(last)] == [1] + 211 * [2]
         await last.close()
-    finally:
-        await one.close()
-        await other.close()
 
 
 @pytest.mark.parametrize("restored_term", [2, 4])
