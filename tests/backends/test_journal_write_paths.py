@@ -15,6 +15,7 @@ from tests.backends.faults import FaultyDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import PCHANNEL, journal
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
+from wal.storage.journal import writer
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.linux_aio import AsyncWrite
@@ -45,6 +46,18 @@ async def test_every_frame_but_the_first_goes_from_the_loop(tmp_path: Path) -> N
     async with journal(tmp_path, 2) as log:
         assert log.state.clean
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
+
+
+@by_loop
+async def test_first_frame_after_a_pause_is_the_turn_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through the thread in any case, so the next one goes from the loop."""
+    maker = FrameMaker(1)
+    monkeypatch.setattr(writer, "YIELD_S", 0.0)
+    async with journal(tmp_path, write_path="loop") as log:
+        monkeypatch.setattr(writer, "YIELD_S", 3600.0)  # the turn is due now, and then not for long
+        for _ in range(2):
+            await append(log, maker.data(("v", b"x")))
+        assert log.statistics().loop_frames == 1
 
 
 @by_loop

@@ -120,8 +120,8 @@ class LoopPath:
         """Begins to write a frame, while no other one is being written. Returns False, and has done nothing, if the thread has to."""
         tail = self._tail
         if (
-            not tail.is_checked
-            or self._is_others_turn()
+            self._is_others_turn()  # first: a frame that goes through the thread for another reason is one of these turns too
+            or not tail.is_checked
             or tail.failure is not None
             or self._defect is not None
             or not tail.active.file.is_direct
