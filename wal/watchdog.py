@@ -23,7 +23,7 @@ __all__ = ["ActiveComponent", "ComponentHeartbeat", "Status", "TargetStatistics"
 
 
 class Status(IntEnum):
-    """The status that a component reports. The seed names the type but not its values; these are the values of component states."""
+    """The status that a component reports. Its values are those of component states in Milvus."""
 
     INITIALIZING = 0
     HEALTHY = 1

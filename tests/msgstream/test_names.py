@@ -33,7 +33,7 @@ def rows_of(header: str) -> list[tuple[str, ...]]:
     return found
 
 
-ROWS: Final = rows_of("| seed | Python |")
+ROWS: Final = rows_of("| Milvus | Python |")
 NAMES: Final = [row for row in ROWS if not row[2].isdigit()]
 NUMBERS: Final = [row for row in ROWS if row[2].isdigit()]
 

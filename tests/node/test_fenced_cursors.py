@@ -11,8 +11,8 @@ from wal.channels.pchannels import PREFIX, PChannelMeta, create_pchannel, encode
 from wal.errors import ChannelFencedError, ChannelNotExistError
 from wal.kv import KVBase, MemoryKV
 from wal.kv.base import KVBatch
-from wal.node.fenced_cursors import FencedCursors
 from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.in_kv import FencedCursors
 
 
 class HeldKV(MemoryKV):

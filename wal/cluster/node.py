@@ -38,7 +38,6 @@ from wal.node.consume import ConsumeService
 from wal.node.copies_service import CopiesService
 from wal.node.directory_view import DirectoryView
 from wal.node.fence import CallFence, LogCheck
-from wal.node.fenced_cursors import FencedCursors
 from wal.node.hosted import Hosted
 from wal.node.manager import CallCheck, NodeManager
 from wal.node.node import StreamingNode
@@ -48,6 +47,7 @@ from wal.node.routes import closed_log
 from wal.node.server import Server, States
 from wal.node.session import TTL_S, NodeSession
 from wal.read.cursors.cursor import CursorInfo
+from wal.read.cursors.in_kv import FencedCursors
 from wal.rpc.api.cluster_pb2 import CreateVChannelRequest
 from wal.rpc.methods import CREATE_VCHANNEL
 from wal.rpc.serving import Draining, Handler

@@ -35,7 +35,7 @@ UnmarshalFunc = Callable[[MarshalType], TsMsg]
 class UnmarshalDispatcher:
     """Reads messages of all types.
 
-    `numbers=EarlierMsgType` reads streams that were written with the numbers of the earlier seed; the messages have today's types.
+    `numbers=EarlierMsgType` reads streams that were written with the numbers of early versions of Milvus; the messages have today's types.
     """
 
     def __init__(self, *, numbers: type[MsgType] | type[EarlierMsgType] = MsgType) -> None:

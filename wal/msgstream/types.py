@@ -7,7 +7,7 @@ from typing import Final
 
 
 class MsgType(IntEnum):
-    """The type of a stream message; the numbers are those of the later seed. `UNDEFINED` is no type that a message may have."""
+    """The type of a stream message; the numbers are those of Milvus. `UNDEFINED` is no type that a message may have."""
 
     UNDEFINED = 0
     CREATE_COLLECTION = 100
@@ -65,7 +65,10 @@ class MsgType(IntEnum):
 
 
 class EarlierMsgType(IntEnum):
-    """The numbers of the earlier seed, which old streams have. 1201 means another type today, so one stream has one kind of numbers."""
+    """The numbers of early versions of Milvus, which old streams have.
+
+    1201 means another type today, so one stream has one kind of numbers.
+    """
 
     INSERT = 400
     DELETE = 401
