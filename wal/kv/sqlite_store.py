@@ -12,7 +12,7 @@ grow, by a few pages.
 
     application_id  "WALK"      user_version  1      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
 
-The operations that the thread of a sqlite file carries out, their outcomes, and the statements for them. Synchronous.
+The operations and their outcomes come first; `apply` has the statements for them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The checks of integers that have a fixed width on the wire.
+"""The checks of the names of channels and subscriptions, and of integers that have a fixed width on the wire.
 
-The checks of channel and subscription names. A medium may have limits of its own.
+A medium may have limits of its own.
 """
 
 from __future__ import annotations

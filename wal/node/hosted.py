@@ -1,6 +1,6 @@
 """Hosted: the pchannels that this process serves, each in its term. Every service asks it before it does anything for a pchannel.
 
-The end of a hosted pchannel's log, as clients see it, and what identifies the log.
+`tail_of` and `identity_of` encode the end of a hosted pchannel's log, as clients see it, and what identifies the log.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What it serves are the handlers that it is given: those of a whole log, of a streaming node, or of a coordinator.
 
-The state of the process as its component: both GetComponentStates, and gRPC's health for probes. Of the latter `readiness` is a service of
-its own: whether the whole log can be used, which a process that is alive may know not to be so.
+`States` answers for the process as a component: GetComponentStates, and gRPC's health for probes. Of the latter `readiness` is a service of
+its own, which says whether the whole log can be used: a process that is alive may know that it cannot.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
 
-The progress of a reader: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure.
+How far a reader is says `Reached` within a read, and a `ReadPosition` outside of it, to be stored and resumed from. Everything is pure.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ retention keeps the copies of broadcasts that are not over.
 A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
 `forgotten` are the broadcasts that ended since the last checkpoint.
 
-The broadcasts with copies in a log, as rows and as bytes in a recovery checkpoint. Pure.
-
-Owns the rows that the table keeps and the form of their pieces (see `pieces`):
+A recovery checkpoint holds the rows of the table in pieces of this form (see `wal/storage/pieces.py`):
 
     3 copies    [3, sets of vchannels, sets of copies, rows]
     row         [broadcast id, number of its set of vchannels, resource keys, needs_ack, parts]

@@ -1,12 +1,11 @@
-"""TickSupply: the time ticks that a pchannel takes from the oracle, and the operations that wait for more of them.
+"""The ticks of a pchannel: those that it takes from the oracle (`TickSupply`), and the one up to which it promises to be complete. Pure.
 
 Taking a tick never waits: if the oracle has to save a new limit first, one request is sent for all callers that found no tick.
 Operations that need a tick are held meanwhile, together with every later operation, which must not overtake them.
 
-The promised tick of a pchannel (others call it watermark or closed timestamp), and what depends on it. Pure.
-
-Everything at or below the promised tick is in the log, and nothing at or below it follows (D4). `PromisedTick` computes it, `BarrierHeap`
-holds the appends that wait until it passes their barrier, and `TickFrames` says when it should be written to the log.
+Everything at or below the promised tick (others call it watermark or closed timestamp) is in the log, and nothing at or below it follows
+(D4). `PromisedTick` computes it, `BarrierHeap` holds the appends that wait until it passes their barrier, and `TickFrames` says when it
+should be written to the log.
 """
 
 from __future__ import annotations

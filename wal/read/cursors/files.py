@@ -9,7 +9,7 @@ lock nor write permission.
 With the `held` directory of an open log, every call first checks that its names still lead to it, and raises StorageError if not; all
 files are looked up in that directory. So the cursors of another log that now has the path are neither shown nor changed.
 
-The bytes of a cursor's file, and its name. Pure.
+The functions for a file's name and its bytes are pure:
 
     <shown>-<name hash>-<set hash>.cursor     magic "WALCURSR" | version u32 | length u32 | crc32c u32 | zero u32 | body of `length` bytes
 
