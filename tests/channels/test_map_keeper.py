@@ -15,9 +15,10 @@ from wal import Message, open_wal
 from wal.channels import map_keeper
 from wal.channels.directory import Change, VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
-from wal.channels.vchannel_map import MAP_NAME, MapPlace, VChannelMap, read_changed_map
+from wal.channels.vchannel_map import MapPlace, VChannelMap, read_changed_map
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, StorageError, WALError
+from wal.files import MAP_NAME
 from wal.kv import MemoryKV
 
 
