@@ -12,7 +12,7 @@ import pytest
 from tests.node.servers import connected, serving
 from tests.remote.test_nodes import Coordinator, server, without_pchannels
 from tests.rpc.server import until
-from wal import BroadcastMessage, Message, WALAccesser, open_wal
+from wal import BroadcastMessage, Message, WALAccesser, bridge, open_wal
 from wal.errors import ChannelNotExistError, NotLeaderError, UnavailableError, WALError
 from wal.local.server import all_handlers
 from wal.network import Method
@@ -36,6 +36,8 @@ from wal.rpc.methods import (
 )
 from wal.rpc.serving import Draining
 from wal.settings import ServerBounds
+from wal.spark.frame_source import LogSource
+from wal.spark.options import ChannelChoice
 
 TRIES = 5
 """Attempts whose pauses take longer than the news of a move."""
@@ -75,36 +77,71 @@ def on_no_node() -> WALError:
     return UnavailableError("the pchannel is on no node")
 
 
-async def read(log: WALAccesser) -> object:
+async def read(log: WALAccesser, _address: str) -> object:
     async with log.read("v", cursor="mine", follow=False) as scanner:
         return [body.payload async for message in scanner for body in message.bodies()]
 
 
-async def append(log: WALAccesser) -> object:
+async def append(log: WALAccesser, _address: str) -> object:
     return await log.raw_append(Message("v", b"2"))
 
 
-async def commit(log: WALAccesser) -> object:
+async def commit(log: WALAccesser, _address: str) -> object:
     async with log.txn("v") as txn:
         await txn.append(Message("v", b"2"))
     return txn
 
 
-async def ask(log: WALAccesser) -> object:
+async def ask(log: WALAccesser, _address: str) -> object:
     return await log.latest_tick("v")
 
 
-async def list_cursors(log: WALAccesser) -> object:
+async def list_cursors(log: WALAccesser, _address: str) -> object:
     return await log.cursors() == []
 
 
-Call = Callable[[WALAccesser], Awaitable[object]]
+async def iterate(_log: WALAccesser, address: str) -> object:
+    def payloads() -> list[bytes]:
+        with bridge.iterate(f"wal://{address}", "v", follow=False) as messages:
+            return [message.payload for message in messages]
+
+    return await asyncio.to_thread(payloads) == [b"1"]
+
+
+async def append_blocking(_log: WALAccesser, address: str) -> object:
+    def appended() -> object:
+        with bridge.blocking(f"wal://{address}") as log:
+            return log.raw_append(Message("v", b"2"))
+
+    return await asyncio.to_thread(appended)
+
+
+async def plan_a_batch(_log: WALAccesser, address: str) -> object:
+    """Does what the driver and a task of Spark do for one batch."""
+
+    def rows() -> int:
+        logs = LogSource(f"wal://{address}").open()
+        try:
+            end = logs.moment("p1").durable_end
+            weights = logs.weights("p1", 0, end, ChannelChoice(names=("v",)))
+            pages = [logs.page("p1", weight.position, weight.next_position, frozenset({"v"}), 1 << 20) for weight in weights]
+            return sum(len(page.frames) for page in pages)
+        finally:
+            logs.close()
+
+    return await asyncio.to_thread(rows) == 1
+
+
+Call = Callable[[WALAccesser, str], Awaitable[object]]
 CALLS: dict[Call, tuple[Method[Any, Any], ...]] = {
     read: (GET_MOMENT, LOAD_CURSOR),
     append: (PRODUCE,),
     commit: (PRODUCE,),
     ask: (GET_LATEST_TICK,),
     list_cursors: (LIST_CURSORS,),
+    iterate: (GET_MOMENT,),
+    append_blocking: (PRODUCE,),
+    plan_a_batch: (GET_MOMENT,),
 }
 
 
@@ -125,8 +162,9 @@ async def call_in_a_move(
         coordinator.tell(1, places)
         served = {**without_pchannels(node), **(nowhere or {}), ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(served) as address, open_wal(f"wal://{address}") as log:
-            calling = asyncio.ensure_future(call(log))
+            calling = asyncio.ensure_future(call(log, address))
             await until(lambda: asked() >= TRIES or calling.done())
+            assert not calling.done(), "the move has not ended"
             coordinator.tell(2, {"p0": node.address, "p1": node.address}, term=2)
             assert await calling
 
