@@ -17,14 +17,17 @@ from tests.simulation.broker import UNANSWERED_S
 from tests.simulation.etcd import snapshot
 from tests.simulation.faults import in_time
 from tests.simulation.grpc_channel import Call
+from tests.simulation.grpc_server import ServerCall
 from tests.simulation.history import Kind, Outcome
 from tests.simulation.run import Run, Script
 from tests.simulation.workload import VCHANNELS
 from tests.simulation.world import TTL_S
 from wal import Message
+from wal.channels.pchannels import PREFIX as CLAIMS
 from wal.coordinator.assigner import PROGRESS_S, LeadingEndedError
 from wal.coordinator.assignments import AssignmentState
 from wal.coordinator.plan import REST_S
+from wal.kv.etcd.requests import RANGE
 from wal.rpc.methods import ASSIGN, ASSIGNMENT_DISCOVER
 
 
@@ -405,31 +408,42 @@ async def late_assign_opens_nothing(run: Run) -> None:
 
 
 async def assign_after_remove_opens_nothing(run: Run) -> None:
-    """A node is told to remove what it is about to open, by a leader that has begun anew, while etcd answers the node slowly."""
+    """A node is told to remove what it is about to open, by a leader that has begun anew, while etcd answers the node late."""
     await run.served()
     world, name = run.world, run.pchannel(VCHANNELS[0])
-
     calls: list[str] = []
 
-    def slowly(node: str) -> tuple[float, float | None]:
+    def first_in_time(node: str) -> tuple[float, float | None]:
         calls.append(node)
-        if len(calls) > 1:
-            return 4.0, None  # else it would be open in the next term before it is opened in this one
-        world.network.slow_down("etcd", node, 1.0)
-        return 0.0, None
+        # The next Assign comes late: else it would be open in the next term before it is opened in this one.
+        return (0.0 if len(calls) == 1 else 4.0), None
 
-    nodes = _assigns(name, slowly, others_s=4.0)
+    nodes = _assigns(name, first_in_time, others_s=4.0)
+    held = _hold_claim(run, name, nodes)
     old = run.owner(name)
     world.kill(old)
-    await run.until(lambda: nodes, "the pchannel is given to another node")
+    await run.until(lambda: held, "another node that is given the pchannel reads its claim")
     _read_anew(run)
-    # Until then the node has asked for the claim, and not for the rest: its lease would not outlive more of such answers.
-    until_s = world.loop.time() + 2.0
-    while world.loop.time() < until_s and not any(removed == name for _, removed in run.invariants.removed):
-        await asyncio.sleep(0.05)
-    world.network.slow_down("etcd", nodes[0], 0.0)
+    await run.until(lambda: (world.processes[held[0]], name) in run.invariants.removed, "the node removes the pchannel", within_s=TTL_S)
+    world.network.mend("etcd", held[0])
     await asyncio.sleep(2.0)
     await _moved(run, old, [name])
+
+
+def _hold_claim(run: Run, name: str, nodes: list[str]) -> list[str]:
+    """Holds back what etcd answers the first of these nodes once it reads the claim of a pchannel; returns a list that gets that node."""
+    held: list[str] = []
+    answers: Any = ServerCall
+    judge = answers.on_answer
+
+    def on_answer(call: ServerCall, data: bytes) -> None:
+        if call.path == RANGE.path and call.client in nodes and not held and call.request.endswith(b"/" + (CLAIMS + name).encode()):
+            held.append(call.client)
+            run.world.network.cut("etcd", call.client)
+        judge(call, data)
+
+    answers.on_answer = staticmethod(on_answer)
+    return held
 
 
 def _read_anew(run: Run) -> None:

@@ -49,6 +49,9 @@ from wal.timestamp import TimestampOracle
 
 WAIT_FOR_NODES_S: Final = 5.0
 """How long the first leader of a cluster waits for its nodes, if nobody says how many there will be."""
+END_S: Final = 0.5
+"""How long broadcasts and saves under way may take when the leading ends. A broadcast may wait for a pchannel that nobody has, and nobody
+gets one before this leader, or the next one, begins."""
 FORMAT_LOOK_S: Final = 1.0
 """How often a leader that knows a later format looks whether all nodes do."""
 WAIT_EXPECTED_S: Final = 60.0
@@ -86,7 +89,7 @@ class Leading:
         self._expected = expected_nodes
         self._ttl_s = ttl_s
         self._undo = Undo()
-        self._system = ActorSystem("wal coordinator", clock=SystemClock())
+        self._system = ActorSystem("wal coordinator", clock=SystemClock(), stop_timeout_s=END_S)
         self._coordinator: Coordinator
         self._assigner: Assigner
         self._membership: Membership
