@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
+from typing import Final
 
 import pytest
 
@@ -14,6 +16,9 @@ from tests.processes import eventually
 from tests.servers.etcd import EtcdServer
 from wal import Message, open_wal
 from wal.errors import LockedError
+from wal.node.session import TTL_S
+
+SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 
 
 async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
@@ -25,6 +30,29 @@ async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd:
         work.start()
         await work.progress()
         await asyncio.to_thread(own_etcd.restart)
+        await work.progress()
+        await work.stop()
+        await work.judge()
+        assert not work.written.errors
+    assert (await cluster.settled())["pchannels"] == before["pchannels"]
+
+
+@pytest.mark.skipif(not SOAK, reason="in a soak only: etcd is away for two seconds, again and again")
+@pytest.mark.parametrize("way", ["killed", "frozen"])
+async def test_etcd_that_is_away_for_two_seconds_moves_nothing(way: str, cluster_over: Cluster, own_etcd: EtcdServer, soak: int) -> None:
+    """Nobody gets an error. Sessions live as long as they do by default."""
+    cluster = cluster_over
+    cluster.ttl_s = TTL_S
+    await cluster.start()
+    before = await cluster.settled()
+    async with open_wal(cluster.root) as log:
+        work = Workload(log)
+        work.start()
+        for _ in range(soak):
+            await work.progress()
+            await asyncio.to_thread(own_etcd.kill if way == "killed" else own_etcd.stop)
+            await asyncio.sleep(2.0)
+            await asyncio.to_thread(own_etcd.start if way == "killed" else own_etcd.cont)
         await work.progress()
         await work.stop()
         await work.judge()
