@@ -138,6 +138,34 @@ async def test_closing_node_leaves_the_checkpoint_of_another_writer_alone(locati
         assert await load_checkpoint(log.coordinator.kv, "p0") == other
 
 
+async def test_checkpoint_that_comes_after_the_next_owner_has_begun_is_whole(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node was evicted: its closing checkpoint replaces the one from which the next owner recovers at the moment."""
+    async with opened(location) as log:
+        hosting = log.node.hosting
+        written = [await append_keyed(log, number) for number in range(10)]
+        await reopened(log)
+        before = await load_checkpoint(log.coordinator.kv, "p0")
+        written += [await append_keyed(log, number) for number in range(10, 20)]
+        closed, meta = term(log), await log.coordinator.raise_term("p0")
+        await hosting.close_one("p0", closed)
+        handed_over = await load_checkpoint(log.coordinator.kv, "p0")
+        assert handed_over is not None
+        assert handed_over != before
+
+        async def load_before(*_: object) -> CheckpointRecord | None:
+            return before
+
+        with monkeypatch.context() as earlier:
+            earlier.setattr("wal.node.hosting.load_checkpoint", load_before)
+            _, replayed = await hosting.open(meta)
+        assert replayed == 10
+        written += [await append_keyed(log, number) for number in range(20, 30)]
+        await reopened(log)  # which hands nothing over: the record is not the one that it began with
+        assert await load_checkpoint(log.coordinator.kv, "p0") == handed_over
+        assert [await append_keyed(log, number) for number in range(30)] == written
+        assert await payloads(log, MOVED) == [b"%d" % number for number in range(30)]
+
+
 async def test_late_calls_are_refused() -> None:
     async with opened() as log:
         hosting, first = log.node.hosting, log.coordinator.pchannels["p0"]

@@ -139,7 +139,8 @@ async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
 async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointRecord) -> None:
     """Saves where recovery begins, if the pchannel's record is still `meta`; raises ChannelFencedError if another writer took over.
 
-    Both happen in one operation: a writer that has raised the term reads a checkpoint that no earlier writer can still move.
+    Both happen in one operation: once a writer has raised the term, an earlier one moves the record by `hand_over_checkpoint` alone. It
+    frees nothing for that, so the later one may begin at either.
     """
     own = encode(meta)
     saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(record).decode()}
