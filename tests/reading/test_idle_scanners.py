@@ -94,6 +94,8 @@ async def consumers_alone() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # what earlier tests left in this process takes long to traverse, and each figure does so
     tracemalloc.start()
     try:
         yield
