@@ -35,8 +35,10 @@ _W1_MORE: Final = {1: (engines.ASYNCIO,), 16: (engines.ASYNCIO, engines.AS_IT_CO
 _TXN: Final = ("floor", "wal", engines.APPEND_TXN, "sqlite", engines.APART)
 _KEYED: Final = (engines.NO_KEYS, engines.KEYS, engines.PRODUCER, "sqlite")
 _ARROW: Final = (engines.ARROW_PAYLOADS, engines.ARROW_TICKS)
-_READ: Final = ("floor", "pages", "async for", engines.ARROW, *_ARROW, "sqlite")
-_LARGE_FRAMES: Final = Row(workload="w3", engines=("floor", "pages", *_ARROW, "sqlite"), payload_bytes=100, frame_messages=1024)
+_READ: Final = ("floor", "pages", engines.COLUMNS, "async for", engines.ARROW, *_ARROW, "sqlite")
+_LARGE_FRAMES: Final = Row(
+    workload="w3", engines=("floor", "pages", engines.COLUMNS, *_ARROW, "sqlite"), payload_bytes=100, frame_messages=1024
+)
 _ONE_OF_MANY: Final = ("floor", "wal", engines.ALONE_SAME, engines.ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
 _BROADCAST: Final = ("wal", "sqlite")
@@ -69,8 +71,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_s: float
     opening: tuple[str, ...]
     """The options of `benchmarks.opening`."""
-    syncs: bool = True
-    """Whether all disks are synced before each cell, so that a figure is of its cell alone."""
 
     def only(self, workloads: Sequence[str]) -> Plan:
         """Returns the plan with only the rows of these workloads."""
@@ -154,8 +154,7 @@ def smallest() -> Plan:
         Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
         replace(_CONSUME, messages=2_000),
     ]
-    opening = ("--rounds=1", "--log-bytes=1048576", "--keys=8192")
-    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=opening, syncs=False)
+    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"))
 
 
 def _appends(*counts: int) -> list[Row]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.cell import Cell, Measured, Row, payload
-from benchmarks.engines import ALONE_FULL, ALONE_SAME, ARROW, ARROW_PAYLOADS, ARROW_TICKS
+from benchmarks.engines import ALONE_FULL, ALONE_SAME, ARROW, ARROW_PAYLOADS, ARROW_TICKS, COLUMNS
 from benchmarks.floor import make_frame, read_floor, write_raw
 from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
@@ -93,7 +93,7 @@ async def _passes(cell: Cell) -> AsyncIterator[Pass]:
     else:
         at = Path(directory) / _FOLDERS.get(cell.engine, "")
         async with open_wal(str(log_path(str(at)))) as log:
-            yield lambda: (_iterate if cell.engine == "async for" else pages)(log)
+            yield lambda: _READERS.get(cell.engine, pages)(log)
 
 
 async def pages(log: WALAccesser) -> Sums:
@@ -116,6 +116,20 @@ async def _iterate(log: WALAccesser) -> Sums:
             length += len(message.payload)
             ticks += message.time_tick
     return count, length, ticks
+
+
+async def _columns(log: WALAccesser) -> Sums:
+    """Reads the first vchannel by pages, column by column."""
+    count = length = ticks = 0
+    async with log.read(vchannel_name(0), follow=False) as scanner:
+        async for page in scanner.batches(PAGE_MESSAGES):
+            count += len(page)
+            length += sum(map(len, page.payloads))
+            ticks += sum(page.ticks)
+    return count, length, ticks
+
+
+_READERS: Final[dict[str, Callable[[WALAccesser], Awaitable[Sums]]]] = {"async for": _iterate, COLUMNS: _columns}
 
 
 async def _arrow(location: str, columns: list[str] | None) -> Sums:

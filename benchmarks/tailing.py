@@ -14,7 +14,7 @@ import sqlite3
 import struct
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,7 @@ CALLED: Final = struct.Struct("<d")
 """The time at which the append of a message was called, at the beginning of its payload."""
 SELECT_MAX: Final = 4096
 
-Page = list[Any]
+Page = Sequence[Any]
 """The messages, or the rows of SQLite (rowid and payload), that a reader gets at once."""
 Take = Callable[[Page], None]
 

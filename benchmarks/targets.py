@@ -26,6 +26,7 @@ from benchmarks.engines import (
     BARE_TXN,
     BATCHES,
     BY_KEY,
+    COLUMNS,
     ECHO,
     JETSTREAM,
     KEYS,
@@ -214,6 +215,7 @@ TARGETS: Final = (
     _target("w3", "pages / SQLite, 1 KB", _W3, engine="pages", at_least=1.2),
     _target("w3", "async for / pages, 100 B", _W3_SMALL, engine="async for", against="pages", at_least=0.7),
     _target("w3", "async for / pages, 1 KB", _W3, engine="async for", against="pages", at_least=0.7),
+    _target("w3", "payload and tick of pages / pages, 100 B", _W3_SMALL, engine=COLUMNS, against="pages", at_least=1.3),
     _target("w3", "Arrow / pages, 100 B", _W3_SMALL, engine=ARROW, against="pages", at_least=3.0),
     *(
         _target("w3", f"Arrow, {text}, {of}", row, engine=engine, against=against, at_least=at_least, limit=limit)

@@ -47,6 +47,7 @@ if typing.TYPE_CHECKING:
         TxnContext,
     )
     from wal.message.payloads import PayloadType
+    from wal.read.assembly import MessagePage
     from wal.read.cursors.cursor import CursorInfo
     from wal.read.options import (
         All,
@@ -99,6 +100,7 @@ __all__ = [
     "Message",
     "MessageHandler",
     "MessageID",
+    "MessagePage",
     "MessageType",
     "MessageTypes",
     "OwnerDescription",
@@ -161,6 +163,7 @@ _HOMES: typing.Final = {
         "wal.read.options": "All DeliverFilter DeliverPolicy Last Latest MessageTypes ReadPosition StartAfter StartAt StartFrom TimeTickGT "
         "TimeTickGTE",
         "wal.read.pchannel": "Histogram PChannelStatistics",
+        "wal.read.assembly": "MessagePage",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
         "wal.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",

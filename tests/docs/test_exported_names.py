@@ -18,7 +18,8 @@ PUBLIC = """
     ChannelDescription Consumer ConsumerStatistics CursorInfo DeliverFilter DeliverPolicy Delivery
     ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage
     InboxStatistics Last Latest Log LogBroadcast
-    LogStatistics Message MessageHandler MessageID MessageType MessageTypes OwnerDescription PChannelRetention PChannelStatistics
+    LogStatistics Message MessageHandler MessageID MessagePage MessageType MessageTypes OwnerDescription PChannelRetention
+    PChannelStatistics
     PayloadType ProducerInfo ProducerKey ReadPosition Reject ResourceKey RetentionHolder Retry Scanner ScannerStatistics
     Schedule ScheduledMessage ScheduledResult Secret Settings SettingsOverrides
     StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext TypedLog TypedScanner VChannelInfo WALAccesser

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,10 @@ FROM_ELSEWHERE: Final = {("wal.pulsar", "ERROR")}
 """The (logger, level) of lines that the Pulsar client writes at its own level."""
 
 
-@functools.cache
-def sources() -> list[tuple[Path, ast.Module]]:
-    paths = [path for folder in ("actors", "broadcaster", "wal") for path in (ROOT / folder).rglob("*.py")]
-    return [(path, ast.parse(path.read_text())) for path in paths]
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for folder in ("actors", "broadcaster", "wal"):
+        for path in (ROOT / folder).rglob("*.py"):
+            yield path, ast.parse(path.read_text())
 
 
 def logger_of(node: ast.AST) -> str | None:

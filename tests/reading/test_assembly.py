@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reading.frames import FIRST_TICK, NAMES, ORIGIN, STEPS, Row, build, expected, record, seen, stored
-from wal.errors import CorruptionError
+from wal.errors import CorruptionError, NoPayloadError
 from wal.frame import FLAG_BODY, FLAG_COMMIT, FrameDraft, RunKind, RunName, encode_frame, encode_txn
 from wal.frame.draft import Record, Run
 from wal.message import ImmutableTxnMessage, MessageType
@@ -40,6 +43,54 @@ def test_filters_drop_messages_bodies_and_emptied_transactions(
     messages = assemble(frame, ORIGIN, Selection(bound, floor=99), EventFilter.of(filters))
     wanted = frozenset(types) if types else None
     assert [seen(message) for message in messages] == expected(events, bound, tick_min, wanted)
+
+
+@settings(max_examples=150)
+@given(STEPS, BOUND, st.none() | st.tuples(st.integers(0, 25), st.integers(0, 25)), st.booleans())
+def test_page_has_the_columns_of_its_messages(steps: Steps, bound: dict[str, int], part: tuple[int, int] | None, is_built: bool) -> None:
+    """Whether they are asked for before or after the messages."""
+    frame, _ = build(steps)
+    selection = Selection(bound, floor=99)
+    messages = assemble(frame, ORIGIN, selection, EVERYTHING).build()
+    page = assemble(frame, ORIGIN, selection, EVERYTHING)
+    if part is not None:
+        page, messages = page.part(*part), messages[slice(*part)]
+    if is_built:
+        page.build()
+    assert len(page) == len(messages)
+    assert [*page.ticks] == [message.time_tick for message in messages]
+    assert page.message_ids == [message.message_id for message in messages]
+    if any(isinstance(message, ImmutableTxnMessage) for message in messages):
+        with pytest.raises(NoPayloadError):
+            _ = page.payloads
+    else:
+        assert page.payloads == [message.payload for message in messages]
+    assert [seen(message) for message in page] == [seen(message) for message in messages]
+
+
+def test_page_behaves_as_a_list_that_nobody_changes() -> None:
+    rows = [Row(("a", 1), bytes((number,)), 2, {}) for number in range(5)]
+    page = assemble(build([("plain", rows, ())])[0], ORIGIN, Selection({"a": 1}, floor=99), EVERYTHING)
+    page.payloads.clear()
+    assert [len(page.payloads), len(page.ticks), page.is_built] == [5, 5, False]
+    messages = list(page)
+    assert page == messages == page[:]
+    assert [messages == page, page != messages[1:], page != tuple(messages)] == [True, True, True]
+    assert (page[1:3] == messages[1:3], page[1:3].payloads) == (True, [b"\x01", b"\x02"])
+    assert (page[0], page[-1], page.index(messages[2]), messages[3] in page) == (messages[0], messages[4], 2, True)
+    assert messages[:2] + page == page[:2] + messages == [*messages[:2], *messages]
+    assert pickle.loads(pickle.dumps(page)).payloads == page.payloads
+    assert repr(page) == repr(messages)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(page)
+
+
+def test_threads_that_share_a_page_have_the_same_messages() -> None:
+    rows = [Row(("a", 1), b"1", 2, {})] * 4096
+    page = assemble(build([("plain", rows, ())])[0], ORIGIN, Selection({"a": 1}, floor=99), EVERYTHING)
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(lambda _: page.build(), range(4))
+    assert all(other is first for other in others)
 
 
 @given(STEPS)

@@ -94,8 +94,6 @@ async def consumers_alone() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()  # what earlier tests left in this process takes long to traverse, and each figure does so
     tracemalloc.start()
     try:
         yield
@@ -209,7 +207,7 @@ async def test_what_a_consumer_was_handed_is_its_own(data_dir: Path) -> None:
 
                 async def pages() -> None:
                     async for page in paged.batches():
-                        page.clear()
+                        del page
 
                 async def messages() -> None:
                     async for _ in single:

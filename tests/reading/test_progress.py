@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import pairwise
+from itertools import islice, pairwise
 from random import Random
 from typing import Any
 
@@ -51,7 +51,7 @@ class Reader:
                 if self.log.durable == len(self.log.frames):
                     return None
                 self.log.durable += 1
-        return next(progress.coming)
+        return next(progress.coming or progress.open())
 
     def rest(self) -> list[ImmutableMessage]:
         messages = []
@@ -256,7 +256,7 @@ def test_damage_is_raised_and_the_position_stays_before_it() -> None:
         page = log.page(0, progress.selection.names, Random(page.next_position))
     progress.take(page)
     assert progress.advance(log.tail()) is Need.MESSAGES
-    next(progress.coming)
+    next(progress.open())
     before = progress.position
     view: FrameView = page.frames[1].view
     view._body = lambda start, end: bytes(end - start)
@@ -274,25 +274,35 @@ def test_handing_messages_over_copies_no_others() -> None:
     tracemalloc.start()
     try:
         for taken in range(2, 100):
-            (message,) = progress.hand_over(1)
-            assert message is progress.messages[taken - 1]
+            progress.hand_over(1)
             assert progress.following == taken
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 4096
-    assert len(progress.hand_over(1 << 80)) == 4096 - 99
-    assert progress.hand_over(1) == []
+    assert len(progress.page(1 << 80)) == 4096 - 99
+    progress.hand_over(1 << 80)
+    assert (progress.following, len(progress.page())) == (4096, 0)
 
 
-def test_messages_that_are_handed_over_at_once_are_a_list_of_the_caller() -> None:
-    """Readers at the tail share the list that was built, so it must stay as it is."""
-    log = ModelLog([[("plain", [Row(("a", 3), b"1", 2, {})] * 3, ())]], durable=1)
-    reader = Reader(log, ReadOptions(("a",), All(), EventFilter()), Random(1))
-    assert reader.progress.advance(log.tail()) is Need.PAGE
-    reader.progress.take(log.page(0, reader.progress.selection.names, Random(1)))
-    assert reader.progress.advance(log.tail()) is Need.MESSAGES
-    given = reader.progress.hand_over(3)
-    assert given == reader.progress.messages
-    given.clear()
-    assert (len(reader.progress.messages), reader.progress.following) == (3, 3)
+@given(st.lists(st.tuples(st.sampled_from(["one", "page", "open"]), st.integers(1, 4)), max_size=12))
+def test_messages_come_once_however_they_are_taken(steps: list[tuple[str, int]]) -> None:
+    rows = [Row(("a", 3), bytes((number,)), 2, {}) for number in range(16)]
+    log = ModelLog([[("plain", rows, ())]], durable=1)
+    progress = Reader(log, ReadOptions(("a",), All(), EventFilter()), Random(1)).progress
+    assert progress.advance(log.tail()) is Need.PAGE
+    progress.take(log.page(0, progress.selection.names, Random(1)))
+    assert progress.advance(log.tail()) is Need.MESSAGES
+    payloads: list[bytes] = []
+    for step, count in steps:
+        if step == "page":
+            page = progress.page(count)
+            progress.hand_over(len(page))
+            payloads += page.payloads
+        elif step == "open":
+            payloads += [message.payload for message in islice(progress.coming or progress.open(), count)]
+        elif progress.following < len(progress.messages):
+            payloads.append(progress.messages[progress.following].payload)
+            progress.hand_over(1)
+        assert progress.following == len(payloads)
+    assert payloads == [row.payload for row in rows[: len(payloads)]]

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reading.frames import FIRST_TICK, NAMES, ORIGIN, STEPS, Row, build, seen
-from wal.message import ImmutableMessage
-from wal.read.assembly import assemble
+from wal.read.assembly import MessagePage, assemble
 from wal.read.options import EventFilter, Selection
 from wal.read.recent import SHARED_BYTES_MAX, SharedMessages
 from wal.storage.base import StoredFrame
@@ -65,7 +64,7 @@ def test_readers_with_one_selection_get_the_same_objects() -> None:
     frame, _ = build(steps)
     shared = SharedMessages()
 
-    def read(bound: dict[str, int | None], event_filter: EventFilter | None = None) -> list[ImmutableMessage]:
+    def read(bound: dict[str, int | None], event_filter: EventFilter | None = None) -> MessagePage:
         return shared.assemble(frame, ORIGIN, Selection(bound, floor=9), event_filter or EventFilter())
 
     first = read({"a": 1, "b": 2})
@@ -123,7 +122,7 @@ def test_lists_leave_with_their_frames_and_are_not_kept_after_them() -> None:
     frames = frames_of([[("plain", [Row(("a", 1), b"1", 2, {})], ())] for _ in range(4)])
     shared = SharedMessages()
 
-    def read(frame: StoredFrame, name: str) -> list[ImmutableMessage]:
+    def read(frame: StoredFrame, name: str) -> MessagePage:
         origin = msgspec.structs.replace(ORIGIN, position=frame.position)
         return shared.assemble(frame, origin, Selection({name: 1}, floor=9), EventFilter())
 

@@ -423,7 +423,7 @@ class Iteration(BlockingRead):
         progress = self._progress
         while True:
             with self._lock:
-                for message in progress.coming:
+                for message in progress.coming or progress.open():
                     return message
             if not self._fill():
                 raise StopIteration

@@ -11,13 +11,14 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage
+from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.options import ReadPosition
 from wal.read.progress import BodyTurns
 from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from wal.api.txn import Txn
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=Sized)
 
 
 @runtime_checkable
@@ -47,11 +49,11 @@ class BlockingScanner:
         self._scanner = scanner
         self._thread = thread
         self._lock = threading.Lock()
-        self._page: list[ImmutableMessage] = []
+        self._page: MessagePage = NO_MESSAGES
         self._at = 0
         self._delivered_count = 0  # messages delivered so far
         self._reported_count = 0  # delivered messages that were reported to the scanner; only its loop touches this
-        self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
+        self._fetching: concurrent.futures.Future[MessagePage] | None = None
         self._waiting = 0
         self._closed = False
         self._turns = BodyTurns()
@@ -81,18 +83,18 @@ class BlockingScanner:
         return self
 
     def __next__(self) -> ImmutableMessage:
-        page = self._take(1)
-        if not page:
+        messages = self._next(self._take_message)
+        if messages is None:
             raise StopIteration
-        return page[0]
+        return messages[0]
 
-    def batches(self, size_max: int = 1024) -> Iterator[list[ImmutableMessage]]:
-        """Returns an iterator of pages of 1 to `size_max` messages."""
+    def batches(self, size_max: int = 1024) -> Iterator[MessagePage]:
+        """Returns an iterator of pages of 1 to `size_max` messages; see `Scanner.batches`."""
         if not isinstance(size_max, int) or isinstance(size_max, bool):
             raise TypeError(f"size_max must be an int, not {size_max!r}")
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
-        return iter(lambda: self._take(size_max), [])
+        return iter(lambda: self._next(lambda: self._take_page(size_max)), None)
 
     def bodies(self) -> Iterator[tuple[ImmutableMessage, ImmutableMessage]]:
         """Yields each body with its message, as `Scanner.bodies` does: a message counts as handed over with its last body."""
@@ -150,23 +152,29 @@ class BlockingScanner:
         """Drops the rest of the current page."""
         with self._lock:
             self._closed = True
-            self._page, self._at = [], 0
+            self._page, self._at = NO_MESSAGES, 0
         self._settled(lambda: None)
 
     # -- the current page
 
-    def _take(self, size_max: int) -> list[ImmutableMessage]:
-        """Waits for the next messages and returns them; an empty list at the end."""
-        return self._next(lambda: self._take_messages(size_max))
-
-    def _take_messages(self, size_max: int) -> list[ImmutableMessage]:
+    def _take_page(self, size_max: int) -> MessagePage:
         """Takes messages of the current page, under the lock."""
-        taken = self._page[self._at : self._at + size_max]
+        page, at = self._page, self._at
+        taken = page.part(at, at + size_max) if at or size_max < len(page) else page
+        self._count(taken)
+        return taken
+
+    def _take_message(self) -> list[ImmutableMessage]:
+        """Takes the next message of the current page, under the lock."""
+        messages = self._page.build()[self._at : self._at + 1]
+        self._count(messages)
+        return messages
+
+    def _count(self, taken: Sequence[ImmutableMessage]) -> None:
         self._at += len(taken)
         self._delivered_count += len(taken)
         if self._acking is not None and any(message.broadcast is not None for message in taken):
             self._owing = True
-        return taken
 
     def _take_body(self) -> list[tuple[ImmutableMessage, ImmutableMessage]]:
         """Takes the next body of the current page, under the lock; a message is taken with its last body."""
@@ -174,13 +182,13 @@ class BlockingScanner:
             message = self._page[self._at]
             body, is_last = self._turns.next(message)
             if is_last:
-                self._take_messages(1)
+                self._count((message,))
             if body is not None:
                 return [(message, body)]
         return []
 
-    def _next(self, take: Callable[[], list[_T]]) -> list[_T]:
-        """Waits for a page from which `take` takes something, and returns that; an empty list at the end."""
+    def _next(self, take: Callable[[], _S]) -> _S | None:
+        """Waits for a page from which `take` takes something, and returns that; None at the end."""
         if self._owing:
             self._acknowledge()
         while True:
@@ -190,7 +198,7 @@ class BlockingScanner:
                 fetching = self._fetching
                 if fetching is None:
                     if self._ended():
-                        return []
+                        return None
                     # Kept until its page is taken over, so that an interrupted caller leaves the page to the next caller.
                     fetching = self._fetching = self._thread.start(self._fetch, self._delivered_count)
             try:
@@ -200,7 +208,7 @@ class BlockingScanner:
             if fetching.cancelled():
                 raise ClosedError("the log was closed while this read waited for a message")
             if not fetching.result():
-                return []
+                return None
         if self._waiting:
             self._settled(lambda: None)
         return taken
@@ -220,7 +228,7 @@ class BlockingScanner:
         self._tell(delivered_count)
         await self._acking._settle()
 
-    def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
+    def _take_over(self, fetching: concurrent.futures.Future[MessagePage]) -> None:
         """Makes the fetched page the current one, once."""
         with self._lock:
             if self._fetching is fetching and fetching.done():
@@ -236,7 +244,7 @@ class BlockingScanner:
             raise self._scanner.error
         return True
 
-    async def _fetch(self, delivered_count: int) -> list[ImmutableMessage]:
+    async def _fetch(self, delivered_count: int) -> MessagePage:
         self._tell(delivered_count)
         return await self._scanner._page()
 

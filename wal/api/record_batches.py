@@ -150,7 +150,7 @@ class RecordBatches(BlockingRead):
                     self._parts.extend(in_parts(frame_rows, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
                 else:
                     progress.assemble()
-            self._parts.extend(progress.coming)
+            self._parts.extend(progress.coming or progress.open())
             if self._parts:
                 part = self._parts.popleft()
                 if isinstance(part, FrameRows):

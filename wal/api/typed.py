@@ -167,7 +167,7 @@ class TypedScanner(Generic[T]):
 
     def __init__(self, scanner: Scanner, kind: PayloadType[T]) -> None:
         self._type = kind
-        self._page: list[ImmutableMessage] = []
+        self._page: Sequence[ImmutableMessage] = ()
         self._at = 0
         """The next message of the page, …"""
         self._body = 0

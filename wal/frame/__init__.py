@@ -5,7 +5,7 @@ them back: the header and the tables first, under one CRC, and of the body only 
 """
 
 from wal.frame.codec import Compressor
-from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart
+from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, StoredColumns, TermStart
 from wal.frame.draft import CopyNames, FrameDraft, Payloads, Record, RunName
 from wal.frame.encode import EncodedFrame, Tables, compressed, encode_frame, frame_tables
 from wal.frame.ext import KEY_TAGS, ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
@@ -60,6 +60,7 @@ __all__ = [
     "RunName",
     "RunRow",
     "RunSpan",
+    "StoredColumns",
     "SystemRecord",
     "Tables",
     "TermStart",

@@ -19,9 +19,9 @@ from wal.errors import CorruptionError
 from wal.frame.codec import decompress
 from wal.frame.draft import TERM_START, RunName
 from wal.frame.layout import CRC, HEADER_BYTES, FrameHeader, RunKind, SystemRecord
-from wal.frame.tables import LazyRunTable, RecordColumns, RunRow, RunTable
+from wal.frame.tables import LazyRunTable, RecordColumns, Rows, RunRow, RunTable
 
-__all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
+__all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "StoredColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
 """Returns the bytes [start, end) of the body as it is stored; it is asked for whole blocks only. Too few bytes are treated as damage."""
@@ -36,6 +36,45 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     flags: list[int] | None
     properties: list[bytes] | None
     exts: list[bytes] | None
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Returns the records [start, stop)."""
+        return Columns(
+            self.indices[start:stop],
+            self.payloads[start:stop],
+            None if self.types is None else self.types[start:stop],
+            None if self.flags is None else self.flags[start:stop],
+            None if self.properties is None else self.properties[start:stop],
+            None if self.exts is None else self.exts[start:stop],
+        )
+
+
+class StoredColumns(msgspec.Struct, frozen=True, gc=False):
+    """The records of one run as they are stored: their tables, and the checked bytes that hold them from `start` on."""
+
+    rows: Rows
+    body: bytes
+    start: int
+
+    def cut(self) -> Columns:
+        """Returns the fields of each record."""
+        rows = self.rows
+        body = BytesIO(self.body)  # it shares the bytes; reading from it is the cheapest way to cut them
+        body.seek(self.start)
+        payloads = list(map(body.read, rows.payload_lens))
+        properties = exts = None
+        if rows.properties_lens is not None:
+            properties = list(map(body.read, rows.properties_lens))
+        if rows.ext_lens is not None:
+            exts = list(map(body.read, rows.ext_lens))
+        return Columns(
+            list(rows.indices),
+            payloads,
+            None if rows.types is None else list(rows.types),
+            None if rows.flags is None else list(rows.flags),
+            properties,
+            exts,
+        )
 
 
 class TermStart(msgspec.Struct, frozen=True, gc=False):
@@ -118,24 +157,12 @@ class FrameView:
 
     def columns(self, run: RunRow) -> Columns:
         """Returns the records of this run, checked against the CRCs of their blocks."""
-        rows = self.runs.rows(run)
+        return self.stored_columns(run).cut()
+
+    def stored_columns(self, run: RunRow) -> StoredColumns:
+        """Returns the records of this run without an object for each, checked against the CRCs of their blocks."""
         data, base = self._fetch(run.body_start, run.body_end)
-        body = BytesIO(data)  # it shares the bytes; reading from it is the cheapest way to cut them
-        body.seek(run.body_start - base)
-        payloads = list(map(body.read, rows.payload_lens))
-        properties = exts = None
-        if rows.properties_lens is not None:
-            properties = list(map(body.read, rows.properties_lens))
-        if rows.ext_lens is not None:
-            exts = list(map(body.read, rows.ext_lens))
-        return Columns(
-            list(rows.indices),
-            payloads,
-            None if rows.types is None else list(rows.types),
-            None if rows.flags is None else list(rows.flags),
-            properties,
-            exts,
-        )
+        return StoredColumns(self.runs.rows(run), data, run.body_start - base)
 
     def body(self, run: RunRow) -> memoryview:
         """Returns the payloads of this run, then its properties, then its exts, checked against the CRCs of their blocks."""

@@ -6,40 +6,204 @@ bodies are not all present is damage, never a smaller transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, overload
 
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.frame import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, Columns, ExtTag, FrameView, RunKind, RunName, RunRow, decode_ext, decode_txn
-from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageType, Origin, TxnContext
+from wal.frame import (
+    DEFAULT_TYPE,
+    FLAG_BODY,
+    FLAG_COMMIT,
+    Columns,
+    ExtTag,
+    FrameView,
+    RunKind,
+    RunName,
+    RunRow,
+    StoredColumns,
+    decode_ext,
+    decode_txn,
+)
+from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TxnContext
 from wal.read.options import EventFilter, Selection
 from wal.storage.base import StoredFrame
 
 
-def assemble(frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> list[ImmutableMessage]:
+class MessagePage(Sequence[ImmutableMessage]):
+    """Messages in tick order: a list that does not change, also column by column. Columns of a page cost less than its messages.
+
+    A page that scanners share, or that several threads read, has the same messages for all of them.
+    """
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: list[ImmutableMessage]) -> None:
+        self._messages = messages
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payload of each message, a new list at each access. Raises NoPayloadError if one of them is a transaction."""
+        return [message.payload for message in self._messages]
+
+    @property
+    def ticks(self) -> Sequence[int]:
+        """The tick of each message."""
+        return [message.time_tick for message in self._messages]
+
+    @property
+    def message_ids(self) -> list[MessageID | None]:
+        """The id of each message, a new list at each access; None for a TimeTick before the first event."""
+        return [message.message_id for message in self._messages]
+
+    def part(self, start: int, stop: int) -> MessagePage:
+        """Returns these messages as a page, for a reader that has not seen this one."""
+        return MessagePage(self._messages[start:stop])
+
+    def build(self) -> list[ImmutableMessage]:
+        """Returns the messages as a list that must not be changed."""
+        return self._messages
+
+    @property
+    def is_built(self) -> bool:
+        """Whether there is an object for each message already."""
+        return True
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> ImmutableMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> MessagePage: ...
+    def __getitem__(self, index: int | slice) -> ImmutableMessage | MessagePage:
+        messages = self.build()
+        return MessagePage(messages[index]) if isinstance(index, slice) else messages[index]
+
+    def __iter__(self) -> Iterator[ImmutableMessage]:
+        return iter(self.build())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | MessagePage):
+            return NotImplemented
+        return len(self) == len(other) and self.build() == list(other)
+
+    def __add__(self, other: Iterable[Any]) -> list[Any]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Any]) -> list[Any]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return f"{self.build()!r}"
+
+    def __reduce__(self) -> tuple[type[MessagePage], tuple[list[ImmutableMessage]]]:
+        return MessagePage, (self.build(),)
+
+
+class RunMessages(MessagePage):
+    """The messages of one run of a frame, no transactions or copies of broadcasts: created when the first of them is accessed."""
+
+    __slots__ = ("_built", "_columns", "_first_tick", "_indices", "_name", "_origin")
+
+    def __init__(self, name: str, columns: StoredColumns | Columns, origin: Origin, first_tick: int) -> None:
+        self._built: list[list[ImmutableMessage]] = []
+        """The list of messages, once there is one. Two threads may create one at the same time: the first in here counts."""
+        self._name = name
+        self._columns = columns
+        self._indices = columns.rows.indices if isinstance(columns, StoredColumns) else columns.indices
+        self._origin = origin
+        self._first_tick = first_tick
+
+    def _cut(self) -> Columns:
+        columns = self._columns
+        if isinstance(columns, StoredColumns):
+            columns = self._columns = columns.cut()
+        return columns
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return self._cut().payloads.copy()
+
+    @property
+    def ticks(self) -> Sequence[int]:
+        first_tick, indices = self._first_tick, self._indices
+        if indices and (first := indices[0]) + len(indices) - 1 == indices[-1]:  # they ascend, so they are consecutive
+            return range(first_tick + first, first_tick + first + len(indices))
+        return [first_tick + index for index in indices]
+
+    @property
+    def message_ids(self) -> list[MessageID | None]:
+        return list(map(self._origin.message_id, self._indices))
+
+    def part(self, start: int, stop: int) -> MessagePage:
+        if self._built:
+            return MessagePage(self._built[0][start:stop])
+        return RunMessages(self._name, self._cut().part(start, stop), self._origin, self._first_tick)
+
+    def build(self) -> list[ImmutableMessage]:
+        built = self._built
+        if not built:
+            columns = self._cut()
+            built.append(
+                list(
+                    map(
+                        ImmutableMessage,
+                        repeat(self._origin),
+                        columns.indices,
+                        self.ticks,
+                        repeat(self._name),
+                        columns.payloads,
+                        columns.types or repeat(_INSERT),
+                        columns.properties or repeat(b""),
+                    )
+                )
+            )
+        return built[0]
+
+    @property
+    def is_built(self) -> bool:
+        return bool(self._built)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+class PlainMessages(RunMessages):
+    """Messages that have payloads and nothing else: no properties, no bodies, no broadcast."""
+
+    __slots__ = ("payload_bytes",)
+
+    payload_bytes: int
+
+
+NO_MESSAGES: Final = MessagePage([])
+
+
+def assemble(frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> MessagePage:
     """Returns the messages of `frame` for this selection that pass the filter, in tick order.
 
     Raises CorruptionError for a damaged block or transaction.
     """
     header = frame.view.header
     if header.first_tick + header.indices <= event_filter.tick_min:
-        return []
+        return NO_MESSAGES
     return assemble_runs(frame.view, selection.runs(frame.view), origin, event_filter)
 
 
-def assemble_runs(view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter) -> list[ImmutableMessage]:
+def assemble_runs(view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter) -> MessagePage:
     """Does the work of `assemble` for the runs that a selection has found."""
     first_tick = view.header.first_tick
     if len(runs) == 1 and runs[0].kind != RunKind.COPY:
         run = runs[0]
-        columns = view.columns(run)
-        if columns.flags is None or not any(columns.flags):
+        columns = view.stored_columns(run)
+        flags = columns.rows.flags
+        if flags is None or not any(flags):
             return _plain(run, columns, origin, first_tick, event_filter)
-    return _mixed(view, runs, origin, first_tick, event_filter)
+    return MessagePage(_mixed(view, runs, origin, first_tick, event_filter))
 
 
 def event_indices(view: FrameView) -> list[int]:
@@ -55,40 +219,17 @@ def event_indices(view: FrameView) -> list[int]:
     return sorted(indices)
 
 
-def _plain(run: RunRow, columns: Columns, origin: Origin, first_tick: int, event_filter: EventFilter) -> list[ImmutableMessage]:
-    """Builds the messages of a run without transactions, column by column."""
-    indices = columns.indices
-    first, last = indices[0], indices[-1]
-    ticks: Iterable[int]
-    if last - first == len(indices) - 1:  # they ascend, so they are consecutive
-        ticks = range(first_tick + first, first_tick + last + 1)
-    else:
-        ticks = [first_tick + index for index in indices]
-    messages = map(
-        ImmutableMessage,
-        repeat(origin),
-        indices,
-        ticks,
-        repeat(run.name),
-        columns.payloads,
-        columns.types or repeat(_INSERT),
-        columns.properties or repeat(b""),
-    )
-    if first_tick + first >= event_filter.tick_min and event_filter.types is None:
-        if columns.properties is None and columns.exts is None:
-            return PlainMessages(messages, run.body_end - run.body_start)
-        return list(messages)
-    return [message for message in messages if _passes(message, event_filter)]
-
-
-class PlainMessages(list[ImmutableMessage]):
-    """Messages of one run of a frame that have payloads and nothing else: no properties, no bodies, no broadcast."""
-
-    __slots__ = ("payload_bytes",)
-
-    def __init__(self, messages: Iterable[ImmutableMessage], payload_bytes: int) -> None:
-        super().__init__(messages)
-        self.payload_bytes: int = payload_bytes
+def _plain(run: RunRow, columns: StoredColumns, origin: Origin, first_tick: int, event_filter: EventFilter) -> MessagePage:
+    """Returns the messages of a run without transactions."""
+    rows = columns.rows
+    if first_tick + run.index >= event_filter.tick_min and event_filter.types is None:
+        if rows.properties_lens is not None or rows.ext_lens is not None:
+            return RunMessages(run.name, columns, origin, first_tick)
+        page = PlainMessages(run.name, columns, origin, first_tick)
+        page.payload_bytes = run.body_end - run.body_start
+        return page
+    messages = RunMessages(run.name, columns, origin, first_tick)
+    return MessagePage([message for message in messages if _passes(message, event_filter)])
 
 
 class _TxnPart(msgspec.Struct, gc=False):
@@ -108,11 +249,12 @@ def _mixed(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int,
         if run.kind == RunKind.COPY:
             messages.append(_copy(view, run, origin, first_tick))
             continue
-        columns = view.columns(run)
-        if columns.flags is None or not any(columns.flags):
-            messages += _plain(run, columns, origin, first_tick, _EVERYTHING)
+        columns = view.stored_columns(run)
+        flags = columns.rows.flags
+        if flags is None or not any(flags):
+            messages += RunMessages(run.name, columns, origin, first_tick).build()
         else:
-            _split(run, columns, origin, first_tick, messages, txns)
+            _split(run, columns.cut(), origin, first_tick, messages, txns)
     for index, part in txns.items():
         messages.append(_txn(index, part, origin, first_tick, event_filter))
     messages = [message for message in messages if _passes(message, event_filter)]
@@ -199,7 +341,6 @@ def _passes(message: ImmutableMessage, event_filter: EventFilter) -> bool:
 
 _INSERT: Final = int(MessageType.INSERT)
 _TXN: Final = int(MessageType.TXN)
-_EVERYTHING: Final = EventFilter()
 _BY_TICK: Final = attrgetter("time_tick")
 _BY_INDEX: Final = attrgetter("_index")
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from itertools import islice
 from operator import length_hint
 from typing import Final, Protocol
 
@@ -32,7 +31,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
-from wal.read.assembly import assemble
+from wal.read.assembly import NO_MESSAGES, MessagePage, assemble
 from wal.read.frame_rows import FrameRows, frame_rows
 from wal.read.options import NOTHING, All, Last, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartAt, StartFrom
 from wal.read.recent import SharedMessages
@@ -54,11 +53,11 @@ class Need(enum.Enum):
 
 
 class Progress:
-    """The state of one read. `messages` are the current ones; those that are not handed over yet are `coming`."""
+    """The state of one read. `messages` are the current ones, of which `following` were handed over."""
 
     __slots__ = (
-        "_cursor_at", "_end", "_first", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
-        "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
+        "_cursor_at", "_end", "_first", "_frame_reached", "_frames", "_given", "_log", "_options", "_page_reached", "_reached", "_shared",
+        "_start", "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions) -> None:
@@ -84,9 +83,11 @@ class Progress:
         """Where the messages of these frames may be built already; None if this reader has the frames for itself."""
         self.frame: StoredFrame
         """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
-        self.messages: list[ImmutableMessage] = []
-        self.coming: Iterator[ImmutableMessage] = _NO_MORE
-        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing."""
+        self.messages: MessagePage = NO_MESSAGES
+        self.coming: Iterator[ImmutableMessage] | None = None
+        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing. See `open`."""
+        self._given = 0
+        """How many messages were handed over in another way, while there is no `coming`."""
         self._reached = NOTHING
         """The progress of the read before the current messages …"""
         self._frame_reached = NOTHING
@@ -234,7 +235,7 @@ class Progress:
         build = assemble if self._shared is None else self._shared.assemble
         messages = build(frame, self.origin(frame.position), self.selection, self._options.event_filter)
         if messages and (start := self._start) is not None:
-            messages = start.skip(frame.position, messages)
+            messages = MessagePage(start.skip(frame.position, messages))
             if start.is_passed(frame.position):
                 self._start = None
         self._take_up(frame)
@@ -242,7 +243,7 @@ class Progress:
         if until is not None and frame.view.header.promised_tick >= until:
             messages = self._end_within(frame, messages, until)
         del self.frame  # the decoded parts of a frame of many vchannels take hundreds of KiB
-        self.messages, self.coming = messages, iter(messages)
+        self.messages, self.coming, self._given = messages, None, 0
         self.message_count += len(messages)
         return bool(messages)
 
@@ -297,10 +298,8 @@ class Progress:
         self._told_tick = tick
         event = self._reached.event
         position, index = event or (0, 0)
-        self.messages = [
-            TimeTickMessage(self.origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None)
-        ]
-        self.coming = iter(self.messages)
+        message = TimeTickMessage(self.origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None)
+        self.messages, self.coming, self._given = MessagePage([message]), None, 0
 
     def origin(self, position: int) -> Origin:
         """Returns the origin of the frame at this position."""
@@ -322,12 +321,12 @@ class Progress:
         until = self._options.until_time_tick
         return until if until is not None and tail.promised_tick >= until else None
 
-    def _end_within(self, frame: StoredFrame, messages: list[ImmutableMessage], until: int) -> list[ImmutableMessage]:
+    def _end_within(self, frame: StoredFrame, messages: MessagePage, until: int) -> MessagePage:
         """Ends the read within this frame: messages with a tick above `until` are neither handed over nor passed."""
         self._end = Reached(None, until, _WITHIN_A_FRAME)
         self._frames.clear()
         self._page_reached = NOTHING
-        messages = [message for message in messages if message.time_tick <= until]
+        messages = MessagePage([message for message in messages if message.time_tick <= until])
         if frame.view.header.promised_tick > until:
             self._frame_reached = Reached(tick=until)
             if messages:
@@ -339,12 +338,12 @@ class Progress:
         """Drops the current messages and page: they are neither handed over nor count as passed."""
         self._reached = self.reached
         self._frames.clear()
-        self.messages, self.coming = [], _NO_MORE
+        self.messages, self.coming, self._given = NO_MESSAGES, None, 0
         self._frame_reached = self._page_reached = NOTHING
 
     def settle(self) -> None:
         """Counts the current messages as handed over, and so their frame, and with the last frame the page."""
-        self.messages, self.coming = [], _NO_MORE
+        self.messages, self.coming, self._given = NO_MESSAGES, None, 0
         passed = self._frame_reached
         if not self._frames and self._page_reached is not NOTHING:
             passed, self._page_reached = self._page_reached, NOTHING  # nothing in the page is later
@@ -353,18 +352,27 @@ class Progress:
 
     # -- what was handed over
 
-    def hand_over(self, count: int) -> list[ImmutableMessage]:
-        """Hands over the next `count` messages, or those that there are, and returns them."""
-        messages = self.messages
-        if len(messages) <= count and length_hint(self.coming) == len(messages):
-            self.coming = _NO_MORE
-            return messages.copy()  # readers at the tail share the list
-        return list(islice(self.coming, min(count, len(messages))))
+    def open(self) -> Iterator[ImmutableMessage]:
+        """Returns the messages that were not handed over as `coming`, one by one."""
+        following, messages = self.following, self.messages.build()
+        self.coming = coming = iter(messages[following:] if following else messages)
+        return coming
+
+    def page(self, count_max: int | None = None) -> MessagePage:
+        """Returns the messages that were not handed over, at most `count_max`, without handing them over."""
+        messages, following = self.messages, self.following
+        count = len(messages)
+        stop = count if count_max is None else min(following + count_max, count)
+        return messages.part(following, stop) if following or stop < count else messages
+
+    def hand_over(self, count: int) -> None:
+        """Hands over the next `count` messages, or those that there are."""
+        self._given, self.coming = min(self.following + count, len(self.messages)), None
 
     @property
     def following(self) -> int:
         """The number of current messages that were handed over."""
-        return len(self.messages) - length_hint(self.coming)
+        return self._given if self.coming is None else len(self.messages) - length_hint(self.coming)
 
     @property
     def reached(self) -> Reached:
@@ -395,7 +403,6 @@ class Progress:
         return ReadPosition(self.origin(position).message_id(index), reached.tick)
 
 
-_NO_MORE: Final[Iterator[ImmutableMessage]] = iter(())
 _TICKS_END: Final = 1 << 64
 _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""
@@ -457,8 +464,9 @@ class ReadStart(msgspec.Struct, frozen=True, gc=False):
     after: LogPosition | None = None
     reached: Reached = Reached()
 
-    def skip(self, position: int, messages: list[ImmutableMessage]) -> list[ImmutableMessage]:
+    def skip(self, position: int, page: MessagePage) -> list[ImmutableMessage]:
         """Returns the messages of the frame at `position` that belong to the read."""
+        messages = page.build()
         if position == self.first[0]:
             first = self.first[1]
             messages = [message for message in messages if message._index >= first]

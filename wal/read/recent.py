@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from wal.frame import EncodedFrame, FrameHeader, FrameView, RunKind, RunRow
-from wal.message import ImmutableMessage, LogPosition, Origin
-from wal.read.assembly import assemble, assemble_runs
+from wal.message import LogPosition, Origin
+from wal.read.assembly import MessagePage, assemble, assemble_runs
 from wal.read.options import BoundNames, EventFilter, Selection
 from wal.storage.base import FramePage, StoredFrame
 
@@ -216,7 +216,7 @@ _LIST_COST: Final = 512
 _Key = tuple[int, BoundNames, frozenset[int] | None]
 """The position of the frame, what is read of it, and the types that pass."""
 
-_Prepared = tuple[FrameView, Origin, BoundNames, frozenset[int] | None, list[ImmutableMessage], int]
+_Prepared = tuple[FrameView, Origin, BoundNames, frozenset[int] | None, MessagePage, int]
 """Messages of a frame at a position to come: its view, their origin, what was read of it, the types that passed, and the cost."""
 
 _set_field: Final = msgspec.structs.force_setattr
@@ -228,7 +228,7 @@ class SharedMessages:
     Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of
     them, the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload in
     memory. The messages of one frame may be built while it is written; no reader gets them before it is durable. Messages never change, so
-    all readers get the same objects; no reader changes a list that it got. A reader whose list has left builds it again, so what is
+    all readers get the same objects. A reader whose list has left builds it again, so what is
     delivered never depends on what is kept.
 
     `size` counts the bytes that are kept.
@@ -238,7 +238,7 @@ class SharedMessages:
 
     def __init__(self, *, bytes_max: int = SHARED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._lists: OrderedDict[_Key, tuple[list[ImmutableMessage], int]] = OrderedDict()
+        self._lists: OrderedDict[_Key, tuple[MessagePage, int]] = OrderedDict()
         self._start = 0
         self._last: tuple[Selection, EventFilter, Origin] | None = None
         self._prepared: _Prepared | None = None
@@ -247,8 +247,8 @@ class SharedMessages:
     def __len__(self) -> int:
         return len(self._lists)
 
-    def assemble(self, frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> list[ImmutableMessage]:
-        """Returns what `assemble` returns for the same arguments, and raises what it raises. The caller must not change the list."""
+    def assemble(self, frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter) -> MessagePage:
+        """Returns what `assemble` returns for the same arguments, and raises what it raises."""
         names, view = selection.bound, frame.view
         if names is None or event_filter.tick_min > view.header.first_tick:
             # Rare: the frame may decide which incarnation is read, or only some of its ticks pass.
@@ -279,6 +279,9 @@ class SharedMessages:
         origin = msgspec.structs.replace(log, position=-1)
         runs = selection.runs(view)
         messages = assemble_runs(view, runs, origin, event_filter)
+        newest = next(reversed(self._lists.values()), None)
+        if newest is None or newest[0].is_built:
+            messages.build()  # while the disk writes; readers of columns alone do not need it
         self._prepared = view, origin, names, event_filter.types, messages, _cost(runs)
 
     def settle(self, view: FrameView | None, position: int) -> None:
@@ -299,7 +302,7 @@ class SharedMessages:
         while lists and next(iter(lists))[0] <= position:
             self._drop_oldest()
 
-    def _keep(self, key: _Key, messages: list[ImmutableMessage], size: int) -> None:
+    def _keep(self, key: _Key, messages: MessagePage, size: int) -> None:
         if size > self._bytes_max or key[0] < self._start:
             return
         self._lists[key] = messages, size

@@ -22,6 +22,7 @@ from actors import Actor
 from wal.async_only import AsyncOnly
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 from wal.message import ImmutableMessage, MessageID, MessageType
+from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, after_unsaved
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import Attach, ReadLoop
@@ -145,21 +146,25 @@ class Scanner(AsyncOnly):
 
     async def __anext__(self) -> ImmutableMessage:
         while True:
-            for message in self._progress.coming:
+            for message in self._progress.coming or self._progress.open():
                 if self._loop.tick_waiters:
                     self._loop.wake_tick_waiters()
                 return message
             if not await self._has_messages():
                 raise StopAsyncIteration
 
-    async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
-        """Yields pages of 1 to `size_max` messages. After a cancellation `batches` can be called again: it continues where it stopped."""
+    async def batches(self, size_max: int = 1024) -> AsyncIterator[MessagePage]:
+        """Yields pages of 1 to `size_max` messages: a page is a sequence of messages, and has `payloads`, `ticks` and `message_ids`.
+
+        After a cancellation `batches` can be called again: it continues where it stopped.
+        """
         if not isinstance(size_max, int) or isinstance(size_max, bool):
             raise TypeError(f"size_max must be an int, not {size_max!r}")
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
         while await self._has_messages():
-            page = self._hand_over(size_max)
+            page = self._progress.page(size_max)
+            self._hand_over(size_max)
             yield page
             del page  # not held while it waits
 
@@ -180,23 +185,18 @@ class Scanner(AsyncOnly):
                 if body is not None:
                     yield message, body
 
-    async def _page(self) -> list[ImmutableMessage]:
+    async def _page(self) -> MessagePage:
         """Returns the next messages, at least one; none at the end.
 
-        For a caller that hands them over in another thread: they count as handed over when `_hand_over` is called. It must not change the
-        list, which other readers may share.
+        For a caller that hands them over in another thread: they count as handed over when `_hand_over` is called.
         """
-        if not await self._has_messages():
-            return []
-        messages, following = self._progress.messages, self._progress.following
-        return messages[following:] if following else messages
+        return self._progress.page() if await self._has_messages() else NO_MESSAGES
 
-    def _hand_over(self, count: int) -> list[ImmutableMessage]:
-        """Counts the next `count` messages of the last `_page`, or those that there are, as handed over, and returns them."""
-        messages = self._progress.hand_over(count)
+    def _hand_over(self, count: int) -> None:
+        """Counts the next `count` messages of the last `_page`, or those that there are, as handed over."""
+        self._progress.hand_over(count)
         if self._loop.tick_waiters:
             self._loop.wake_tick_waiters()
-        return messages
 
     async def _has_messages(self) -> bool:
         """Returns True once there are messages to hand over, False at the end."""
@@ -315,7 +315,7 @@ class AckingScanner(Scanner):
             self._given((message,))
         return message
 
-    async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
+    async def batches(self, size_max: int = 1024) -> AsyncIterator[MessagePage]:
         """Yields pages of 1 to `size_max` messages; the copies in a page are acknowledged when the next one is asked for."""
         await self._settle()
         async for page in super().batches(size_max):
@@ -329,14 +329,13 @@ class AckingScanner(Scanner):
             yield pair
             await self._settle()
 
-    async def _page(self) -> list[ImmutableMessage]:
+    async def _page(self) -> MessagePage:
         await self._settle()
         return await super()._page()
 
-    def _hand_over(self, count: int) -> list[ImmutableMessage]:
-        messages = super()._hand_over(count)
-        self._given(messages)
-        return messages
+    def _hand_over(self, count: int) -> None:
+        self._given(self._progress.page(count))
+        super()._hand_over(count)
 
     async def save(self, position: ReadPosition | None = None) -> None:
         """Saves as a `Scanner` does, after acknowledging what is before the position, since no reader would see it again.

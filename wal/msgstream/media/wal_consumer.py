@@ -23,6 +23,7 @@ from wal.errors import ClosedError, InvalidArgumentError, LockedError, Truncated
 from wal.message import ImmutableMessage, LogPosition, MessageID, Origin, TimeTickMessage
 from wal.msgstream.media.wal_ids import INDEX, WalId, message_prefix
 from wal.msgstream.medium import Received
+from wal.read.assembly import MessagePage
 from wal.read.options import All, DeliverPolicy, Latest, ReadPosition, StartAfter, StartFrom
 from wal.read.scanner import Scanner
 
@@ -152,10 +153,11 @@ class WalConsumer:
             messages = await self._page()
             if not messages or self._closed:
                 raise ClosedError(f"the consumer of channel {self._vchannel!r} as {self._cursor!r} was closed: open another one")
-            self._take(self._scanner._hand_over(len(messages)))
+            self._scanner._hand_over(len(messages))
+            self._take(messages)
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
-    async def _page(self) -> list[ImmutableMessage]:
+    async def _page(self) -> MessagePage:
         """Returns the next page; none at the end."""
         while self._grid is None:
             try:
