@@ -20,7 +20,7 @@ from wal.errors import ResourceAcquiredError
 
 ROOT: Final = Path(__file__).parents[2]
 KILLS: Final = 4
-POINTS_A_RUN: Final = 12
+POINTS_A_RUN: Final = 6
 SAID_MAX: Final = 400
 WAIT_TIMEOUT_S: Final = 60.0
 

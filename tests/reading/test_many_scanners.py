@@ -86,7 +86,7 @@ async def test_slow_one_holds_nobody_up(log: WALAccesser) -> None:
         assert late == [*range(600), -1]
 
 
-async def test_they_come_and_go(log: WALAccesser) -> None:
+async def test_they_come_and_go(log: WALAccesser, soak: int) -> None:
     """Each scanner begins at the latest position when it enters, and leaves at any moment: its messages have no gap."""
     ended = asyncio.Event()
 
@@ -109,7 +109,7 @@ async def test_they_come_and_go(log: WALAccesser) -> None:
 
     visits: list[list[int]] = []
     visitors = [asyncio.ensure_future(visit(number)) for number in range(30)]
-    for number in range(1500):
+    for number in range(500 * soak):
         await log.raw_append(Message("orders", b"%d" % number))
     ended.set()
     await asyncio.gather(*visitors)
