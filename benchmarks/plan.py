@@ -71,6 +71,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_s: float
     opening: tuple[str, ...]
     """The options of `benchmarks.opening`."""
+    syncs: bool = True
+    """Whether all disks are synced before each cell, so that a figure is of its cell alone."""
 
     def only(self, workloads: Sequence[str]) -> Plan:
         """Returns the plan with only the rows of these workloads."""
@@ -154,7 +156,8 @@ def smallest() -> Plan:
         Row(workload="w11", engines=_FETCHED, readers=1, messages=512),
         replace(_CONSUME, messages=2_000),
     ]
-    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"))
+    opening = ("--rounds=1", "--log-bytes=1048576", "--keys=8192")
+    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=opening, syncs=False)
 
 
 def _appends(*counts: int) -> list[Row]:

@@ -53,7 +53,8 @@ def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
                 for engine in row.engines if number % 2 == 0 else row.engines[::-1]:
                     _tell(f"round {number + 1} of {plan.rounds}: {row.workload}, {row.name}, {engine}")
                     with _directory(prepared.get(row), place) as directory:
-                        os.sync()
+                        if plan.syncs:
+                            os.sync()
                         found = _run(plan, row, engine, directory, errors)
                     measured.setdefault((row.workload, row.name, engine), []).append(found)
         if spark:

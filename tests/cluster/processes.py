@@ -16,6 +16,12 @@ from typing import Any, Final
 from tests.cluster.links import Link
 from tests.processes import eventually
 from tests.servers.process import ServerProcess, free_ports
+from wal import Secret
+from wal.cli.cluster import _as_json
+from wal.errors import WALError
+from wal.rpc.api.nodes_pb2 import GetClusterStatusRequest
+from wal.rpc.connection import Connection
+from wal.rpc.methods import GET_CLUSTER_STATUS
 
 TTL_S: Final = 3.0
 """The lifetime of sessions here: no etcd of these tests elects anybody, but where one is stopped."""
@@ -154,7 +160,17 @@ class Cluster:
         return out.decode() if process.returncode == 0 else out.decode() + err.decode()
 
     async def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(await self.order("status", self.root, "--json"))
+        """Returns what `wal cluster status --json` prints; AssertionError if no coordinator answers."""
+        token = self.token or self.environment.get("WAL_SERVER_TOKEN")
+        addresses = [member.address for member in self.coordinators]
+        leader = await Connection.open(addresses, token=Secret(token) if token else None)
+        try:
+            found = await leader.read(GET_CLUSTER_STATUS, GetClusterStatusRequest(), "asking for the state of the cluster")
+        except WALError as error:
+            raise AssertionError(str(error)) from error
+        finally:
+            await leader.close()
+        status: dict[str, Any] = json.loads(_as_json(found))
         return status
 
     async def settled(self, nodes: int | None = None) -> dict[str, Any]:

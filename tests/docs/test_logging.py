@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.docs.snippets import ROOT
 
 PAGE: Final = ROOT / "docs" / "reference" / "logging.md"
@@ -16,10 +18,14 @@ FROM_ELSEWHERE: Final = {("wal.pulsar", "ERROR")}
 """The (logger, level) of lines that the Pulsar client writes at its own level."""
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in ("actors", "broadcaster", "wal"):
-        for path in (ROOT / folder).rglob("*.py"):
-            yield path, ast.parse(path.read_text())
+Sources = list[tuple[Path, ast.Module]]
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """The files of the product, each parsed. They are forgotten after this module: a large heap makes each later collection slow."""
+    paths = [path for folder in ("actors", "broadcaster", "wal") for path in (ROOT / folder).rglob("*.py")]
+    return [(path, ast.parse(path.read_text())) for path in paths]
 
 
 def logger_of(node: ast.AST) -> str | None:
@@ -53,26 +59,26 @@ def used(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((logger, level) for level in named)
 
 
-def test_every_logger_with_its_levels() -> None:
-    found = {pair for _, tree in sources() for pair in used(tree)} | FROM_ELSEWHERE
+def test_every_logger_with_its_levels(sources: Sources) -> None:
+    found = {pair for _, tree in sources for pair in used(tree)} | FROM_ELSEWHERE
     rows = re.findall(r"^\| `([\w.]+)` \| ([A-Z, ]+) \|", PAGE.read_text(), re.MULTILINE)
     stated = {(logger, level) for logger, levels in rows for level in levels.split(", ")}
     assert stated == found
 
 
-def test_no_logger_is_named_in_another_way() -> None:
+def test_no_logger_is_named_in_another_way(sources: Sources) -> None:
     """Each logger is created at the top of its file with a literal name: `wal`, `wal.` and a part, or `actors`."""
-    for path, tree in sources():
+    for path, tree in sources:
         names = [name for node in ast.walk(tree) if (name := logger_of(node)) is not None]
         assert len(names) <= 1, path
         for name in names:
             assert re.fullmatch(r"actors|wal(\.[a-z_]+)*", name), f"{path}: {name}"
 
 
-def test_fields_of_every_event_are_listed() -> None:
+def test_fields_of_every_event_are_listed(sources: Sources) -> None:
     """The page names each `wal_event` of the code, with exactly its fields."""
     found: dict[str, set[str]] = {}
-    for _, tree in sources():
+    for _, tree in sources:
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
         lines = [call for call in calls if getattr(call.func, "attr", "") in {*LEVELS, "log"}]
         for keyword in [keyword for call in lines for keyword in call.keywords if keyword.arg == "extra"]:

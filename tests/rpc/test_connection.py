@@ -244,6 +244,7 @@ async def test_answer_may_be_larger_than_the_default_of_grpc() -> None:
 async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_known() -> None:
     fake = Server()
     async with serving(fake) as port, connected(port) as connection:
+        assert await listed(connection) == ["orders"]
         fake.hang.clear()
         with pytest.raises(UnavailableError, match=rf"127.0.0.1:{port}, listing the vchannels: .*nothing was changed"):
             await listed(connection, timeout_s=0.3)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from tests.simulation import apart
 from tests.simulation.defects import DEFECTS, FOUND_BY
 
+FINDS: Final = {"keys_not_recovered": 6}
+"""The seed that is tried first, where the first ones find nothing: each of their runs takes ten seconds."""
+
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_defect_is_found(defect: str) -> None:
-    for seed in range(1, 13):
+    for seed in sorted(range(1, 13), key=lambda seed: seed != FINDS.get(defect, 1)):
         result = apart.run(seed, seconds=12, incident=FOUND_BY.get(defect), defect=defect)
         if result.faults:
             assert not any("failed: Traceback" in fault for fault in result.faults), result.faults
