@@ -71,7 +71,7 @@ def test_killer_is_condemned_alone() -> None:
             continue
         ended, dead = table.settle(work, [None] * len(work), 0.0)
         assert not dead
-        table.finish(ended)
+        table.finish_ended(len(ended))
         handled |= {position_of(delivery)[1] for delivery in ended}
     assert deaths == [2, 2, 1, 1, 1]  # in the page, in a group, and three times alone
     assert [(position_of(dead.delivery)[1], dead.attempts) for dead in table.condemned] == [(0, 3)]
@@ -89,7 +89,7 @@ def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
     table.recall()
     assert table.settle(work, [None, None], 0.0) == (work, [])
     assert table.start(100) == []
-    table.finish(work)
+    table.finish_ended(2)
     assert table.save(now=0.0, wall=0.0).handed == 0
     assert next_work(table) == [2, 3, 4, 5]
 
@@ -103,7 +103,7 @@ def test_suspect_waits_for_other_handlers() -> None:
     assert next_work(table) == []
     table.settle([delivery for delivery in table.sequence.items if isinstance(delivery, Delivery)][1:], [None], 1.0)
     assert next_work(table) == []  # what has ended is not committed yet
-    table.finish([delivery for delivery in table.sequence.items if isinstance(delivery, Delivery)][1:])
+    table.finish_ended(1)
     assert next_work(table) == [0]
     assert table.first is not None
     assert table.first.attempt == 2
@@ -125,12 +125,14 @@ def test_resting_suspect_waits_for_its_pause() -> None:
     first = started(table)
     assert [position_of(delivery)[1] for delivery in first] == [0]
     table.take([Delivery(event(11, 0, ["a"]), NoHandling(), "a")])  # its lane gets longer while the first one runs
-    table.finish(table.settle(first, [None], 0.0)[0])
+    table.settle(first, [None], 0.0)
+    table.finish_ended(1)
     assert next_work(table) == []  # the second one rests until 5 s
     table.wake(5.0)
     second = started(table)
     assert [(position_of(delivery)[1], delivery.attempt) for delivery in second] == [(1, 2)]
-    table.finish(table.settle(second, [None], 5.0)[0])
+    table.settle(second, [None], 5.0)
+    table.finish_ended(1)
     table.wake(60.0)
     assert next_work(table) == [2, 0]
     assert table.unfinished == 2
@@ -168,7 +170,7 @@ def test_failure_blocks_its_lane_alone() -> None:
     assert [position_of(delivery)[1] for delivery in first + other] == [0, 2]
     table.settle(first, [Failed("x")], 5.0)
     ended, _ = table.settle(other, [None], 5.0)
-    table.finish(ended)
+    table.finish_ended(len(ended))
     assert next_work(table) == []
     assert table.next_due == 5.1
     table.wake(5.1)
@@ -183,7 +185,7 @@ def test_finished_bodies_are_merged() -> None:
     table.recorded()
     work = table.start(5000)
     ended, _ = table.settle(work[1:], [None] * 4999, 0.0)
-    table.finish(ended)
+    table.finish_ended(len(ended))
     state = table.save(now=0.0, wall=0.0)
     assert state.runs == (Run((10, 0), (10, 0), True),)
     assert state.covered == (10, 4999)

@@ -69,7 +69,9 @@ class TableMachine(RuleBasedStateMachine):
         self.failures: dict[At, int] = {}
         """How many failed attempts of a body are possible at most: what raised, and deaths while alone."""
         self.died: dict[At, int] = {}
-        """Deaths since the body last had an outcome."""
+        """Deaths since the body last had an outcome that is durable."""
+        self.cleared: set[At] = set()
+        """Those that have had one since, which is not durable."""
 
     @initialize(
         order=st.sampled_from(["vchannel", "key", "none"]),
@@ -92,8 +94,11 @@ class TableMachine(RuleBasedStateMachine):
         self.running: list[Delivery] = []
         self.work: list[list[Delivery]] = []
         self.finishing: list[Delivery] = []
-        self.committing: tuple[tuple[At | None, bytes], set[At]] | None = None
+        """Handled, and not in a commit."""
+        self.dead: list[Delivery] = []
+        self.committing: tuple[tuple[At | None, bytes], set[At], set[At]] | None = None
         self.ended = set()
+        self.cleared = set()
 
     # -- the log
 
@@ -131,7 +136,7 @@ class TableMachine(RuleBasedStateMachine):
             at = position_of(dead.delivery)
             assert self.failures[at] >= ATTEMPTS, "a bystander is condemned"
             self.ended.add(at)
-            self.finishing.append(dead.delivery)
+            self.dead.append(dead.delivery)
         self.table.condemned.clear()
 
     @rule(
@@ -164,25 +169,38 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.committing is None)
     @rule()
     def commit(self) -> None:
-        table = self.table
-        table.finish(self.finishing)
-        done = {position_of(delivery) for delivery in self.finishing}
-        self.finishing = []
+        table, done = self.table, self.finish()
         table.hand_out()
         state = table.save(now=self.now, wall=self.now + 1000)
         data = encode_state(state)
         assert decode_state(data) == state
         mark = self.mark if table.mark is None else (table.mark._origin.position, table.mark._index)
-        self.committing = ((mark, data), done)
+        self.committing = ((mark, data), done, self.cleared.copy())
+
+    def finish(self) -> set[At]:
+        """Finishes what has ended, and returns it."""
+        table = self.table
+        assert list(table.ended) == self.finishing
+        table.finish_ended(table.ended_count)
+        if self.dead:
+            table.finish(self.dead)
+        done = {position_of(delivery) for delivery in self.finishing + self.dead}
+        self.finishing, self.dead = [], []
+        return done
 
     @precondition(lambda self: self.committing is not None)
     @rule()
     def durable(self) -> None:
         assert self.committing is not None
-        self.stored, done = self.committing
+        self.stored, done, cleared = self.committing
         self.done |= done
+        self.clear(cleared)
         self.committing = None
         self.table.recorded()
+
+    def clear(self, cleared: set[At]) -> None:
+        self.died = {at: deaths for at, deaths in self.died.items() if at not in cleared}
+        self.cleared -= cleared
 
     # -- handlers
 
@@ -206,9 +224,10 @@ class TableMachine(RuleBasedStateMachine):
         self.check_order(work)
         running = [position_of(delivery) for group in self.work for delivery in group]
         assert len(running) == len(set(running)), "two handlers have one body"
-        if any(self.died.get(at) for at in running):
+        suspects = self.died.keys() - self.cleared
+        if suspects.intersection(running):
             assert len(running) <= self.plan.concurrency * self.plan.batch
-            assert all(self.died.get(at) for at in running), "a bystander runs beside a suspect"
+            assert suspects.issuperset(running), "a bystander runs beside a suspect"
 
     def check_order(self, work: list[Delivery]) -> None:
         if self.plan.order == "none":
@@ -235,17 +254,20 @@ class TableMachine(RuleBasedStateMachine):
             at = position_of(delivery)
             if isinstance(outcome, Failed):
                 self.failures[at] = self.failures.get(at, 0) + 1
-            if outcome is not RELEASED:
-                self.died.pop(at, None)
+            if outcome is not RELEASED and at in self.died:
+                self.cleared.add(at)
         ended, dead = self.table.settle(work, outcomes, self.now)
         for delivery in ended:
             assert outcomes[work.index(delivery)] is None
         for one in dead:
             outcome = outcomes[work.index(one.delivery)]
             assert isinstance(outcome, Rejected) or self.failures[position_of(one.delivery)] >= ATTEMPTS
-        for delivery in [*ended, *(one.delivery for one in dead)]:
-            self.ended.add(position_of(delivery))
-            self.finishing.append(delivery)
+        self.note(ended, [one.delivery for one in dead])
+
+    def note(self, ended: list[Delivery], dead: list[Delivery]) -> None:
+        self.ended |= {position_of(delivery) for delivery in ended + dead}
+        self.finishing += ended
+        self.dead += dead
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 30.0]))
     def wait(self, seconds: float) -> None:
@@ -272,15 +294,14 @@ class TableMachine(RuleBasedStateMachine):
         for work in self.work:
             self.table.settle(work, [RELEASED] * len(work), self.now)
         self.work = []
-        self.table.finish(self.finishing)
-        self.done |= {position_of(delivery) for delivery in self.finishing}
-        self.finishing = []
+        self.done |= self.finish()
         self.table.recall()
         state = self.table.save(now=self.now, wall=self.now + 1000)
         assert state.handed == 0
         table = self.table
         mark = self.mark if table.mark is None else (table.mark._origin.position, table.mark._index)
         self.stored = (mark, encode_state(state))
+        self.clear(self.cleared)
         self.open()
 
     # -- what holds
@@ -304,8 +325,7 @@ class TableMachine(RuleBasedStateMachine):
             return
         for work in self.work:
             ended, dead = self.table.settle(work, [None] * len(work), self.now)
-            self.ended |= {position_of(delivery) for delivery in ended}
-            self.finishing += [*ended, *(one.delivery for one in dead)]
+            self.note(ended, [one.delivery for one in dead])
         self.work = []
         for _ in range(20 * len(self.order) + 20):
             if self.done == set(self.order):
@@ -318,8 +338,7 @@ class TableMachine(RuleBasedStateMachine):
             while work := self.table.start(self.plan.batch):
                 self.check_order(work)
                 ended, _ = self.table.settle(work, [None] * len(work), self.now)
-                self.ended |= {position_of(delivery) for delivery in ended}
-                self.finishing += ended
+                self.note(ended, [])
         self.commit()
         self.durable()
         assert self.done == set(self.order), "a body was lost"

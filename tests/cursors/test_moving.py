@@ -125,24 +125,6 @@ async def test_save_alone_delivers_no_message(log: Log) -> None:
     assert len(await left(log)) == 5
 
 
-async def test_duplicate_key_still_saves_forward(log: Log) -> None:
-    await filled(log)
-    async with reading(log) as scanner:
-        for number in (0, 1):
-            await anext(scanner)
-            async with log.txn("out", idempotency_key="once") as txn:
-                await txn.append(b"out %d" % number)
-                txn.save(scanner)
-            assert txn.result.duplicate is bool(number)
-    assert await output(log) == [b"out 0"]
-    assert await left(log) == [b"2", b"3", b"4", b"5"]
-    async with log.read("in", deliver_policy=All(), follow=False) as scanner:
-        await anext(scanner)
-        async with log.txn("out", idempotency_key="once") as txn:
-            txn.save(scanner, "stage")
-    assert await left(log) == [b"2", b"3", b"4", b"5"]
-
-
 async def test_saved_cursor_gets_its_home(log: Log) -> None:
     await filled(log)
     async with reading(log) as scanner:
@@ -538,24 +520,6 @@ async def test_cursors_of_one_reader_do_not_wait_for_each_other(log: Log) -> Non
         await asyncio.gather(*[txn.commit() for txn in txns])
     assert {info.name: info.position.message_id for info in await log.cursors() if info.position is not None}.keys() == {"one", "two"}
     assert sorted(await output(log)) == [b"0", b"1", b"2"]
-
-
-async def test_duplicate_keys_in_flight_keep_their_order(log: Log) -> None:
-    """Transactions that were written before, several in flight: the save of each follows the one before it."""
-    await filled(log)
-    async with reading(log) as scanner:
-        messages = [await anext(scanner) for _ in range(6)]
-    for message in messages[:4]:
-        await log.append_txn("out", [message.payload], idempotency_key=message.payload.decode())
-    async with reading(log) as scanner:
-        txns = []
-        async for message in scanner:
-            txns.append(await log.txn("out", idempotency_key=message.payload.decode()))
-            await txns[-1].append(message.payload)
-            txns[-1].save(scanner)
-        results = await asyncio.gather(*[txn.commit() for txn in txns])
-    assert [result.duplicate for result in results] == [True] * 4 + [False] * 2
-    assert (await output(log), await left(log)) == ([b"%d" % number for number in range(6)], [])
 
 
 async def test_stale_cursor_is_stale_at_its_home(tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ class Gate:
             self._append(frame, done)
         self.held = []
 
+    def open_one(self) -> None:
+        """Hands over the first frame that it withholds."""
+        self._append(*self.held.pop(0))
+
     def refuse(self) -> None:
         """Releases all frames that it withholds, in order, as the journal does; later frames pass at once."""
         self.shut = False

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cursors.test_moving import check_failed_save
-from tests.node.servers import Child
+from tests.node.servers import Child, Serving
 from wal import All, Log, Message, open_wal
 from wal.client.nodes import Nodes
 from wal.errors import SessionLostError, UnknownOutcomeError
@@ -89,6 +89,25 @@ async def moved(log: Log, name: str) -> int:
 
 async def test_save_never_covers_failed_one(log: Log) -> None:
     await check_failed_save(log)
+
+
+async def test_commit_of_known_key_saves_although_its_transaction_is_over(log: Log, served: Serving) -> None:
+    """The server does not know the transaction any more, as after a restart: the key has the first result, and the cursor is saved."""
+    await log.append_bulk([Message("in", b"%d" % number) for number in range(3)])
+    async with log.read("in", cursor="stage", deliver_policy=All(), follow=False) as scanner:
+        for is_over in (False, True):
+            await anext(scanner)
+            async with log.txn("out", idempotency_key="once") as txn:
+                await txn.append(b"once")
+                txn.save(scanner)
+                if is_over:
+                    for pchannel in served.log.node.pchannels.values():
+                        pchannel.table.rollback(txn.context.txn_id)
+            assert txn.result.duplicate is is_over
+    async with log.read("in", cursor="stage", follow=False) as scanner:
+        assert [message.payload async for message in scanner] == [b"2"]
+    async with log.read("out", follow=False) as scanner:
+        assert [body.payload async for _, body in scanner.bodies()] == [b"once"]
 
 
 async def test_claim_that_is_cancelled_leaves_no_lease(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """HandlerPool: the tasks of a consumer that run its handler, and what becomes of each attempt.
 
 Owns `concurrency` tasks. Each takes bodies that may run from the table, calls the handler, waits for it, and settles the attempt in the
-table; what ended is handed to the session, which commits it. A handler that never suspends runs without a turn of the event loop, so after
-CHUNK of them the task yields.
+table; what ended is handed to the session, which commits it. A handler that never suspends runs without a turn of the event loop, so
+after TURN_S the task yields.
 
 An attempt ends by returning, by Retry, Reject or another exception, by its time-out, or by a release: the consumer ends and cancels it. A
 cancellation that comes from inside the handler (it awaited something that was cancelled) is an exception like others. A sync handler runs
@@ -19,6 +19,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,7 +35,9 @@ from wal.errors import HandlerFailedError, InvalidTransactionStateError, Payload
 from wal.message import Message
 
 CHUNK: Final = 64
-"""The handlers that run one after the other before other tasks get their turn of the loop."""
+"""The bodies that are handled one after the other before a task looks how long it has not yielded."""
+TURN_S: Final = 0.0005
+"""How long a task whose handlers never suspend goes on before other tasks get their turn of the loop."""
 _ENDED: Final = int(DeliveryState.ENDED)
 
 
@@ -106,8 +109,6 @@ class HandlerPool:
         self._counts = counts
         self.gather_max: int = options.plan.page // 2
         """The bodies that have ended with which a commit is asked for at once."""
-        self.ended: deque[Delivery] = deque()
-        """What is handled, and not in a commit yet."""
         self.has_outputs: bool = False
         """Whether a handler has added an output."""
         self.dead: deque[Dead] = deque()
@@ -205,6 +206,7 @@ class HandlerPool:
         table, size, options, turns = self._table, self._size, self._options, 0
         handler, router = options.handler, self._router
         by_one = self._is_plain and size == 1 and options.batch is None
+        until_s = time.monotonic() + TURN_S
         while not self._ending:
             work = table.start(size) if self._starts else []
             if not work:
@@ -213,6 +215,7 @@ class HandlerPool:
                 self._idle.append(waiter)
                 self._starved()
                 await waiter
+                until_s = time.monotonic() + TURN_S
                 continue
             self.running += len(work)
             if by_one and (delivery := work[0])._owner is self:  # the usual case, in few calls
@@ -233,16 +236,17 @@ class HandlerPool:
             turns += len(work)
             if turns >= CHUNK:
                 turns = 0
-                await asyncio.sleep(0)
+                if time.monotonic() >= until_s:
+                    await asyncio.sleep(0)
+                    until_s = time.monotonic() + TURN_S
 
     def _end(self, work: Sequence[Delivery]) -> None:
         """Notes that these bodies are handled."""
-        ended, count = self.ended, len(work)
-        before = len(ended)
+        table, count = self._table, len(work)
+        before = table.ended_count
         self.running -= count
         self._counts.handled += count
-        self._table.end(work)
-        ended.extend(work)
+        table.end(work)
         if not before or before < self.gather_max <= before + count:
             self._report()
         if self._idle:
@@ -487,7 +491,6 @@ class HandlerPool:
             for delivery in work:
                 if delivery._state != _ENDED:
                     delivery._owner, delivery._outputs = self._refusing, None
-        self.ended.extend(ended)
         self.dead.extend(dead)
         self.unsaved = True
         self._report()

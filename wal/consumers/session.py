@@ -71,13 +71,19 @@ class ConsumerCounts(HandlerCounts):
 
 
 class _Commit(msgspec.Struct):
-    """What one commit finishes, `dead` of them as dead letters, with outputs on the home and elsewhere."""
+    """What one commit finishes, with outputs on the home and elsewhere: the first `ended` bodies that were handled, and those of dead
+    letters."""
 
-    finishing: list[Delivery] = []
+    ended: int = 0
+    dead: list[Delivery] = []
     bodies: list[Message] = []
     elsewhere: list[tuple[Message, str]] = []
     copies: list[ImmutableMessage] = []
-    dead: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many bodies it finishes."""
+        return self.ended + len(self.dead)
 
     def add(self, bodies: list[Message], elsewhere: list[tuple[Message, str]]) -> None:
         self.bodies += bodies
@@ -282,7 +288,7 @@ class ConsumerSession:
 
     def _report(self) -> None:
         self._due.set()
-        if len(self.pool.ended) >= self.pool.gather_max:
+        if self.table.ended_count >= self.pool.gather_max:
             self._urgent.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -311,12 +317,15 @@ class ConsumerSession:
                 continue
             deliveries = self._deliveries(messages if count == len(messages) else messages[:count])  # if it raises, nothing is handed over
             scanner._hand_over(count)
+            scanner._loop.fetch_ahead()
             self._take(deliveries, size)
             if table.condemned:
                 self._condemn()
             self._due.set()
             if self.pool.is_starved:
                 self._urgent.set()
+                if not self._handed:  # nobody has anything to do: these are handed out while the next ones are read
+                    await asyncio.sleep(0)
 
     def _has_room(self) -> bool:
         table = self.table
@@ -432,19 +441,22 @@ class ConsumerSession:
         pool.flush()
         table.wake(self._loop.time())
         next_commit = self._next_commit()
-        finishing = next_commit.finishing
         if next_commit.elsewhere:
             await self._router.append(next_commit.elsewhere)
         for copy in next_commit.copies:  # before the commit: after it, a crash would leave them unacknowledged
             await self._engine.broadcasts.ack(copy)
-        table.finish(finishing)
+        table.finish_ended(next_commit.ended)
+        if next_commit.dead:
+            table.finish(next_commit.dead)
+        if next_commit.count:
+            self._moved.set()
         if final or self._paused:
             table.recall()
         else:
             table.hand_out()
         reached, handed = self._reached(), table.handed
         self._set_timer()
-        if not finishing and not pool.unsaved and handed == self._handed and not self._is_far(reached, 1 if final else MOVED_BYTES):
+        if not next_commit.count and not pool.unsaved and handed == self._handed and not self._is_far(reached, 1 if final else MOVED_BYTES):
             return False
         pool.unsaved = False
         began = self._loop.time()
@@ -474,30 +486,24 @@ class ConsumerSession:
 
     def _next_commit(self) -> _Commit:
         """Takes what the next commit finishes from the pool, within the bounds of a transaction."""
-        commit, router, pool = _Commit(), self._router, self.pool
+        commit, router, pool, table = _Commit(), self._router, self.pool, self.table
         size = count = 0
-        if not pool.has_outputs:
-            commit.finishing.extend(pool.ended)
-        for delivery in pool.ended if pool.has_outputs else ():
+        ended: Sequence[Delivery] = table.ended if pool.has_outputs or self._copies else ()
+        commit.ended = table.ended_count
+        for number, delivery in enumerate(ended):
             if (outputs := delivery._outputs) is not None:
                 size += outputs.size
                 count += len(outputs.messages)
-                if (size > router.bytes_max or count > router.bodies_max) and commit.finishing:
+                if (size > router.bytes_max or count > router.bodies_max) and number:
+                    commit.ended = number
                     break
                 if router.is_split:
                     commit.add(*router.split(delivery, outputs.messages))
                 else:
                     commit.bodies += outputs.messages
-            commit.finishing.append(delivery)
-        is_full = len(commit.finishing) < len(pool.ended)
-        if is_full:
-            for _ in commit.finishing:
-                pool.ended.popleft()
-        else:
-            pool.ended.clear()
-        if self._copies:
-            commit.copies = [delivery.message for delivery in commit.finishing if delivery.message.broadcast is not None]
-        if is_full or not pool.dead:
+            if delivery.message.broadcast is not None:
+                commit.copies.append(delivery.message)
+        if commit.ended < table.ended_count:
             return commit
         now = datetime.now(UTC)
         while pool.dead:
@@ -505,23 +511,22 @@ class ConsumerSession:
             message = dead.delivery.message
             size += message.estimate_size() + LETTER_BYTES
             count += 1
-            if commit.finishing and (size > router.bytes_max or count > router.bodies_max):
+            if commit.count and (size > router.bytes_max or count > router.bodies_max):
                 break
             key = b"" if self.options.key is None else self._key_of(message)
             commit.add(*router.split(dead.delivery, [router.dead_letter(dead, key, now)]))
             if message.broadcast is not None:
                 commit.copies.append(message)
-            commit.finishing.append(pool.dead.popleft().delivery)
-            commit.dead += 1
+            commit.dead.append(pool.dead.popleft().delivery)
         return commit
 
     def _note(self, commit: _Commit) -> None:
         """Notes that a commit is durable."""
         counts = self.counts
         counts.commits += 1
-        counts.dead_lettered += commit.dead
+        counts.dead_lettered += len(commit.dead)
         self.committed = self.table.finished
-        if commit.finishing:
+        if commit.count:
             counts.progress_s = self._loop.time()
         for entry in self._waiters[:]:
             if self.committed >= entry[0] and not entry[1].done():

@@ -89,6 +89,8 @@ class Deliveries:
         """What the deaths of processes have condemned, until the consumer takes it."""
         self.taken: int = 0
         """How many bodies have come into it."""
+        self._ended: deque[Delivery] = deque()
+        """The bodies that were handled and are not finished, in the order in which they ended; see `ended`."""
         self._incarnation = incarnation
         self.sequence: BodySequence = BodySequence()
         self._handed = 0
@@ -149,6 +151,18 @@ class Deliveries:
         """The bodies that are handed out, running or not."""
         stretch = self._stretch
         return self._handed if stretch is None else stretch.handed - stretch.front
+
+    @property
+    def ended_count(self) -> int:
+        """How many bodies were handled and are not finished: those of `ended`."""
+        stretch = self._stretch
+        return len(self._ended) if stretch is None else stretch.at - stretch.front
+
+    @property
+    def ended(self) -> Sequence[Delivery]:
+        """The bodies that were handled and are not finished, in the order in which they ended."""
+        stretch = self._stretch
+        return self._ended if stretch is None else stretch.items[stretch.front : stretch.at]
 
     @property
     def room(self) -> int:
@@ -244,6 +258,7 @@ class Deliveries:
         self.sequence.items.extend(items)
         self._bytes = sum([len(delivery.message.payload) for delivery in items])
         self._handed = handed - front
+        self._ended.extend(stretch.items[front:at])
         for delivery in stretch.items[at:handed]:
             delivery._state = CHOSEN
         if at == len(stretch.items):
@@ -517,8 +532,8 @@ class Deliveries:
     def settle(self, work: Sequence[Delivery], outcomes: Iterable[Outcome], now: float) -> tuple[list[Delivery], list[Dead]]:
         """Notes how the attempts at these bodies, which were started together, have ended.
 
-        Returns those that are handled and those that are tried no more; both are unfinished until `finish`. After a failure that blocks
-        its lane, and after a release, the later bodies of the lane among them count as released.
+        Returns those that are handled, which `finish_ended` finishes, and those that are tried no more, for `finish`. After a failure that
+        blocks its lane, and after a release, the later bodies of the lane among them count as released.
         """
         outcomes = list(outcomes)
         if self._stretch is not None and all(outcome is None for outcome in outcomes):
@@ -549,6 +564,7 @@ class Deliveries:
                 dead.append(Dead(delivery, delivery.attempt, outcome.reason))
             else:
                 self._fail(delivery, unit, outcome, now, stopped)
+        self._ended.extend(ended)
         return ended, dead
 
     def end(self, work: Sequence[Delivery]) -> None:
@@ -556,6 +572,7 @@ class Deliveries:
         if self._stretch is not None:
             self._stretch.end(work)
             return
+        self._ended.extend(work)
         key = work[0]._lane
         lane = None if key is None else self._lanes[key]
         if len(work) > 1 and isinstance(lane, Lane) and len(work) <= lane.running and lane.items[lane.at + len(work) - 1] is work[-1]:
@@ -658,12 +675,16 @@ class Deliveries:
 
     # -- finishing and saving
 
+    def finish_ended(self, count: int) -> None:
+        """Finishes the first of the bodies that were handled, whose outputs are in the next commit."""
+        if self._stretch is None:
+            self.finish([self._ended.popleft() for _ in range(count)])
+        elif count:
+            self._stretch.finish(count)
+
     def finish(self, deliveries: Sequence[Delivery]) -> None:
-        """Finishes bodies that have ended, whose outputs are in the next commit."""
-        if self._stretch is not None:
-            if deliveries:
-                self._stretch.finish(len(deliveries))
-            return
+        """Finishes bodies that have ended in another way."""
+        self._spread()
         self._bytes -= sum([len(delivery.message.payload) for delivery in deliveries])
         self._handed -= len(deliveries)
         if self._tried:

@@ -23,7 +23,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ from wal.read.cursors.status import CursorStatus, cursor_status
 from wal.read.cursors.store import CursorStore, DamagedCursor, adopted, below_earliest
 from wal.storage.metadata import HOME_ROOT
 from wal.write.cursor_table import BROUGHT, CursorChange, CursorRecord, CursorTable
-from wal.write.cursor_writes import CursorOperation
+from wal.write.cursor_writes import CursorOperation, save_after
 from wal.write.pchannel import PChannel
 
 KEEP_S: Final = 0.5
@@ -236,6 +236,12 @@ class CursorHomes:
         """Sends a save that comes without messages; it must be of a cursor whose home is this pchannel."""
         return self.tell(pchannel, change.key, change=change)
 
+    def save_after(self, change: CursorChange, first: asyncio.Future[Any], pchannel: PChannel) -> asyncio.Future[Any]:
+        """Sends the save of a transaction whose key was seen before; the future gets the `first` result once the save is durable."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(pchannel, save_after(change, first, future))
+        return future
+
     # -- changes
 
     def home_of(self, key: CursorKey) -> PChannel:
@@ -264,11 +270,15 @@ class CursorHomes:
     ) -> asyncio.Future[CursorRecord | None]:
         """Sends a change of a cursor to its home; the future gets its durable record, or None if there was nothing to write."""
         future: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
+        self._send(pchannel, CursorOperation(key, future, change, make))
+        return future
+
+    @staticmethod
+    def _send(pchannel: PChannel, operation: CursorOperation) -> None:
         try:
-            pchannel.cursors.tell(CursorOperation(key, future, change, make))
+            pchannel.cursors.tell(operation)
         except ActorError as error:
             raise (pchannel.fault or closed_log()) from error
-        return future
 
     async def changed(
         self,

@@ -86,7 +86,8 @@ class ProduceTxns:
     async def commit(self, request: proto.CommitTxnRequest) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Commits a transaction with its bodies; returns the future of its result.
 
-        A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result.
+        A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result, and its save
+        of a cursor follows that.
         """
         pchannel, key = self._pchannel, key_of(request.key)
         names = names_in(request.vchannels, names_max=self._bodies_max)
@@ -97,10 +98,10 @@ class ProduceTxns:
                 f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
                 "ask AssignmentDiscover where it is"
             )
-        txn_id = request.txn.context.txn_id
+        txn_id, change = request.txn.context.txn_id, await self.change_of(request)
         over = term < pchannel.log.term or txn_id not in pchannel.table
         if over and key is not None and (first := self._first_result(names, key)) is not None:
-            return first
+            return first if change is None else self._node.homes.save_after(change, first, pchannel)
         if term < pchannel.log.term:
             txn_id = await self._begun_anew(request, names, key)
         txn = self._opened(txn_id, key, expected)
@@ -108,7 +109,6 @@ class ProduceTxns:
             raise InvalidArgumentError(
                 f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
             )
-        change = await self.change_of(request)
         pchannel.table.forget_bodies(txn_id, now=pchannel.txn_now())
         if bodies or request.barrier_time_tick:
             txn.append_many(bodies, request.barrier_time_tick)

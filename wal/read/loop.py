@@ -253,22 +253,32 @@ class ReadLoop:
             await asyncio.sleep(0)
             if pchannel is not self.pchannel or (self._work is None and self._take_recent()):
                 return
-        fetch = partial(_fetch, pchannel, progress.at, progress.selection.names)
-        work = await self._under_way(fetch, "page of a scanner")
+        work = await self._under_way(self._fetching(), "page of a scanner")
         if work is self._work:
             self._work = None
             progress.take(work.result())
+
+    def fetch_ahead(self) -> None:
+        """Begins to fetch the next page from the log, for a caller that works on the frames before it. It takes the room of a page."""
+        pchannel, progress = self.pchannel, self.progress
+        if self._work is None and not self.ended and progress.has_page(pchannel.tail) and progress.at < pchannel.recent.start:
+            self._begin_work(self._fetching(), "page of a scanner")
+
+    def _fetching(self) -> Callable[[], Coroutine[Any, Any, FramePage]]:
+        return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection.names)
 
     # -- work that outlives a cancelled caller
 
     async def _under_way(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> asyncio.Task[Any]:
         """Returns the task that is under way, or else the one that this starts, once it has ended. A cancelled caller leaves it running."""
-        work = self._work
-        if work is None:
-            work = self._work = asyncio.get_running_loop().create_task(start(), name=name)
-            work.add_done_callback(_retrieve)
+        work = self._work or self._begin_work(start, name)
         if not work.done():
             await asyncio.wait((work,))
+        return work
+
+    def _begin_work(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> asyncio.Task[Any]:
+        work = self._work = asyncio.get_running_loop().create_task(start(), name=name)
+        work.add_done_callback(_retrieve)
         return work
 
     def _end_work(self) -> asyncio.Task[Any] | None:

@@ -200,8 +200,7 @@ class Progress:
         if self._frames:
             self.frame = self._frames.pop()
             return Need.FRAME
-        limit = tail.durable_end if self._end is None else min(self._end.position[0], tail.durable_end)
-        if self.at < limit:
+        if self.at < (limit := self._limit(tail)):
             if tail.failure is not None:
                 raise tail.failure
             self.page_end = limit
@@ -214,6 +213,14 @@ class Progress:
             self._tell_tick(tick)
             return Need.MESSAGES
         return Need.TAIL if end_tick is None else Need.OVER
+
+    def has_page(self, tail: TailView) -> bool:
+        """Returns whether the read goes on with another page after the frames that it has."""
+        return self.at < self._limit(tail) and tail.failure is None
+
+    def _limit(self, tail: TailView) -> int:
+        """Returns where the pages of the read end for now."""
+        return tail.durable_end if self._end is None else min(self._end.position[0], tail.durable_end)
 
     def take(self, page: FramePage, shared: SharedMessages | None = None) -> None:
         """Takes the page that was needed; it may reach beyond `page_end`. `shared` is for a page that other readers take as well."""

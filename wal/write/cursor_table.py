@@ -369,6 +369,16 @@ class CursorTable:
             )
 
 
+def has_saved(record: CursorRecord, change: CursorChange) -> bool:
+    """Returns whether this record has the commit of a consumer, or for other saves a position that is not before theirs."""
+    if change.fence is not None:
+        return record.fence == change.fence and record.number >= change.number
+    at, cursor = record.cursor, change.cursor
+    if at is None or cursor is None:
+        return False
+    return (at.pchannel, at.incarnation) == (cursor.pchannel, cursor.incarnation) and at.start >= cursor.start
+
+
 def _is_gap(at: Cursor | None, change: CursorChange) -> bool:
     """Returns whether a save follows one of its reader that was not written: the cursor is not after the event that this one covered."""
     if change.after is None or change.cursor is None:

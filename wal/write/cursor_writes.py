@@ -6,7 +6,8 @@ It is a member of the pchannel's group, so changes of cursors are ordered with t
   `CursorOperation`s, told to this member, and written as records alone;
 * most saves move a cursor forward, and need nothing but that. A first save, and one that moves back, could meet a truncation that has seen
   only the old position. Such a change waits while `check` compares it with the log, under the lock of the cursors, and stores a copy that
-  holds the log; every later change of the cursor waits behind it, in order;
+  holds the log; every later change of the cursor waits until it was judged, in order;
+* the save of a transaction whose key was seen before (`save_after`) waits in the same way until that first transaction is durable;
 * if a frame is refused, the later changes of its cursors that wait for a frame fail with it: a later save must not pass messages whose
   output was never written.
 
@@ -16,7 +17,7 @@ It is a member of the pchannel's group, so changes of cursors are ordered with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ from wal.errors import ClosedError, UnavailableError, UnknownError, WALError
 from wal.frame import FrameDraft
 from wal.message import AppendResult, Origin
 from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
-from wal.write.cursor_table import CursorChange, CursorRecord, CursorTable
+from wal.write.cursor_table import CursorChange, CursorRecord, CursorTable, has_saved
 from wal.write.in_flight import InFlight
 from wal.write.operations import Answers, Settles, fail_future
 from wal.write.pipeline import FramePipeline
@@ -38,7 +39,7 @@ class CursorOperation(msgspec.Struct, gc=False):
     """A change of a cursor without bodies. `change` is a save; otherwise `make` returns the record of another change, or None.
 
     The future gets the record once it is durable, or None if there was nothing to write. `checked` says that the save has been compared
-    with the log.
+    with the log. `first` is the outcome of a transaction that has to be durable before.
     """
 
     key: CursorKey
@@ -46,6 +47,22 @@ class CursorOperation(msgspec.Struct, gc=False):
     change: CursorChange | None = None
     make: Callable[[CursorTable], CursorRecord | None] | None = None
     checked: bool = False
+    first: asyncio.Future[Any] | None = None
+
+
+def save_after(change: CursorChange, first: asyncio.Future[Any], future: Settles[Any]) -> CursorOperation:
+    """Returns the save of a transaction whose key was seen before: once the `first` result is known it is made, if it moves the cursor
+    forward, and the caller's future gets that result."""
+    saved: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
+
+    def done(saved: asyncio.Future[CursorRecord | None]) -> None:
+        if (error := saved.exception()) is not None:
+            fail_future(future, error)
+        elif not future.done():
+            future.set_result(first.result())
+
+    saved.add_done_callback(done)
+    return CursorOperation(change.key, saved, msgspec.structs.replace(change, forward_only=True), first=first)
 
 
 class RecordSubmission(Submission):
@@ -92,7 +109,10 @@ Check = Callable[[CursorChange], None]
 class CursorWrites(Member):
     """The changes of the cursors of one pchannel. Its operations are `CursorOperation`s."""
 
-    def __init__(self, table: CursorTable, group: Group, frames: FramePipeline, ticks: TickSupply, in_flight: InFlight) -> None:
+    def __init__(
+        self, table: CursorTable, group: Group, frames: FramePipeline, ticks: TickSupply, in_flight: InFlight, barriers: Sized
+    ) -> None:
+        """`barriers` has the operations of the pchannel that wait for their barriers."""
         self.table: CursorTable = table
         self.check: Check | None = None
         """Set once cursors can be stored; without it, a change that needs it is refused."""
@@ -102,8 +122,9 @@ class CursorWrites(Member):
         self._frames = frames
         self._ticks = ticks
         self._in_flight = in_flight
+        self._barriers = barriers
         self._checking: dict[CursorKey, list[tuple[Admits, Any]]] = {}
-        """The changes of cursors that wait for a check, and those that came after them."""
+        """The changes of cursors that wait for a check, or for a transaction before them, and those that came after them."""
         self._defect: WALError | None = None
 
     def tell(self, operation: CursorOperation) -> None:
@@ -128,10 +149,18 @@ class CursorWrites(Member):
         message()
 
     def released(self, operation: CursorOperation) -> None:
-        """Carries an operation out; a save waits behind the check of an earlier one, other changes do not."""
-        change = operation.change
+        """Carries an operation out; a save waits for an earlier one that waits for its check or its `first`, other changes do not."""
+        change, first = operation.change, operation.first
         if change is not None and (waiting := self._checking.get(operation.key)) is not None:
             waiting.append((self, operation))
+            return
+        if first is not None and not first.done():
+            if not self._barriers:  # otherwise the first transaction may come here later, and would wait for this one
+                self._checking[operation.key] = [(self, operation)]
+            first.add_done_callback(lambda _: self._go_on(operation))
+            return
+        if first is not None and (failure := first.exception()) is not None:
+            fail_future(operation.future, failure)
             return
         try:
             if change is not None:
@@ -148,7 +177,7 @@ class CursorWrites(Member):
         if record is not None:
             self._frames.submit(RecordSubmission(record, self, operation.future))
         else:
-            self._answer_settled(operation.key, operation.future, None)
+            self._answer_settled(operation.key, operation.future, None, change)
 
     def admit(self, holder: Admits, submission: TxnSubmission) -> bool:
         """Judges the save of a transaction that joins a frame now; returns whether it may.
@@ -171,38 +200,10 @@ class CursorWrites(Member):
             return False
         if record is None and change.fence is not None:  # it was sent again: its bodies were written with it
             self._in_flight.release(submission.in_flight)
-            self._answer_settled(change.key, submission.future, AppendResult(None, None, None, duplicate=True))
+            self._answer_settled(change.key, submission.future, AppendResult(None, None, None, duplicate=True), change)
             return False
         submission.record, submission.cursors = record, self
         return True
-
-    def save_after(self, change: CursorChange, first: asyncio.Future[Any], future: Settles[Any]) -> None:
-        """Saves a cursor for a transaction that was written before, if that moves it forward: in this turn, or once the `first` result is
-        known. The caller's future then gets that result.
-        """
-        saved: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
-        operation = CursorOperation(change.key, saved, msgspec.structs.replace(change, forward_only=True))
-
-        def answered(_: asyncio.Future[Any]) -> None:
-            if (error := first.exception()) is not None:
-                fail_future(future, error)
-                return
-            try:
-                self._actor_group.tell(self, operation)
-            except ActorError:
-                fail_future(saved, self._frames.fault or ClosedError("the log was closed: open it again to go on"))
-
-        def done(saved: asyncio.Future[CursorRecord | None]) -> None:
-            if (error := saved.exception()) is not None:
-                fail_future(future, error)
-            elif not future.done():
-                future.set_result(first.result())
-
-        saved.add_done_callback(done)
-        if first.done() and first.exception() is None:
-            self.receive([operation])  # before the saves that were called after it
-        else:
-            first.add_done_callback(answered)
 
     # -- checks
 
@@ -233,6 +234,28 @@ class CursorWrites(Member):
         holder.released(first)
         for holder, operation in others:
             holder.released(operation)
+
+    def _go_on(self, operation: CursorOperation) -> None:
+        """Carries out a save whose `first` transaction is settled, and the changes that waited for it."""
+
+        def settled() -> None:
+            if operation.future.done():  # the pchannel failed meanwhile
+                return
+            alone: list[tuple[Admits, Any]] = [(self, operation)]
+            waiting = self._checking.get(operation.key, alone)
+            if waiting[0][1] is operation:
+                self._checking.pop(operation.key, None)
+            else:
+                waiting = alone
+            for holder, each in waiting:
+                holder.released(each)
+
+        try:
+            self._actor_group.tell_control(self, settled)
+        except ActorError:
+            error = self._frames.fault or ClosedError("the log was closed: open it again to go on")
+            self.refuse([operation], error)
+            self.stop(error)
 
     def take_out(self, chosen: Callable[[tuple[Admits, Any]], bool]) -> list[tuple[Admits, Any]]:
         """Removes and returns those operations behind the first one of a check that are chosen; that one is judged again anyway."""
@@ -301,13 +324,14 @@ class CursorWrites(Member):
         self.refuse(self._ticks.take_held_by(self), error)
         self.stop(error)
 
-    def _answer_settled(self, key: CursorKey, future: Answers[Any], result: Any) -> None:
-        """Answers a caller with nothing to write once what it relies on is durable."""
+    def _answer_settled(self, key: CursorKey, future: Answers[Any], result: Any, change: CursorChange | None) -> None:
+        """Answers a caller with nothing to write once what it relies on is durable: the newest record, or an earlier one if that is enough
+        for a `change`."""
         newest = self.table.newest(key)
 
         def answer() -> None:
             record = self.table.get(key)
-            if record is None or record.revision < newest.revision:
+            if record is None or (record.revision < newest.revision and (change is None or not has_saved(record, change))):
                 fail_future(future, self._frames.fault or after_unsaved(key))
             elif not future.done():
                 future.set_result(result)

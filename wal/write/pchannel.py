@@ -138,13 +138,13 @@ class PChannel(ReadablePChannel, Member):
         self.copies: CopyWrites = CopyWrites(
             state.copies, group, self.frames, self.ticks, in_flight=in_flight, origin=origin, endings=lambda: self.endings
         )
-        self.cursors: CursorWrites = CursorWrites(state.cursors, group, self.frames, self.ticks, in_flight)
+        self._barriers: BarrierHeap[tuple[VChannelMember, Any]] = BarrierHeap()
+        self.cursors: CursorWrites = CursorWrites(state.cursors, group, self.frames, self.ticks, in_flight, self._barriers)
         self.vchannels: dict[str, VChannelMember] = {}
         log.failed = self._log_failed
         self._monotonic = monotonic
         self._interval_s = interval_s
         self._txn_clock = TxnClock(monotonic=monotonic(), interval_s=interval_s)
-        self._barriers: BarrierHeap[tuple[VChannelMember, Any]] = BarrierHeap()
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
 

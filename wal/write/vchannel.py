@@ -32,6 +32,7 @@ from actors import Member
 from wal.errors import ChannelNotExistError, InvalidRequestSeqError, TransactionExpiredError, UnknownError, WALError, WouldBlockError
 from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
+from wal.write.cursor_writes import save_after
 from wal.write.operations import (
     Append,
     Atomic,
@@ -334,7 +335,7 @@ class VChannel(Member):
         """Has the save of an operation whose key is a duplicate follow the first result."""
         if operation.change is not None:
             assert isinstance(first, asyncio.Future)
-            self.pchannel.cursors.save_after(operation.change, first, operation.future)
+            self.pchannel.cursors.receive([save_after(operation.change, first, operation.future)])
 
     def _submit(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Submits an operation that waits for no barrier any more, unless it expects another last event than there is."""
