@@ -19,6 +19,9 @@ from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, c
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import EncodedFrame, RunKind
 from wal.storage.base import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
+from wal.write.copies import CopyTable
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.recovery import RecoveryState, replay
 
 PCHANNELS = ("p-0", "p-1", "p-2")
 
@@ -368,6 +371,22 @@ class BackendConformance:
             assert {loud: events[loud]}.items() <= kept.items() <= events.items()
         async with self.opened(tmp_path, 2) as log:
             assert await log.last_events(log.extents()[0].start) == kept
+
+    async def test_recovery_finds_last_events_after_keyed_frames(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.keyed((f"v-{i % 3}", b"%d" % i)) if i % 2 else maker.data((f"w-{i % 5}", b"1"), ("w", b"2")) for i in range(20)]
+        async with self.opened(tmp_path, checkpoint=0) as log:
+            positions = await append_all(log, frames)
+            keyed_bytes = log.keyed_bytes
+        async with self.opened(tmp_path, 2, checkpoint=0) as log:
+            for start in (0, positions[7]):
+                events = await log.last_events(start)
+                for bytes_max in (1, 1 << 20):
+                    found = await read_keyed(log, start, bytes_max=bytes_max)
+                    assert [frame.position for frame in found] == [position for position in positions[1::2] if position >= start]
+                    assert await log.last_events(start) == events
+            keys = IdempotencyTable(window_count=None, window_s=60.0, producers_max=1)
+            assert await replay(log, RecoveryState(keys, CopyTable()), 0) == (10, keyed_bytes)
 
     async def test_truncation_is_exact(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)

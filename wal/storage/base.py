@@ -249,6 +249,8 @@ class PChannelLog(ReadableLog):
     group_bytes: int = 4 * 1024 * 1024
     """Where a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX with its
     tables; less where several frames in flight are faster than one."""
+    frame_cost: ClassVar[int] = 0
+    """What it costs to replay a frame, however small it is, in bytes of log that are replayed in the same time."""
     tick_frames: ClassVar[bool] = False
     """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames must be written to it."""
     term: int
@@ -303,7 +305,8 @@ class PChannelLog(ReadableLog):
     @property
     @abc.abstractmethod
     def keyed_bytes(self) -> int:
-        """Returns the bytes of the frames with keyed events or copies of broadcasts that were written through this handle."""
+        """Returns the bytes of the frames with keyed events or copies of broadcasts that were written through this handle, each counted as
+        at least `frame_cost`."""
 
     @abc.abstractmethod
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:

@@ -133,9 +133,9 @@ async def recover(
 
 
 async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None) -> tuple[int, int]:
-    """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and the bytes of their frames.
+    """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and their `keyed_bytes`.
 
-    Only frames that hold any are read: the log's index knows them.
+    Only frames that hold any are read, where an index of the log knows them.
     """
     count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
@@ -147,7 +147,7 @@ async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Ca
                 reading = asyncio.ensure_future(log.read_keyed(page.next_position, bytes_max=PAGE_BYTES))
             for frame in page.frames:
                 count += state.replay(frame.position, frame.view, live=live)
-                size += frame.view.header.frame_bytes
+                size += max(frame.view.header.frame_bytes, log.frame_cost)
                 state.replayed_bytes += frame.view.header.frame_bytes
                 await asyncio.sleep(0)
             if not more:

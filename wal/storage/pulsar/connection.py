@@ -143,6 +143,8 @@ CLOSE_SILENT_S: Final = 0.1
 """How long closing waits for a broker that does not answer, the first time and afterwards."""
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
+READ_AHEAD_MAX: Final = 64
+"""So many that the broker is never waited for, where small frames are read on and on."""
 PROBE_BYTES_MIN: Final = 16 << 10
 REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
 """Pulsar's answers about one frame alone: sending that frame again would always get the same answer."""
@@ -228,12 +230,13 @@ class PulsarConnection:
             access_mode=mode,
         )
 
-    def reader(self, topic: str, position: int, *, inclusive: bool) -> pulsar.Reader:
-        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it. Blocks."""
+    def reader(self, topic: str, position: int, *, inclusive: bool, ahead: int) -> pulsar.Reader:
+        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it, and fetches so many messages ahead.
+        Blocks."""
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
-        return self.client.create_reader(topic, start, receiver_queue_size=READ_AHEAD, start_message_id_inclusive=inclusive)
+        return self.client.create_reader(topic, start, receiver_queue_size=ahead, start_message_id_inclusive=inclusive)
 
     def first_reader(self, topic: str) -> pulsar.Reader:
         """Creates a reader that begins at the start of the topic. Blocks."""

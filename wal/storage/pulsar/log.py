@@ -23,9 +23,9 @@ from wal.storage.pulsar.control import CHANGES_MAX
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.ledgers import LedgerRecord
 from wal.storage.pulsar.opening import Opened
-from wal.storage.pulsar.reader import PulsarReader
+from wal.storage.pulsar.reader import Passed, PulsarReader
 from wal.storage.pulsar.topic import move_cursor
-from wal.storage.pulsar.writer import PulsarWriter
+from wal.storage.pulsar.writer import FRAME_COST, PulsarWriter
 
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("wal.pulsar")
@@ -35,6 +35,7 @@ class PulsarLog(PChannelLog):
     """See `PChannelLog`. `PulsarBackend.open` creates it, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
+    frame_cost: ClassVar[int] = FRAME_COST
     tick_frames: ClassVar[bool] = True
 
     def __init__(self, opened: Opened, *, frame_bytes_limit: int) -> None:
@@ -53,6 +54,8 @@ class PulsarLog(PChannelLog):
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._index = opened.index
+        self._passed: Passed | None = None
+        """What the last calls of `read_keyed` passed, one after the other: all messages are fetched once for a recovery, not twice."""
         self._writer = PulsarWriter(opened, ledger_full=self._ledger_full)
         self._reader = PulsarReader(
             opened.connection,
@@ -117,16 +120,19 @@ class PulsarLog(PChannelLog):
         self._reader.check_held(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._page(lambda: self._reader.keyed_page(start, end, bytes_max))
+        if self._passed is None or self._passed.end != start:
+            self._passed = Passed(start, start)
+        return await self._page(partial(self._reader.keyed_page, self._passed, end, bytes_max, self._index))
 
     async def last_events(self, start: int) -> dict[RunName, LogPosition]:
         self._check_open()
         end = self._writer.durable_end
-        events: dict[RunName, LogPosition] = {}
-        while start < end:
-            following = partial(self._reader.last_events, events, start, end, self._index)
-            start = (await self._page(following)).next_position
-        return events
+        passed, self._passed = self._passed, None
+        if passed is None or self._ledgers.first_at(passed.start) != self._ledgers.first_at(start):
+            passed = Passed(start, start)
+        while passed.end < end:
+            await self._page(partial(self._reader.last_events, passed, end, self._index))
+        return passed.events
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()

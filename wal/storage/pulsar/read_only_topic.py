@@ -31,7 +31,7 @@ from wal.storage.pulsar.control import PulsarControlRecord, SavedState
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.ledgers import LedgerTable
-from wal.storage.pulsar.reader import PulsarReader
+from wal.storage.pulsar.reader import Passed, PulsarReader
 from wal.storage.pulsar.recovery import end_before
 from wal.storage.pulsar.vchannel_index import VChannelIndex
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
@@ -165,12 +165,11 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         It reads all of the log from `start` on: the index of vchannels names no events.
         """
         end = self.reach().durable_end
-        events: dict[RunName, LogPosition] = {}
-        first = at = max(start, self._record.kept_from)
-        while at < end:
-            following = partial(self._reader.last_events, events, at, end)
-            at = self._patiently(following).next_position
-        return first, events
+        first = max(start, self._record.kept_from)
+        passed = Passed(first, first)
+        while passed.end < end:
+            self._patiently(partial(self._reader.last_events, passed, end))
+        return first, passed.events
 
     def checkpoint_position(self) -> int | None:
         """Returns the position of the newest state for recovery, as of the last look at the metadata."""

@@ -24,7 +24,7 @@ from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind, RunName
 from wal.message import FORM_PULSAR, LogPosition, MessageID
 from wal.storage.base import FramePage, StoredFrame
 from wal.storage.pulsar.address import text_of
-from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection
+from wal.storage.pulsar.connection import READ_AHEAD, READ_AHEAD_MAX, PulsarConnection
 from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
@@ -48,6 +48,14 @@ class _Idle(msgspec.Struct, frozen=True, gc=False):
     reader: TopicReader
     floor: FencingFloor
     since_s: float
+
+
+class Passed(msgspec.Struct):
+    """The frames in [start, end), of which the newest event of each vchannel was noted."""
+
+    start: int
+    end: int
+    events: dict[RunName, LogPosition] = {}
 
 
 class PulsarReader:
@@ -91,7 +99,7 @@ class PulsarReader:
         """
         self.check(start, end)
 
-        def wanted(view: FrameView) -> bool:
+        def wanted(_position: int, view: FrameView) -> bool:
             if names is None:
                 view.check_body()
                 return True
@@ -105,39 +113,48 @@ class PulsarReader:
     def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
         """Returns all frames in [start, end), from about `bytes_max` bytes of log, at least one; their bodies are not checked."""
         self.check(start, end)
-        return self._page(start, end, bytes_max, self.check, lambda _: True, lambda _: True)
+        return self._page(start, end, bytes_max, self.check, lambda _: True, lambda _position, _view: True)
 
-    def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """Returns the frames with keyed events or copies in [start, end), truncated or not."""
-        self.check_held(start, end)
+    def keyed_page(self, passed: Passed, end: int, bytes_max: int, index: VChannelIndex) -> FramePage:
+        """Returns the frames with keyed events or copies in the next page of what follows `passed` up to `end`, truncated or not.
 
-        def whole(view: FrameView) -> bool:
+        All frames of the page are added to `passed` and to the `index`.
+        """
+        self.check_held(passed.end, end)
+        return self._pass(passed, end, bytes_max, index, keyed=True)
+
+    def last_events(self, passed: Passed, end: int, index: VChannelIndex | None = None) -> FramePage:
+        """Adds the frames of the next page up to `end` to `passed` and to the `index`, truncated or not. Returns the page.
+
+        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more.
+        """
+        passed.end = max(passed.end, self._kept_from())
+        return self._pass(passed, end, _LAST_EVENTS_BYTES, index, keyed=False)
+
+    def _pass(self, passed: Passed, end: int, bytes_max: int, index: VChannelIndex | None, *, keyed: bool) -> FramePage:
+        events = passed.events
+
+        def add(position: int, view: FrameView) -> bool:
+            runs, header = view.runs, view.header
+            for name, at in view.last_events().items():
+                events[name] = (position, at)
+            if index is not None:
+                for_all = any(True for _ in runs.of_kind(RunKind.PCHANNEL))
+                names = {run.name for run in runs if run.name}
+                index.add(position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=for_all)
+            if not (keyed and header.compatible & RECOVERED):
+                return False
             view.check_body()
             return True
 
-        return self._page(start, end, bytes_max, self.check_held, lambda header: bool(header.compatible & RECOVERED), whole)
-
-    def last_events(self, events: dict[RunName, LogPosition], start: int, end: int, index: VChannelIndex | None = None) -> FramePage:
-        """Adds the newest event of each vchannel in the next page of [start, end), truncated or not; returns the page, without frames.
-
-        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more. The frames
-        are added to the `index` too.
-        """
-        start = max(start, self._kept_from())
-        page = self._page(start, end, _LAST_EVENTS_BYTES, self.check_held, lambda header: header.runs > 0, lambda _: True)
+        start = passed.end
         if index is not None:
             index.begin(start)
-        for frame in page.frames:
-            for name, at in frame.view.last_events().items():
-                events[name] = (frame.position, at)
-            if index is not None:
-                runs, header = frame.view.runs, frame.view.header
-                for_all = any(True for _ in runs.of_kind(RunKind.PCHANNEL))
-                names = {run.name for run in runs if run.name}
-                index.add(frame.position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=for_all)
+        page = self._page(start, end, bytes_max, self.check_held, lambda header: header.runs > 0, add, ahead=READ_AHEAD_MAX)
         if index is not None:
             index.passed(page.next_position)
-        return FramePage([], page.next_position, page.last_event, page.promised_tick)
+        passed.end = page.next_position
+        return page
 
     def check(self, start: int, end: int) -> None:
         """Raises TruncatedError when `start` is below the earliest event."""
@@ -197,11 +214,13 @@ class PulsarReader:
         bytes_max: int,
         check: Callable[[int, int], None],
         select: Callable[[FrameHeader], bool],
-        wanted: Callable[[FrameView], bool],
+        wanted: Callable[[int, FrameView], bool],
+        *,
         entries_max: int = sys.maxsize,
+        ahead: int = READ_AHEAD,
     ) -> FramePage:
         try:
-            return self._read(start, end, bytes_max, select, wanted, entries_max)
+            return self._read(start, end, bytes_max, select, wanted, entries_max, ahead)
         except CorruptionError:
             check(start, end)
             raise
@@ -212,8 +231,9 @@ class PulsarReader:
         end: int,
         bytes_max: int,
         select: Callable[[FrameHeader], bool],
-        wanted: Callable[[FrameView], bool],
+        wanted: Callable[[int, FrameView], bool],
         entries_max: int,
+        ahead: int,
     ) -> FramePage:
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
@@ -221,7 +241,7 @@ class PulsarReader:
         at = self._ledgers.first_at(start)
         if at is None or at >= end:
             return FramePage(frames, max(start, end), None, 0)
-        reader, floor, is_new = self._reader_at(at)
+        reader, floor, is_new = self._reader_at(at, ahead)
         if not is_new:
             entries_max = sys.maxsize
         whole = False
@@ -243,38 +263,41 @@ class PulsarReader:
                     last_event = (entry.position, header.indices - 1)
                 if select(header):
                     view = self._view(entry)
-                    if wanted(view):
+                    if wanted(entry.position, view):
                         frames.append(StoredFrame(entry.position, entry.position + 1, view))
             whole = True
         finally:
+            next_position = end if at is None or at >= end else at
             if whole and reader.last is not None:
-                self._give_back(reader, floor)
+                self._give_back(reader, floor, keep=ahead == READ_AHEAD or next_position < end)
             else:
                 self._drop(reader)
-        next_position = end if at is None or at >= end else at
         return FramePage(frames, next_position, last_event, promised_tick)
 
     def _view(self, entry: TopicEntry) -> FrameView:
         assert entry.header is not None
         data, head = entry.data, entry.header.head_bytes
         try:
-            return FrameView.decode(data, lambda start, end: data[head + start : head + end])
+            return FrameView.decode(data, lambda start, end: data[head + start : head + end], header=entry.header)
         except CorruptionError as error:
             raise damaged(error, self._topic, entry.position) from error
 
     # -- readers of the topic
 
-    def _reader_at(self, position: int) -> tuple[TopicReader, FencingFloor, bool]:
-        """Returns a reader whose next message is the one at this position, the floor there, and whether the reader was opened for it."""
+    def _reader_at(self, position: int, ahead: int) -> tuple[TopicReader, FencingFloor, bool]:
+        """Returns a reader whose next message is the one at this position, the floor there, and whether the reader was opened for it.
+
+        A new one fetches `ahead` messages ahead.
+        """
         with self._lock:
             for idle in self._idle:
                 if self._ledgers.first_at(idle.position) == position:
                     self._idle.remove(idle)
                     self._busy.add(idle.reader)
                     return idle.reader, idle.floor, False
-        return *self._search(position), True
+        return *self._search(position, ahead), True
 
-    def _search(self, position: int) -> tuple[TopicReader, FencingFloor]:
+    def _search(self, position: int, ahead: int = READ_AHEAD) -> tuple[TopicReader, FencingFloor]:
         """Returns a new reader that has read some messages up to this position, and the floor there."""
         count = SEARCH_ENTRIES
         while True:
@@ -285,18 +308,18 @@ class PulsarReader:
             floor: FencingFloor | None = None
             if begin is None or known[0] >= begin:
                 begin, floor = known
-            reader, found = self._look(begin, position, floor)
+            reader, found = self._look(begin, position, floor, ahead)
             if found is not None:
                 return reader, found
             self._drop(reader)
             count *= 4
 
-    def _look(self, begin: int, position: int, floor: FencingFloor | None) -> tuple[TopicReader, FencingFloor | None]:
+    def _look(self, begin: int, position: int, floor: FencingFloor | None, ahead: int) -> tuple[TopicReader, FencingFloor | None]:
         """Reads from `begin`, where the floor is `floor` (None: unknown), up to the position; returns None if the floor there stays
         unknown."""
         search = FloorSearch(window=FRAMES_IN_FLIGHT, term=self._term_at(begin))
         search.found = floor
-        reader = self._open(begin)
+        reader = self._open(begin, ahead)
         try:
             at = self._ledgers.first_at(begin)
             while at is not None and at < position:
@@ -311,12 +334,12 @@ class PulsarReader:
             raise
         return reader, search.found
 
-    def _open(self, begin: int) -> TopicReader:
+    def _open(self, begin: int, ahead: int) -> TopicReader:
         first = self._ledgers.first_at(begin)
         reader = (
-            TopicReader(self._connection, self._topic, first)
+            TopicReader(self._connection, self._topic, first, ahead=ahead)
             if first is not None
-            else TopicReader(self._connection, self._topic, self._ledgers.last_below(begin), after=True)
+            else TopicReader(self._connection, self._topic, self._ledgers.last_below(begin), after=True, ahead=ahead)
         )
         with self._lock:
             if self._closed:
@@ -324,15 +347,16 @@ class PulsarReader:
             self._busy.add(reader)
         return reader
 
-    def _give_back(self, reader: TopicReader, floor: FencingFloor) -> None:
-        """Keeps a reader for the next page."""
+    def _give_back(self, reader: TopicReader, floor: FencingFloor, *, keep: bool = True) -> None:
+        """Keeps a reader for the next page, unless no page follows for which it fetches so far ahead."""
         dropped = None
         with self._lock:
             self._busy.discard(reader)
-            if reader.last is None or self._closed:
+            if reader.last is not None:
+                self._floors.add(reader.last + 1, floor)
+            if reader.last is None or self._closed or not keep:
                 dropped = reader
             else:
-                self._floors.add(reader.last + 1, floor)
                 self._idle.append(_Idle(reader.last + 1, reader, floor, time.monotonic()))
                 if len(self._idle) > IDLE_MAX:
                     dropped = self._idle.pop(0).reader

@@ -15,7 +15,7 @@ import msgspec
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, entry_of, ledger_of, text_of
-from wal.storage.pulsar.connection import PulsarConnection, failure, position_of_id
+from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection, failure, position_of_id
 from wal.storage.pulsar.layout import Mark, mark_of, mark_properties
 
 if TYPE_CHECKING:
@@ -41,10 +41,14 @@ class TopicEntry(msgspec.Struct, gc=False):
 class TopicReader:
     """Reads one topic. `last` is the position of the last message returned, or of the message after which the reader begins.
 
-    `start`: the position of the message to begin with; None: the beginning of the topic. With `after` the reader begins after it.
+    `start`: the position of the message to begin with; None: the beginning of the topic. With `after` the reader begins after it. Its
+    client fetches `ahead` messages ahead.
     """
 
-    def __init__(self, connection: PulsarConnection, topic: str, start: int | None, *, after: bool = False) -> None:
+    def __init__(
+        self, connection: PulsarConnection, topic: str, start: int | None, *, after: bool = False, ahead: int = READ_AHEAD
+    ) -> None:
+        self._ahead = ahead
         self._connection = connection
         self._topic = topic
         self._start = start
@@ -116,10 +120,10 @@ class TopicReader:
 
     def _open_reader(self) -> pulsar.Reader:
         if self.last is not None:
-            return self._connection.reader(self._topic, self.last, inclusive=False)
+            return self._connection.reader(self._topic, self.last, inclusive=False, ahead=self._ahead)
         if self._start is None:
             return self._connection.first_reader(self._topic)
-        return self._connection.reader(self._topic, self._start, inclusive=True)
+        return self._connection.reader(self._topic, self._start, inclusive=True, ahead=self._ahead)
 
     def _close_reader(self) -> None:
         import pulsar

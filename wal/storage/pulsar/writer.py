@@ -190,6 +190,8 @@ def error_for(error: WALError, *, unknown: bool) -> WALError:
     return own
 
 
+FRAME_COST: Final = 16 << 10
+"""See `PChannelLog.frame_cost`: a message of its own is fetched for each frame. So an opening replays about 2,000 small frames at most."""
 FLOOR_EVERY: Final = 64
 LOOK_S: Final = 1.0
 UNANSWERED_S: Final = 2.0
@@ -359,7 +361,7 @@ class PulsarWriter:
         self._index.add(position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=frame.pchannel_wide)
         self.durable_end = max(self.durable_end, self._last + 1)
         if header.compatible & RECOVERED:
-            self.keyed_bytes += flight.frame.length
+            self.keyed_bytes += max(flight.frame.length, FRAME_COST)
         flight.done(position, None)
 
     def _count(self, position: int, size: int, header: FrameHeader | None) -> None:
