@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.backends.recorded_paths import ONE, SIXTEEN
 from tests.locations import open_wal
 from tests.probes import local
 from wal import Message
@@ -46,6 +49,17 @@ class Machine:
         assert self._number > before
         return min(whole_s.values()) / (self.now_s - began_s)
 
+    def written_in(self, seconds: float) -> int:
+        """Writes for so long; returns the number of events."""
+        until_s, events = self.now_s + seconds, 0
+        while self.now_s < until_s:
+            self.now_s += self._times(self.choice.path, self._number)
+            self._number += 1
+            events += self._events
+            self.choice.ended(self._events, self.now_s)
+            self.choice.begun(self.now_s)
+        return events
+
 
 def idle(path: str, _number: int) -> float:
     return {"loop": 0.00035, "thread": 0.00045}[path]
@@ -74,6 +88,18 @@ def test_busy_machine_changes_over_and_back() -> None:
     machine.run(2 * TRIAL_MAX_S, times=idle)
     assert (machine.choice.path, machine.choice.changes) == ("loop", 2)
     assert machine.run(30.0) > 0.98
+
+
+@pytest.mark.parametrize(("recorded", "events"), [(SIXTEEN, 16), (ONE, 1)], ids=["16 writers", "1 writer"])
+def test_bursts_are_judged_by_their_whole_time(recorded: dict[str, list[float]], events: int) -> None:
+    """As beside busy processes, where a look at a few frames sees a path that runs freely, or one that waits for a processor."""
+
+    def rate(begin: int) -> float:
+        following = {path: itertools.cycle(frames[begin:] + frames[:begin]) for path, frames in recorded.items()}
+        return Machine(lambda path, _: next(following[path]), events=events).written_in(12.0) / 12.0
+
+    best = max(events * len(frames) / sum(frames) for frames in recorded.values())
+    assert statistics.mean(map(rate, range(0, 200, 20))) > 0.9 * best
 
 
 def test_late_frames_are_noticed_at_once() -> None:

@@ -3,24 +3,31 @@
 Why. On an idle machine the event loop writes small frames faster than a thread. Beside busy processes its completions come late: the
 disk is through, and the loop waits for its turn on a processor; then the thread is several times as fast.
 
-How it works. While frames are outstanding, events are counted in windows of `WINDOW_FRAMES` frames, and the rate of a window is its events
-by the time in which any frame was outstanding. The other path is tried for `WINDOWS` windows when frames complete late, that is, take
-`LATE` times as long as they did on this path in `WINDOWS` windows in a row; and now and then in any case, since only a trial tells that the
-machine is idle again. The frames change over if the median of the trial is `BETTER` times that of the windows before; if not, the next
-trial comes after twice the time. A trial that goes badly ends early, so all trials together cost a few percent at most.
+How it works. For each path the events and the time in which any frame was outstanding are summed, the last second of them. The rate of a
+path is the one by the other, so a frame that waited long for a processor counts with its whole time: beside busy processes a path runs
+freely for some ten milliseconds, then stands still for as long, and a short look sees one or the other. The other path is tried for
+`TRIAL_S` now and then, since only a trial tells what it would achieve, and at once when frames of the loop complete late, that is, take
+`LATE` times as long as they did, for `WINDOWS` windows in a row. The frames change over if the other path is `BETTER` times the chosen
+one. After each trial comes a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while
+the answer stays the same the pauses grow.
+
+The two paths are not alike. Where the loop does badly it does very badly, so a trial of the loop ends as soon as it is clearly worse, and
+it has to win by more. The thread may stand still at the beginning of its trial just as the loop did before it: it gets the whole time.
 
 Pure: it is told what happened and when. Frames that only the thread can write tell nothing, and end a window.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import median
 from typing import Final, Literal
+
+import msgspec
 
 PathName = Literal["loop", "thread"]
 
 WINDOW_FRAMES: Final = 16
+WINDOW_S: Final = 0.02
+"""A window ends after so many frames, or after this much time."""
 WARM_UP_FRAMES: Final = 2
 """The first frames after a change are not counted: they wait for those of the other path."""
 LATE: Final = 3.0
@@ -30,17 +37,47 @@ LATE_S: Final = 0.0005
 """Frames that take less are never late."""
 FORGETS: Final = 1.02
 """By this factor a window the time that frames usually take is forgotten."""
-BETTER: Final = 1.1
+MEMORY_S: Final = 1.0
+"""The time for which a path's events are summed. Of a path that is tried again, an earlier trial counts the less the longer ago it was."""
+BEGIN_S: Final = 0.05
+"""The least that has to be known of the chosen path before the other one is tried."""
+BETTER: Final[dict[PathName, float]] = {"thread": 1.05, "loop": 1.15}
+TRIAL_S: Final = 0.1
+FRAMES_MIN: Final = 4
+"""A window or a trial has at least so many frames."""
+COSTS: Final = 20.0
 TRIAL_FIRST_S: Final = 0.5
-"""The pause before a trial, while frames are late or after the frames changed over, …"""
+"""The least pause before a trial, while frames are late or after the frames changed over, …"""
 TRIAL_MAX_S: Final = 8.0
-"""… and the longest one."""
+"""… and the one that the pauses grow to."""
 GIVEN_UP: Final = 3.0
-"""A trial ends when it has taken this many times as long as the path before would have."""
-GIVEN_UP_FRAMES: Final = 4
+GIVEN_UP_S: Final = 0.02
+"""After this time a trial of the loop ends if the thread had written this many times as much."""
 FORGOTTEN_S: Final = 1.0
 """After a pause of this length, what was measured before it says nothing about now."""
 _OTHER: Final[dict[PathName, PathName]] = {"loop": "thread", "thread": "loop"}
+
+
+class Achieved(msgspec.Struct):
+    """The events of a path, and the time in which frames of it were outstanding."""
+
+    events: float = 0.0
+    busy_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.events / max(self.busy_s, 1e-9)
+
+    def add(self, events: float, busy_s: float) -> None:
+        self.events += events
+        self.busy_s += busy_s
+        self.keep(MEMORY_S)
+
+    def keep(self, seconds: float) -> None:
+        """Keeps the rate, as one of no more than this many seconds."""
+        if self.busy_s > seconds:
+            self.events *= seconds / self.busy_s
+            self.busy_s = seconds
 
 
 class PathChoice:
@@ -52,15 +89,15 @@ class PathChoice:
         self.changes: int = 0
         """How often the frames have changed over for good."""
         self._chosen: PathName = "loop"
-        self._rates: deque[float] = deque(maxlen=WINDOWS)
-        """Of the last windows on the chosen path; `_tried` are those of the trial."""
-        self._tried: list[float] = []
+        self._achieved: dict[PathName, Achieved] = {"loop": Achieved(), "thread": Achieved()}
         self._usual_s: dict[PathName, float] = {}
         self._late = 0
         self._trial_at_s: float | None = None
+        self._trial_began_s = 0.0
         self._pause_s = TRIAL_FIRST_S
         self._outstanding = 0
         self._since_s = 0.0
+        # Of the current window, or of the whole trial.
         self._frames = -WARM_UP_FRAMES
         self._events = 0
         self._busy_s = 0.0
@@ -69,8 +106,8 @@ class PathChoice:
         """Notes a frame that is handed over."""
         if not self._outstanding:
             if now_s - self._since_s > FORGOTTEN_S:
-                self._rates.clear()
-                self._tried.clear()
+                self._forget()
+                self._take(self._chosen)
                 self.skipped()
             self._since_s = now_s
         self._outstanding += 1
@@ -90,53 +127,56 @@ class PathChoice:
         self._events += max(events, 1)
         self._busy_s += busy_s
         if self.path is not self._chosen:
-            is_bad = self._goes_badly()
-            if is_bad or self._frames >= WINDOW_FRAMES:
-                self._tried.append(self._rate())
-                self._begin_window()
-                if is_bad or len(self._tried) == WINDOWS:
-                    self._end_trial(now_s)
-        elif self._frames >= WINDOW_FRAMES:
+            if self._frames >= FRAMES_MIN and (self._busy_s >= TRIAL_S or self._goes_badly()):
+                self._end_trial(now_s)
+        elif self._frames >= WINDOW_FRAMES or (self._frames >= FRAMES_MIN and self._busy_s >= WINDOW_S):
             self._end_window(now_s)
 
     def _goes_badly(self) -> bool:
-        return self._frames >= GIVEN_UP_FRAMES and bool(self._rates) and self._rate() * GIVEN_UP < median(self._rates)
-
-    def _rate(self) -> float:
-        return self._events / max(self._busy_s, 1e-9)
+        if self.path == "thread" or self._busy_s < GIVEN_UP_S:
+            return False
+        return self._events * GIVEN_UP < self._achieved[self._chosen].rate * self._busy_s
 
     def _end_window(self, now_s: float) -> None:
-        frame_s = self._busy_s / self._frames
-        self._rates.append(self._rate())
-        usual_s = self._usual_s[self.path] = min(self._usual_s.get(self.path, frame_s) * FORGETS, frame_s)
-        self._late = self._late + 1 if frame_s > max(LATE * usual_s, LATE_S) else 0
+        frame_s, path, achieved = self._busy_s / self._frames, self.path, self._achieved[self.path]
+        usual_s = self._usual_s[path] = min(self._usual_s.get(path, frame_s) * FORGETS, frame_s)
+        # Late frames of the thread are no reason to try the loop, whose frames wait for a processor more often.
+        is_late = path == "loop" and frame_s > max(LATE * usual_s, LATE_S)
+        self._late = self._late + 1 if is_late else 0
         if self._trial_at_s is None:
             self._trial_at_s = now_s
         if self._late == WINDOWS:
             self._pause_s = TRIAL_FIRST_S
             self._trial_at_s = now_s
+            self._forget()
+        achieved.add(self._events, self._busy_s)
         self._begin_window()
-        if now_s >= self._trial_at_s and len(self._rates) == self._rates.maxlen:
+        if now_s >= self._trial_at_s and achieved.busy_s >= BEGIN_S:
+            self._trial_began_s = now_s
             self._take(_OTHER[self._chosen])
 
     def _end_trial(self, now_s: float) -> None:
-        here, there = median(self._rates) if self._rates else 0.0, median(self._tried)
         tried, before = self.path, self._chosen
-        text = f"{there:,.0f} events a second by the {tried}, {here:,.0f} by the {before}"
-        if here and there > BETTER * here:
+        achieved = self._achieved[tried]
+        achieved.keep(TRIAL_S * TRIAL_FIRST_S / self._pause_s)
+        achieved.add(self._events, self._busy_s)
+        here, there = self._achieved[before].rate, achieved.rate
+        if here and there > BETTER[tried] * here:
             self._chosen = tried
-            self._rates.clear()
             self._usual_s.pop(tried, None)
             self._pause_s = TRIAL_FIRST_S
             self.changes += 1
         else:
             self._pause_s = min(2 * self._pause_s, TRIAL_MAX_S)
             self._usual_s.pop(before, None)  # it is as fast as it can be now, however late that is
-        self.reason = text
+        self.reason = f"{there:,.0f} events a second by the {tried}, {here:,.0f} by the {before}"
         self._late = 0
-        self._tried.clear()
-        self._trial_at_s = now_s + self._pause_s
+        self._trial_at_s = now_s + max(self._pause_s, COSTS * (now_s - self._trial_began_s))
         self._take(self._chosen)
+
+    def _forget(self) -> None:
+        for achieved in self._achieved.values():
+            achieved.keep(0.0)
 
     def _take(self, path: PathName) -> None:
         if path is not self.path:
