@@ -1,7 +1,7 @@
 """ServedSource: a log on the network as what is copied, read by the calls that every client has.
 
 Frames come as they are stored: order, ticks, transactions, keys, producers and what waits for its time are those of the frames. What only
-the files of the log know is not there: idempotency keys and producers whose messages are truncated, and the numbers of `allocate_ids`.
+the files of the log know is not there: idempotency keys and producers whose messages are truncated, and which ids clients have allocated.
 What cannot be copied without them is refused: unfinished broadcasts, cursors that move with transactions, and scheduled messages whose
 frames are truncated. The copy ends at a tick of a moment without a broadcast, so that it has all copies of each or none.
 """
