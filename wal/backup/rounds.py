@@ -60,7 +60,7 @@ CHUNK_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 4
 """The objects that are compressed and put side by side."""
 _LEVEL: Final = 1
-_SAMPLE_BYTES: Final = 64 << 10
+_SAMPLE_BYTES: Final = 16 << 10
 _SAMPLES: Final = 4
 _WORTH: Final = 0.95
 """A chunk whose samples do not become smaller than this is put as it is: compressing it would cost more than putting it."""
@@ -377,14 +377,12 @@ class _Copy:
     def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
         """Puts these bytes, unless an object that holds them is there. Called in several threads."""
         crc = google_crc32c.value(data)
-        name = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}"
+        name, end = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}", start + len(data)
         for suffix in ("", ".zst"):
             if name + suffix in self._there:
-                return Chunk(name + suffix, start, start + len(data), crc)
+                return Chunk(name + suffix, start, end, crc)
         if self._compress is not None and self._is_worth_it(data):
-            name, data, end = f"{name}.zst", self._compress(data, _LEVEL), start + len(data)
-        else:
-            end = start + len(data)
+            name, data = f"{name}.zst", self._compress(data, _LEVEL)
         try:
             self._store.create(name, data)
         except ObjectExistsError:
@@ -403,29 +401,30 @@ class _Copy:
         if len(data) <= _SAMPLES * _SAMPLE_BYTES:
             return True
         step = len(data) // _SAMPLES
-        samples = b"".join(data[at * step : at * step + _SAMPLE_BYTES] for at in range(_SAMPLES))
+        starts = range(step - _SAMPLE_BYTES, len(data) - _SAMPLE_BYTES + 1, step)  # a segment begins with a page of zeros
+        samples = b"".join(data[at : at + _SAMPLE_BYTES] for at in starts)
         return len(self._compress(samples, _LEVEL)) < _WORTH * len(samples)
 
 
 class _SegmentReader:
-    """The bytes of a segment file between two offsets, read once and in order: for the check of the frames, and for what is put."""
+    """The bytes of a segment file between two offsets, for the check of its frames; `put` gets them as chunks before they are checked.
+
+    So the disk is read once: the check finds the bytes in the page cache.
+    """
 
     def __init__(self, file: JournalFile, at: int, stop: int, put: Callable[[bytes, int], Future[Chunk]]) -> None:
         self.chunks: list[Future[Chunk]] = []
         self._file, self._end, self._stop, self._put = file, at, stop, put
-        self._data = b""  # what was read up to `_end`, from the offset of the last call on
 
     def read(self, length: int, offset: int) -> bytes:
-        """Returns the bytes from this offset on: at least `length`, or all up to the end. Offsets do not descend."""
+        """Returns the bytes at this offset, fewer only at the end."""
         while self._end < min(offset + length, self._stop):
             data = self._file.read(min(CHUNK_BYTES, self._stop - self._end), self._end)
             if not data:
                 raise FileNotFoundError(2, "the segment is shorter than the log", str(self._file.path))
             self.chunks.append(self._put(data, self._end))
-            self._data = self._data[max(0, offset - (self._end - len(self._data))) :] + data
             self._end += len(data)
-        self._data = self._data[max(0, offset - (self._end - len(self._data))) :]
-        return self._data
+        return self._file.read(max(0, min(length, self._stop - offset)), offset)
 
     def next_frame(self, header: SegmentHeader, offset: int) -> int:
         """Returns the offset of the first frame at or after this one."""
