@@ -94,6 +94,28 @@ def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
     assert next_work(table) == [2, 3, 4, 5]
 
 
+def test_body_is_taken_back_once() -> None:
+    """It was handed out alone, and its key got a second one since."""
+    table = begun(Plan(2, "key"), "a")
+    assert table.hand_out()
+    table.recorded()
+    table.take([Delivery(event(20, 0, ["a"]), NoHandling(), "a")])
+    table.recall()
+    assert table.handed == 0
+
+
+def test_suspect_that_was_taken_back_is_tried_again() -> None:
+    """Its key got another body while it was handed out."""
+    table = begun(Plan(1, "key"), "a")
+    assert next_work(table) == [0]
+    table = restarted(table, "a")
+    assert table.hand_out()
+    table.recorded()
+    table.take([Delivery(event(20, 0, ["a"]), NoHandling(), "a")])
+    table.recall()
+    assert [position_of(delivery) for delivery in started(table)] == [(10, 0)]
+
+
 def test_suspect_waits_for_other_handlers() -> None:
     saved = SavedState(7, (10, 0), (Run((10, 0), (10, 0), True, 2),), (), 1)
     table = Deliveries(Plan(2, "key"), saved, incarnation=7)

@@ -254,8 +254,6 @@ class TableMachine(RuleBasedStateMachine):
             at = position_of(delivery)
             if isinstance(outcome, Failed):
                 self.failures[at] = self.failures.get(at, 0) + 1
-            if outcome is not RELEASED and at in self.died:
-                self.cleared.add(at)
         ended, dead = self.table.settle(work, outcomes, self.now)
         for delivery in ended:
             assert outcomes[work.index(delivery)] is None
@@ -263,6 +261,8 @@ class TableMachine(RuleBasedStateMachine):
             outcome = outcomes[work.index(one.delivery)]
             assert isinstance(outcome, Rejected) or self.failures[position_of(one.delivery)] >= ATTEMPTS
         self.note(ended, [one.delivery for one in dead])
+        settled = [*ended, *(one.delivery for one in dead), *(one for one in work if one._state == DeliveryState.RESTING)]
+        self.cleared |= {position_of(delivery) for delivery in settled} & self.died.keys()
 
     def note(self, ended: list[Delivery], dead: list[Delivery]) -> None:
         self.ended |= {position_of(delivery) for delivery in ended + dead}

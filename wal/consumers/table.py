@@ -380,11 +380,15 @@ class Deliveries:
             count = min(quota - (unit.handed - unit.at), room, len(unit.items) - unit.handed)
             if count > 0 and (self._suspects or self._tried):
                 count = self._sound(unit, count)
+                if not count:
+                    self._queue(unit)  # a suspect has come to the front since
             if count > 0:
                 self._choose(unit, count)
                 room -= count
                 if unit.handed < len(unit.items) and unit.handed - unit.at < quota and unit.items[unit.handed]._state != RESTING:
                     self._queue(unit)
+        if not self._chosen and self._suspect_units:
+            return self.hand_out()
         return bool(self._chosen)
 
     def _sound(self, lane: Lane, count: int) -> int:
@@ -456,7 +460,7 @@ class Deliveries:
         if self._stretch is not None:
             self._stretch.recall()
             return
-        for unit in [*self._ready, *self._lanes.values()]:
+        for unit in [*map(self._resolve, self._ready), *self._lanes.values()]:
             if isinstance(unit, Lane):
                 if unit.handed > unit.at + unit.running:
                     self._take_back(unit)
