@@ -309,7 +309,7 @@ async def first_node_gets_its_share(run: Run) -> None:
 async def waiting_broadcast_holds_no_other(run: Run) -> None:
     """A broadcast waits for a pchannel that nobody can open, and others go on (milvus#47629)."""
     await run.served()
-    await run.until(lambda: any(Kind.BROADCAST is one.kind and one.ticks for one in run.history.operations), "the broadcaster runs")
+    await _broadcaster_runs(run)
     world, work = run.world, run.workload
     name = run.pchannel(VCHANNELS[0])
     world.broker.refused.add(name)
@@ -324,6 +324,11 @@ async def waiting_broadcast_holds_no_other(run: Run) -> None:
     assert not waiting.done() or waiting.result().outcome is not Outcome.DONE, "nobody can have appended it"
     world.broker.refused.clear()
     await run.settled()
+
+
+async def _broadcaster_runs(run: Run) -> None:
+    """Returns when a broadcast was complete."""
+    await run.until(lambda: any(Kind.BROADCAST is one.kind and one.ticks for one in run.history.operations), "the broadcaster runs")
 
 
 async def drained_node_stays_empty(run: Run) -> None:
@@ -410,6 +415,7 @@ async def late_assign_opens_nothing(run: Run) -> None:
 async def assign_after_remove_opens_nothing(run: Run) -> None:
     """A node is told to remove what it is about to open, by a leader that has begun anew, while etcd answers the node late."""
     await run.served()
+    await _broadcaster_runs(run)
     world, name = run.world, run.pchannel(VCHANNELS[0])
     calls: list[str] = []
 
@@ -423,6 +429,10 @@ async def assign_after_remove_opens_nothing(run: Run) -> None:
     old = run.owner(name)
     world.kill(old)
     await run.until(lambda: held, "another node that is given the pchannel reads its claim")
+    # A broadcast that waits for the pchannel must not keep the leader from beginning anew.
+    waiting = _as(run, "client1", run.workload.broadcast("client1", (VCHANNELS[0],)))
+    await asyncio.sleep(0.2)
+    assert not waiting.done(), "nobody can have appended it"
     _read_anew(run)
     await run.until(lambda: (world.processes[held[0]], name) in run.invariants.removed, "the node removes the pchannel", within_s=TTL_S)
     world.network.mend("etcd", held[0])
