@@ -3,7 +3,7 @@
 Each cell appends its messages first, of 5,000 keys, opens the log again, and lets a consumer handle a few messages of another vchannel, so
 that the clock runs from the start of a consumer until it has handled and saved everything.
 
-* `pages`: `scanner.batches` over all messages, which handles none;
+* `pages`: `scanner.batches` over all messages, which creates each of them, as a consumer does, and handles none;
 * `one by one`: an async handler that never suspends, `concurrency=1`; `batch=100` the same with so many messages in a call;
 * `64 by key`: a handler that suspends once, `concurrency=64`, `order="key"`;
 * `stage`: a handler with one output for each message, committed with the position; `append_txn` are transactions of as many bodies as a
@@ -91,10 +91,10 @@ class _Clock:
 
 async def _pages(log: WALAccesser, row: Row) -> Measured:
     async with log.read(_WARM_UP, follow=False) as scanner:
-        _ = [len(page) async for page in scanner.batches()]
+        _ = [list(page) async for page in scanner.batches()]
     clock = _Clock()
     async with log.read(vchannel_name(0), follow=False) as scanner:
-        count = sum([len(page) async for page in scanner.batches()])
+        count = sum([len(list(page)) async for page in scanner.batches()])
         return clock.measured(row, count)
 
 
