@@ -375,3 +375,27 @@ def test_missing_log_is_named_with_a_remedy(tmp_path: Path, monkeypatch: pytest.
     assert "create=False" not in text
     assert "by opening it for writing" in text
     assert not (tmp_path / "none").exists()
+
+
+async def test_log_on_pulsar_that_a_process_writes_is_refused(
+    pulsar_host: str,
+    pulsar_admin_host: str,
+    pulsar_token: str,
+    pulsar_namespace: str,
+    etcd_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    location = f"pulsar://{pulsar_host}/{pulsar_namespace}"
+    settings: dict[str, Any] = {"pulsar_admin_url": f"http://{pulsar_admin_host}", "kv": f"etcd://{etcd_address}/{pulsar_namespace}"}
+    if pulsar_token:
+        monkeypatch.setenv("WAL_PULSAR_TOKEN", pulsar_token)
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    give(monkeypatch, b"beside it")
+    async with open_wal(location, **settings) as log:
+        await log.append("orders", b"1")
+        assert await asyncio.to_thread(main, ["append", location, "orders", *flags]) == 3
+        assert "another process writes the log" in capsys.readouterr().err
+        await log.append("orders", b"2")
+    give(monkeypatch, b"after it")
+    assert await asyncio.to_thread(main, ["append", location, "orders", *flags]) == 0

@@ -103,16 +103,15 @@ def check_free(location: Location, settings: Settings) -> None:
             )
         return
     from wal.api.factory import make_source
+    from wal.read.read_only_core import ReadOnlyCore
 
-    source = make_source(location, settings, wait_s=0.0)
+    core = ReadOnlyCore(make_source(location, settings, wait_s=0.0))
     try:
-        if (absent := source.absence(0.0)) is not None:
-            raise absent
-        source.open()
-        if source.has_writer():
+        core.open()  # a source knows the writers of the logs that it has opened
+        if core.source.has_writer():
             raise LockedError(f"another process writes the log at {location}: change it there, or stop that process first", pid=None)
     finally:
-        source.close()
+        core.close()
 
 
 @contextlib.contextmanager
