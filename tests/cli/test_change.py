@@ -392,7 +392,7 @@ async def test_log_on_pulsar_that_a_process_writes_is_refused(
         monkeypatch.setenv("WAL_PULSAR_TOKEN", pulsar_token)
     flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     give(monkeypatch, b"beside it")
-    async with open_wal(location, **settings) as log:
+    async with open_wal(location, **settings, pulsar_token=pulsar_token or None) as log:
         await log.append("orders", b"1")
         assert await asyncio.to_thread(main, ["append", location, "orders", *flags]) == 3
         assert "another process writes the log" in capsys.readouterr().err

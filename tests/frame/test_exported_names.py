@@ -35,6 +35,7 @@ def test_exported_names() -> None:
         "RunRow",
         "RunSpan",
         "SCHEDULES",
+        "StoredColumns",
         "SystemRecord",
         "Tables",
         "TermStart",

@@ -94,7 +94,7 @@ class Client:
     def producer(self, topic: str, *, fencing: bool) -> Client:
         return self
 
-    def reader(self, topic: str, position: int, *, inclusive: bool) -> Reader:
+    def reader(self, topic: str, position: int, *, inclusive: bool, ahead: int) -> Reader:
         return Reader([one for one in self.topic if (one.ledger_id(), one.entry_id()) > (ledger_of(position), entry_of(position))])
 
     # a control record

@@ -17,7 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -34,6 +34,11 @@ QUICK: dict[str, str | int | bool] = {
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.streaming.pollingDelay": "10ms",
 }
+
+
+OF_SPARK: Final = ("Python worker failed to connect back", "Task serialization failed: java.lang.IllegalStateException: Illegal size")
+"""Failures of Spark itself, after which a query is started again: it gives a Python process 10 s to start, however busy the host is; and
+Scala refuses to serialize a collection of a task that another thread of Spark changes at that moment (seen once with Spark 4.3.0)."""
 
 
 class Driver:
@@ -134,8 +139,7 @@ def _main(data: str, folder: str, rows_max: str) -> None:
                 else:
                     query.awaitTermination(0.1)  # type: ignore[arg-type]
             except (PySparkException, Py4JError) as error:
-                # Spark gives a Python process 10 s to start, however busy the host is.
-                if "Python worker failed to connect back" not in str(error):
+                if not any(said in str(error) for said in OF_SPARK):
                     raise
                 running[number] = None
 
