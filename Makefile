@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# The tests start hundreds of processes, which compile the same modules only once, also where Python is set to write no bytecode beside them.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
 PACKAGES := wal actors broadcaster examples benchmarks
