@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 # The tests start hundreds of processes, which compile the same modules only once, also where Python is set to write no bytecode beside them.
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python
@@ -88,4 +88,4 @@ protos: ## the generated messages of all .proto files, by the version that wal/m
 	@git ls-files '*_pb2.pyi' | xargs sed -i -E 's/\b_Mapping\]/_Mapping[str, object]]/g' # protoc leaves its types open
 
 clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
-	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .site dist build
+	rm -rf .demo .bytecode .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .site dist build
