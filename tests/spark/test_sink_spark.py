@@ -62,9 +62,12 @@ def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="column 'id' cannot be written"):
         spark.range(3).write.format("wal").mode("append").save(str(journal))
     broken = numbered(spark, 50).withColumn("payload", f.when(f.col("payload") != b"000044", f.col("payload")))
+    # By one task: Spark aborts a write while other tasks still run, and what these stage after that is left to a sweep.
+    with pytest.raises(Exception, match=r"row 44 of Spark partition 0: payload is null"):
+        broken.coalesce(1).write.format("wal").mode("append").save(str(journal))
+    assert files_below(journal) == []
     with pytest.raises(Exception, match=r"row 11 of Spark partition 2: payload is null"):
         broken.write.format("wal").mode("append").save(str(journal))
-    assert files_below(journal) == []
     assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 3000)
 
 
