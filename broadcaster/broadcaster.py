@@ -94,10 +94,12 @@ class Broadcaster(Actor):
         dropped = await operator.dropped(waiting) if waiting else {}
         for task, content in recovered.tasks:
             task.ack_rest(dropped.get(task.broadcast_id, ()))
+            # Without its record, one of several pchannels is known in whole by no log: it gets the same records as one that had it.
+            recorded = content is not None or len(task.pchannels) > 1
             if task.finished:
-                lifecycle.finished.resume(task)
+                lifecycle.finished.resume(task, recorded=recorded)
             else:
-                lifecycle.resume(task, content)
+                lifecycle.resume(task, content, recorded=recorded)
         self._collect()
         lifecycle.end_turn()
         self._taking = True

@@ -39,13 +39,13 @@ class FinishedBroadcasts:
         if pchannels:
             self._operator.forget(broadcast_id, pchannels)
 
-    def resume(self, task: Task) -> None:
-        """Finishes a broadcast for which recovery found everything except, perhaps, the done mark.
+    def resume(self, task: Task, *, recorded: bool) -> None:
+        """Finishes a broadcast for which recovery found everything except, perhaps, the done mark; `recorded`: the KV may have its record.
 
         It counts as finished from the first call on: no caller sees it running, and its keys are free. A crash before the mark is saved
         does not change that, since the next recovery finds the same.
         """
-        recorded, touched, at_ms = len(task.pchannels) > 1, task.touched(), self.now_ms()
+        touched, at_ms = task.touched(), self.now_ms()
         marked = needs_mark(task, recorded=recorded)
         self.add(task.broadcast_id, task.state, at_ms, touched if marked else None)
         forget = partial(self._operator.forget, task.broadcast_id, touched)

@@ -100,14 +100,14 @@ class BroadcastLifecycle:
         """Begins a broadcast, queues it until it gets its keys, or refuses it."""
         self.admission.append(call, running=len(self), done_marks=self.finished.tombstones.listed)
 
-    def resume(self, task: Task, content: Content | None) -> None:
-        """Resumes a broadcast that an earlier opening left unfinished, with its keys."""
+    def resume(self, task: Task, content: Content | None, *, recorded: bool) -> None:
+        """Resumes a broadcast that an earlier opening left unfinished, with its keys; `recorded`: the KV may have its record."""
         content = None if task.complete else content
         size = 0 if content is None else len(content.payload) + len(content.properties)
         owner, conflict = self.admission.resume(task.header.resource_keys, size)
         if conflict is not None:
             raise held_twice(conflict, self.holder(conflict.holder), task.broadcast_id)
-        running = Running(task, owner, content, size=size, recorded=len(task.pchannels) > 1, saved_appends=task.appended)
+        running = Running(task, owner, content, size=size, recorded=recorded, saved_appends=task.appended)
         running.acks.durable = bool(task.acked)
         running.dropped = task.header.needs_ack  # a vchannel may have been dropped just before that opening ended
         self.table.add(running)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from broadcaster import BroadcastMessage, BroadcastState
-from broadcaster.records import read_records
+from broadcaster import BroadcastMessage, BroadcastState, Content
+from broadcaster.records import encode_task, read_records, task_key
 from tests.broadcaster.world import Cut, Life, World, until
 from wal.errors import InvalidArgumentError
-from wal.message import ResourceKey
+from wal.message import BroadcastHeader, ResourceKey
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}
 CUTS = 40
@@ -137,3 +137,18 @@ async def test_done_mark_is_saved_after_the_opening() -> None:
                 await asyncio.sleep(0)
         assert read_records(*await world.kv.load_with_prefix("")).tasks == {}
         await until(lambda: not any(life.state.values()))  # the logs list its copies only until then
+
+
+async def test_record_of_a_copy_that_has_fewer_pchannels_ends_with_the_broadcast() -> None:
+    """The record of a broadcast to several pchannels may name one, in a log that was copied onto it: it is removed all the same."""
+    world = World(vchannels={"a0": "p0", "a1": "p0"})
+    async with Life(world) as life:
+        broadcast_id = (await life.broadcast.append(message("a0", "a1", needs_ack=False))).broadcast_id
+    header = BroadcastHeader(broadcast_id, ("a0", "a1"), (KEY,), False)
+    await world.kv.save(task_key(broadcast_id), encode_task(header, Content(b"x", 2), {"p0": ["a0", "a1"]}))
+    for _ in range(3):  # the first checkpoint without the copies is followed by one more opening
+        async with Life(world) as life:
+            assert await life.broadcast.tasks() == []
+            await until(lambda: not any(life.state.values()))
+    assert read_records(*await world.kv.load_with_prefix("")).tasks == {}
+    assert list(world.in_logs().copies.values()) == [1, 1]

@@ -212,6 +212,42 @@ async def test_follow_cuts_over_when_the_writer_closes(tmp_path: Path) -> None:
         assert (await log.raw_append(Message("v1", b"new"))).time_tick > (last.time_tick or 0)
 
 
+@pytest.mark.parametrize("pchannels", [None, 1, 5])
+async def test_broadcasts_of_a_log_in_use_are_copied_whole_and_once(tmp_path: Path, pchannels: int | None) -> None:
+    """Each broadcast that had ended when the copy began is there, and of each that is there every vchannel has one copy."""
+    ended: set[int] = set()
+
+    async def write(log: WALAccesser) -> None:
+        while True:
+            result = await log.broadcast().append(BroadcastMessage(vchannels=NAMES, payload=b"x", needs_ack=False), wait=True)
+            ended.add(result.broadcast_id)
+
+    async with open_wal(tmp_path / "source", pchannels=3) as log:
+        writing = [asyncio.create_task(write(log)) for _ in range(3)]
+        await eventually(lambda: len(ended) >= 50)
+        before = set(ended)
+        await copy(str(tmp_path / "source"), str(tmp_path / "target"), pchannels=pchannels)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+    copies: dict[int, list[str]] = {}
+    async with open_wal(tmp_path / "target") as log:
+        await eventually_none_is_left(log)
+        for name in NAMES:
+            async with log.read(name, follow=False) as scanner:
+                async for message in scanner:
+                    assert message.broadcast is not None
+                    copies.setdefault(message.broadcast.broadcast_id, []).append(name)
+    assert before <= copies.keys()
+    assert [names for names in copies.values() if names != list(NAMES)] == []
+
+
+async def eventually_none_is_left(log: WALAccesser) -> None:
+    async with asyncio.timeout(60):
+        while await log.broadcast().tasks():
+            await asyncio.sleep(0.01)
+
+
 async def test_truncated_keys_and_cursors_survive(tmp_path: Path) -> None:
     """What only a checkpoint knows is there in the copy: producers whose messages are truncated, and keys."""
     source, target = tmp_path / "source", tmp_path / "target"
