@@ -399,3 +399,29 @@ async def test_log_on_pulsar_that_a_process_writes_is_refused(
         await log.append("orders", b"2")
     give(monkeypatch, b"after it")
     assert await asyncio.to_thread(main, ["append", location, "orders", *flags]) == 0
+
+
+async def test_unfinished_broadcast_of_a_log_on_pulsar_is_listed_from_etcd(
+    pulsar_host: str,
+    pulsar_admin_host: str,
+    pulsar_token: str,
+    pulsar_namespace: str,
+    etcd_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    location = f"pulsar://{pulsar_host}/{pulsar_namespace}"
+    settings: dict[str, Any] = {"pulsar_admin_url": f"http://{pulsar_admin_host}", "kv": f"etcd://{etcd_address}/{pulsar_namespace}"}
+    if pulsar_token:
+        monkeypatch.setenv("WAL_PULSAR_TOKEN", pulsar_token)
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    async with open_wal(location, **settings, pulsar_token=pulsar_token or None) as log:
+        await log.append("a", b"1")
+        await log.append("b", b"1")
+        sent = await log.broadcast().append(BroadcastMessage(vchannels=["a", "b"], payload=b"both"))
+        await log.broadcast().ack(sent.broadcast_id, "a")
+        for _ in range(2):  # beside its writer, and after it
+            assert await asyncio.to_thread(main, ["broadcasts", location, "--json", *flags]) == 0
+            (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            assert (row["broadcast_id"], row["missing_acks"]) == (sent.broadcast_id, ["b"])
+            await log.close()

@@ -29,10 +29,9 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import source_of
-from wal.secret import Secret
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot, StoredFrame
-from wal.storage.metadata import open_metadata
+from wal.storage.metadata import load_metadata, open_metadata
 from wal.storage.read_only import ReadOnlyStoredLog
 from wal.storage.search import PageRequest
 from wal.write.copies import CopyTable
@@ -196,7 +195,7 @@ class CopySource:
         assert self._settings.kv is not None, "checked by the source"
         if self._kv_thread is None:
             self._kv_thread = LoopThread()
-        return self._kv_thread.call(_load_all, self._settings.kv)
+        return self._kv_thread.call(load_metadata, self._settings.kv)
 
     @staticmethod
     def vchannels(metadata: Mapping[str, str]) -> list[VChannelInfo]:
@@ -310,15 +309,6 @@ async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Setti
     if record.format > FORMAT:
         raise FormatError(f"the cluster at {place} writes format {record.format}, known here is {FORMAT}: upgrade to copy it")
     return parse_location(record.log), settings.replace(kv=root)
-
-
-async def _load_all(kv_location: str | Secret) -> dict[str, str]:
-    kv = await open_metadata(kv_location)
-    try:
-        keys, values = await kv.load_with_prefix("")
-        return dict(zip(keys, values, strict=True))
-    finally:
-        await kv.close()
 
 
 def _below(producer: KeptProducer, before: int) -> KeptProducer | None:

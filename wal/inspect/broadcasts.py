@@ -6,6 +6,7 @@ broadcast that ends while they are read may still be listed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Final, cast
@@ -15,10 +16,10 @@ from broadcaster.records import read_records, rebuild
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.inspect.rows import BroadcastRow
-from wal.location import parse_kv
+from wal.location import EtcdLocation, parse_kv
 from wal.read.read_only_core import ReadOnlyCore
 from wal.settings import Settings
-from wal.storage.metadata import BROADCAST_ROOT
+from wal.storage.metadata import BROADCAST_ROOT, load_metadata
 from wal.storage.read_only import ReadOnlyStoredLog
 from wal.timestamp.timestamp import parse
 from wal.write.copies import CopyTable, names_of
@@ -27,20 +28,21 @@ _PAGE_BYTES: Final = 4 << 20
 
 
 def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings) -> list[BroadcastRow]:
-    """Returns a row for each unfinished broadcast of a log on this host, the oldest first. Blocks.
+    """Returns a row for each unfinished broadcast of a log whose frames this process reads, the oldest first. Blocks.
 
-    Raises InvalidArgumentError for metadata in etcd, FormatError or CorruptionError if they are missing or cannot be read.
+    `directory` is that of a journal, None for another log. Raises InvalidArgumentError if it is not known where the metadata are,
+    FormatError or CorruptionError if they are missing or cannot be read, and what etcd raises.
     """
-    file = None if directory is None else directory / METADATA_NAME
-    if settings.kv is not None:
-        kv = parse_kv(settings.kv)
-        file = kv if isinstance(kv, Path) else None
-    if file is None:
+    kv = None if settings.kv is None else parse_kv(settings.kv)
+    if isinstance(kv, EtcdLocation):
+        assert settings.kv is not None
+        metadata = asyncio.run(load_metadata(settings.kv))
+    elif (file := kv or (directory and directory / METADATA_NAME)) is not None:
+        metadata = read_metadata(file)
+    else:
         raise InvalidArgumentError(
-            "the broadcasts of this log are in etcd, or nowhere that is known here: give the setting kv (WAL_KV), or name a server of the "
-            "log, wal://HOST:PORT"
+            "the broadcasts of this log are in its metadata: say where these are by the setting kv (--set kv=…, WAL_KV)"
         )
-    metadata = read_metadata(file)
     root = f"{BROADCAST_ROOT}/"
     records = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
     checkpoints = checkpoint_records(metadata)

@@ -77,6 +77,16 @@ async def open_metadata(kv: str | Secret) -> KVBase:
     return await SqliteKV.open(chosen) if isinstance(chosen, Path) else await open_etcd(chosen)
 
 
+async def load_metadata(kv: str | Secret) -> dict[str, str]:
+    """Returns every record of the KV at `kv` by its key, as they are at one moment; raises as `open_metadata` does."""
+    opened = await open_metadata(kv)
+    try:
+        keys, values = await opened.load_with_prefix("")
+        return dict(zip(keys, values, strict=True))
+    finally:
+        await opened.close()
+
+
 async def open_etcd(chosen: EtcdLocation) -> EtcdKV:
     """Opens the KV at a root path in etcd; raises what the KV raises."""
     await import_late("wal.kv.etcd")
