@@ -20,7 +20,8 @@ from tests.small_disk import mounted
 from wal import BroadcastMessage, Delivery, Message, ProducerKey, ResourceKey, Retry, WALAccesser, bridge, open_wal
 from wal.cli.main import main
 from wal.copying import CopyResult, copy
-from wal.errors import FormatError, InvalidArgumentError, NoSpaceError, StorageError
+from wal.copying import source as source_of_copies
+from wal.errors import FormatError, InvalidArgumentError, NoSpaceError, StorageError, UnavailableError
 
 NAMES = tuple(f"v{number}" for number in range(7))
 PAIR = ("v1", "pair")
@@ -210,6 +211,28 @@ async def test_follow_cuts_over_when_the_writer_closes(tmp_path: Path) -> None:
         async with log.read("v1", follow=False) as scanner:
             assert (await anext(scanner)).time_tick == last.time_tick
         assert (await log.raw_append(Message("v1", b"new"))).time_tick > (last.time_tick or 0)
+
+
+@pytest.mark.parametrize("promised", [True, False])
+async def test_copy_of_a_log_in_use_has_all_that_was_acknowledged_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, promised: bool
+) -> None:
+    """Also beside a pchannel that rests: the copy waits for its promise, and is refused if none comes."""
+    if not promised:
+        monkeypatch.setattr(source_of_copies, "PROMISE_S", 0.1)
+    async with open_wal(tmp_path / "source", pchannels=2, time_tick_interval_s=1.0 if promised else 60.0) as log:
+        await log.create_vchannel("busy", pchannel="p0")
+        await log.create_vchannel("idle", pchannel="p1")
+        for number in range(20):
+            await log.append("busy", b"%d" % number)
+        copying = copy(str(tmp_path / "source"), str(tmp_path / "target"))
+        if not promised:
+            with pytest.raises(UnavailableError, match="pchannel p1 of "):
+                await copying
+            return
+        await copying
+    async with open_wal(tmp_path / "target", read_only=True) as log, log.read("busy", follow=False) as scanner:
+        assert [message.payload async for message in scanner] == [b"%d" % number for number in range(20)]
 
 
 @pytest.mark.parametrize("pchannels", [None, 1, 5])

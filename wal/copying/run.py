@@ -1,8 +1,8 @@
 """The course of a copy: it begins or goes on, passes over the frames until there are no more, and makes a log of the target.
 
-With a writer, a pass ends at the smallest promised tick of the source's pchannels, so that the target is the source as of one tick. With
-`follow`, passes repeat until the writer has closed the log (or is dead) and everything is copied: stopping the writer is the cut-over, and
-the target, once it is whole, is what the service opens next. Cursors are mapped last.
+With a writer, a pass ends at a tick that all pchannels of the source have promised, and that covers what was durable when it began, so that
+the target is the source as of one tick. With `follow`, passes repeat until the writer has closed the log (or is dead) and everything is
+copied: stopping the writer is the cut-over, and the target, once it is whole, is what the service opens next. Cursors are mapped last.
 
 An interruption at any moment leaves the source as it is and the place of the target without a log; the same call goes on.
 """
@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -89,15 +90,15 @@ async def copy(
     same arguments goes on, and the target is no log before it is whole.
     """
     settings = settings or Settings.load()
-    of, to = parse_location(source), parse_location(target)
-    own = source_settings or settings
-    if of.servers is not None and of.servers.root is not None:
+    given, to = parse_location(source), parse_location(target)
+    of, own = given, source_settings or settings
+    if given.servers is not None and given.servers.root is not None:
         of, own = await log_of_cluster(source, own)
     if of == to:
         raise InvalidArgumentError(f"{of} cannot be copied into itself: name another place")
     if pchannels is not None and (isinstance(pchannels, bool) or not isinstance(pchannels, int) or not 1 <= pchannels <= 1000):
         raise InvalidArgumentError(f"pchannels={pchannels!r} is no number of pchannels: give 1 to 1000")
-    reader = await _source(of, own, follow=follow)
+    reader = await _source(given, of, own, follow=follow)
     writer = CopyTarget(to, settings)
     run = _Copy(reader, writer, stop or asyncio.Event(), progress)
     try:
@@ -110,17 +111,20 @@ async def copy(
         await asyncio.to_thread(reader.close)
 
 
-async def _source(location: Location, settings: Settings, *, follow: bool) -> CopySource:
-    if location.servers is None:
+async def _source(given: Location, location: Location, settings: Settings, *, follow: bool) -> CopySource:
+    """Returns the log at `given`, which is stored at `location`."""
+    if given.servers is None:
         return CopySource(location, settings)
+    await import_late("wal.copying.served")
+    from wal.copying.served import ClusterSource, ServedSource
+
+    if given != location:
+        return ClusterSource(given, location, settings)
     if follow:
         raise InvalidArgumentError(
             f"{location} is a log on the network, whose clients do not see that its writers have ended: stop them, and copy it without "
             "follow; or copy the log where its server has it"
         )
-    await import_late("wal.copying.served")
-    from wal.copying.served import ServedSource
-
     return ServedSource(location, settings)
 
 
@@ -164,7 +168,7 @@ class _Copy:
         await target.open(mark, keys=keys, compressed=before.metadata.get(COMPRESSION_KEY) == "zstd")
         self._tick = target.last_tick
         while True:
-            ends = await asyncio.to_thread(source.ends)
+            ends = await asyncio.to_thread(partial(source.ends, follow=follow))
             if not await self._pass(ends):
                 return None
             self._note(ends)
@@ -188,7 +192,7 @@ class _Copy:
         count = pchannels or len(incarnations)
         groups: list[list[str]] = []
         if count > len(incarnations):
-            groups = groups_of(source.heads(source.ends()), [cursor.key.vchannels for cursor in source.cursors()])
+            groups = groups_of(source.heads(source.ends(follow=True)), [cursor.key.vchannels for cursor in source.cursors()])
         return new_mark(incarnations, count, groups, min(source.first_ticks().values()) - 1)
 
     async def _pass(self, ends: Ends) -> bool:

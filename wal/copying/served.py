@@ -1,4 +1,4 @@
-"""ServedSource: a log on the network as what is copied, read by the calls that every client has.
+"""What is copied of a log on the network: `ServedSource` by the calls that every client has, `ClusterSource` from the Pulsar of a cluster.
 
 Frames come as they are stored: order, ticks, transactions, keys, producers and what waits for its time are those of the frames. What only
 the files of the log know is not there: idempotency keys and producers whose messages are truncated, and which ids clients have allocated.
@@ -19,20 +19,16 @@ from wal.channels.directory import NEXT_KEY, record_text
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.pchannels import COMPRESSION_KEY
 from wal.client.blocking import BlockingRemote, BlockingSource
-from wal.copying.source import CopySource, Ends, Remembered, Stored
+from wal.copying.source import PROMISE_S, CopySource, Ends, Remembered, Stored
 from wal.errors import InvalidArgumentError, TruncatedError, UnavailableError
 from wal.frame import RunKind, RunName
 from wal.location import Location
 from wal.read.cursors.cursor import Cursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.settings import Settings
-from wal.storage.base import LogSnapshot
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import LOGICAL_BITS
 
-_QUIET_S: Final = 10.0
-"""How long a moment without a broadcast, and the promises of all pchannels, are waited for."""
-_PAUSE_S: Final = 0.02
 _OWNER: Final = "0" * 16
 
 
@@ -47,29 +43,16 @@ class ServedSource(CopySource):
         self._kv_thread = None
         self._waiting: dict[str, set[str]] | None = None
 
-    def ends(self) -> Ends:
+    def ends(self, *, follow: bool = False) -> Ends:
         """Returns a tick that covers all that is durable now, of a moment without a broadcast. Raises UnavailableError if none comes."""
-        until = time.monotonic() + _QUIET_S
+        until = time.monotonic() + PROMISE_S
         while True:
             self._check_broadcasts()
-            least = max(log.reach().promised_tick for log in self._core.logs.values())
-            snapshots = self._promised(least, until)
-            tick = min(snapshot.promised_tick for snapshot in snapshots.values())
-            if not self._has_copies(tick):
-                return Ends(snapshots, tick)
+            ends = self._ends_beside_a_writer(self._core, follow=follow)
+            if not self._has_copies(ends.promised):
+                return ends
             if time.monotonic() >= until:
                 raise UnavailableError(f"{self.location} has broadcasts all the time: copy it when there are none for a moment")
-
-    def _promised(self, tick: int, until: float) -> dict[str, LogSnapshot]:
-        """Returns the pchannels once each of them has promised this tick, so that no later frame undercuts it."""
-        while True:
-            snapshots = {name: log.reach() for name, log in self._core.logs.items()}
-            late = [name for name, snapshot in snapshots.items() if snapshot.promised_tick < tick]
-            if not late:
-                return snapshots
-            if time.monotonic() >= until:
-                raise UnavailableError(f"pchannel {late[0]} of {self.location} does not promise tick {tick}: try again")
-            time.sleep(_PAUSE_S)
 
     def _has_copies(self, tick: int) -> bool:
         """Returns whether a broadcast that is over by now has copies above this tick; others of it may be below."""
@@ -160,3 +143,29 @@ class ServedSource(CopySource):
 
     def _remote(self) -> BlockingRemote:
         return self._source.remote
+
+
+class ClusterSource(CopySource):
+    """The log of the cluster at `root`, stored at `location`. Frames are read where they are stored, and its nodes say what they promise.
+
+    Nodes that rest write no promises, so what is stored would be complete up to the last frame of the idlest pchannel alone.
+    """
+
+    def __init__(self, root: Location, location: Location, settings: Settings) -> None:
+        super().__init__(location, settings)
+        assert root.servers is not None
+        self._promises = ReadOnlyCore(BlockingSource(root.servers, settings, wait_s=0.0, follow=False))
+        self._is_promising = False
+
+    def close(self) -> None:
+        self._promises.close()
+        super().close()
+
+    def ends(self, *, follow: bool = False) -> Ends:
+        """Returns where a pass that begins now ends. Raises UnavailableError if the nodes do not answer."""
+        if not self.has_writer():
+            return super().ends(follow=follow)
+        if not self._is_promising:
+            self._promises.open()
+            self._is_promising = True
+        return self._ends_beside_a_writer(self._promises, follow=follow)

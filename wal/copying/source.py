@@ -8,6 +8,7 @@ and one thread at a time calls.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
@@ -42,6 +43,9 @@ from wal.write.schedule import Scheduled, ScheduleTable
 
 PAGE_BYTES: Final = 4 << 20
 _TRIES: Final = 20
+PROMISE_S: Final = 10.0
+"""How long the promises of all pchannels are waited for."""
+_PAUSE_S: Final = 0.02
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -118,11 +122,40 @@ class CopySource:
         """Returns whether a process has the log open for writing; True where that cannot be seen."""
         return self._core.source.has_writer() is not False
 
-    def ends(self) -> Ends:
-        """Returns where a pass that begins now ends: with a writer, at the smallest promised tick of all pchannels."""
-        written = self.has_writer()  # asked first: without one the snapshots have everything
-        snapshots = {name: log.reach() for name, log in self._core.logs.items()}
-        return Ends(snapshots, min(snapshot.promised_tick for snapshot in snapshots.values()) if written else None)
+    def ends(self, *, follow: bool = False) -> Ends:
+        """Returns where a pass that begins now ends: without a writer at the end of all, with one at a tick that all pchannels promised.
+
+        That tick covers everything that is durable now. To `follow` the writer it is the newest that is promised already. Raises
+        UnavailableError if a pchannel does not promise it within `PROMISE_S`.
+        """
+        if not self.has_writer():  # asked first: without one the snapshots have everything
+            return Ends(self._reached(self._core), None)
+        return self._ends_beside_a_writer(self._core, follow=follow)
+
+    def _ends_beside_a_writer(self, promises: ReadOnlyCore, *, follow: bool) -> Ends:
+        """Returns the ends for a log whose writers promise their ticks in `promises`."""
+        least = 0 if follow else max(snapshot.promised_tick for snapshot in self._reached(self._core).values())
+        snapshots = self._promised(promises, least, time.monotonic() + PROMISE_S)
+        tick = min(snapshot.promised_tick for snapshot in snapshots.values())
+        return Ends(snapshots if promises is self._core else self._reached(self._core), tick)
+
+    def _promised(self, promises: ReadOnlyCore, tick: int, until: float) -> dict[str, LogSnapshot]:
+        """Returns the pchannels once each of them has promised this tick, so that no later frame undercuts it."""
+        while True:
+            snapshots = self._reached(promises)
+            late = [name for name, snapshot in snapshots.items() if snapshot.promised_tick < tick]
+            if not late:
+                return snapshots
+            if time.monotonic() >= until:
+                raise UnavailableError(
+                    f"pchannel {late[0]} of {self.location} is idle, and its writer does not tell that it is complete up to tick {tick}: "
+                    "copy with --follow and close the writer, or try again"
+                )
+            time.sleep(_PAUSE_S)
+
+    @staticmethod
+    def _reached(core: ReadOnlyCore) -> dict[str, LogSnapshot]:
+        return {name: log.reach() for name, log in core.logs.items()}
 
     def first_ticks(self) -> dict[str, int]:
         """Returns, for each pchannel, a tick at or below that of its first event and above those of all that is truncated."""
