@@ -13,6 +13,7 @@ import pytest
 
 from wal import Message, bridge, open_wal
 from wal.cli.main import main
+from wal.errors import FormatError
 from wal.files import MAP_NAME
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, ControlView
 from wal.storage.journal.verify import Progress, verify_journal
@@ -123,6 +124,24 @@ def test_lost_log_is_a_finding(data_dir: Path, capsys: pytest.CaptureFixture[str
     assert [(row["kind"], row["path"]) for row in rows[:-1]] == [("log", str(data_dir / "pchannels" / "p0"))]
     assert main(["repair", str(data_dir), "--yes"]) == 1
     assert "cannot be repaired" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("opened_since", [False, True])
+def test_lost_metadata_are_a_finding(data_dir: Path, capsys: pytest.CaptureFixture[str], opened_since: bool) -> None:
+    asyncio.run(written(data_dir, frames=1))
+    for file in data_dir.glob("meta.sqlite3*"):
+        file.unlink()
+    if opened_since:  # it has made an empty file, and refused
+        with pytest.raises(FormatError, match="they are lost, or elsewhere"):
+            asyncio.run(written(data_dir, frames=1))
+    for command in (["verify", str(data_dir)], ["repair", str(data_dir), "--dry-run"]):
+        assert main([*command, "--json"]) == 1
+        (row,) = [row for row in map(json.loads, capsys.readouterr().out.splitlines()) if row["row"] == "damage"]
+        assert (row["path"], row["repair"]) == (str(data_dir / "meta.sqlite3"), None)
+    assert main(["verify", str(data_dir), "--set", f"kv={data_dir}/elsewhere.sqlite3"]) == 0
+    assert "elsewhere" in capsys.readouterr().err
+    with bridge.blocking(data_dir, read_only=True) as log, log.read("v0", follow=False) as scanner:
+        assert next(scanner).payload == b"keyed"
 
 
 def test_repair_looks_again_under_the_lock(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,10 @@ from wal.files import MAP_NAME
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.inspect.rows import Row
 from wal.location import parse_location
+from wal.secret import Secret
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.storage.journal.directory import check_format
+from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, segment_name
 from wal.storage.journal.segments import segment_bases
 from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
 
@@ -77,8 +79,8 @@ def fill_repair(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_repair)
 
 
-def damage_in(directory: Path, progress: Progress, sample: float = 1.0) -> Iterator[Damage]:
-    """Yields all damage in a journal: of its logs, and of its cursors, maps of vchannels and metadata."""
+def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: str | Secret | None = None) -> Iterator[Damage]:
+    """Yields all damage in a journal: of its logs, and of its cursors, maps and metadata. `kv`: where the metadata are, if elsewhere."""
     from wal.channels.vchannel_map import VChannelMap
     from wal.read.cursors.files import CursorFiles
     from wal.read.cursors.store import DamagedCursor
@@ -95,15 +97,20 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0) -> Itera
         if isinstance(cursor, DamagedCursor):
             yield Damage(path=str(directory / "cursors" / Path(cursor.file).name), offset=0, problem=str(cursor.error), kind="cursor")
     file = directory / METADATA_NAME
-    if not file.exists():
-        note(f"{file} is missing, and was not checked: either it is lost, or the metadata are elsewhere (setting kv)")
+    if kv is not None:
+        note("the metadata are elsewhere (setting kv), and were not checked")
         return
     try:
-        metadata = read_metadata(file)
+        metadata = read_metadata(file) if file.exists() else {}
         records = checkpoint_records(metadata)
     except CorruptionError as error:
         yield Damage(path=str(file), offset=0, problem=str(error), kind="metadata")
         return
+    folders = sorted(directory.glob("pchannels/*"))
+    unknown = [folder.name for folder in folders if PREFIX + folder.name not in metadata and _has_frames(folder)]
+    if unknown:
+        problem = f"the metadata of pchannel {', '.join(unknown)} are lost, or elsewhere (setting kv): restore a backup"
+        yield Damage(path=str(file), offset=0, problem=problem, kind="metadata")
     yield from _lost_logs(directory, metadata)
     for name, record in records.items():
         state = record.state
@@ -123,6 +130,16 @@ def _lost_logs(directory: Path, metadata: Mapping[str, str]) -> Iterator[Damage]
             yield Damage(path=str(folder / CONTROL_NAME), offset=0, problem=LOST_CONTROL, kind="control")
         else:
             yield Damage(path=str(folder), offset=0, problem=f"the log of pchannel {name} is missing, and the metadata name it", kind="log")
+
+
+def _has_frames(folder: Path) -> bool:
+    """Returns whether the log in this folder ever held a frame; one that was being created when its process died has none."""
+    bases = segment_bases(folder)
+    if bases != [0]:
+        return bool(bases)
+    with (folder / segment_name(0)).open("rb") as file:
+        file.seek(HEADER_PAGE_BYTES)
+        return any(file.read(ENVELOPE_BYTES))
 
 
 def _check_journal(directory: Path) -> None:
@@ -147,7 +164,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     noting.start()
     count = 0
     try:
-        for damage in damage_in(directory, progress, sample):
+        for damage in damage_in(directory, progress, sample, kv=settings_of(arguments)[0].kv):
             show([_row(damage)], arguments) if arguments.json else sys.stdout.write(_line(damage))
             count += 1
     finally:
@@ -165,12 +182,14 @@ def _repair(arguments: argparse.Namespace) -> int:
     _check_journal(directory)
     settings, _ = settings_of(arguments)
     check_free(parse_location(arguments.location), settings)
-    damages = list(damage_in(directory, Progress()))
+    damages = list(damage_in(directory, Progress(), kv=settings.kv))
     show([_row(damage) for damage in damages], arguments)
     repairable = [damage for damage in damages if damage.kind in _LOST]
     rest = len(damages) - len(repairable)
     if rest:
-        note(f"{rest} of these cannot be repaired: what they held is lost; `wal truncate --up-to ID` drops the log up to there")
+        in_segments = any(damage.kind not in (*_LOST, "metadata") for damage in damages)
+        hint = ": what they held is lost; `wal truncate --up-to ID` drops the log up to there" if in_segments else ""
+        note(f"{rest} of these cannot be repaired{hint}")
     if not repairable:
         return EXIT_FINDING if rest else 0
     if arguments.dry_run or not confirmed(arguments, f"Repair {len(repairable)} of {len(damages)}?"):

@@ -230,7 +230,10 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
     disk.make_directory(directory.parent)
     disk.make_directory(directory)
     if _held_a_frame(disk, directory):
-        raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")
+        raise FormatError(
+            f"{directory} already holds a log of pchannel {pchannel!r}, of which the metadata know nothing: they are lost, or elsewhere "
+            "(setting kv). Open it with those that it was made with, or restore a backup; it can be read as it is (read_only=True)"
+        )
     control_path = directory / CONTROL_NAME
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
