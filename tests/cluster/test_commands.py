@@ -1,70 +1,57 @@
-"""Every command of `wal` on a cluster, by its root in etcd and by a coordinator: what it does, or one sentence with the remedy."""
+"""The command line on the log of a real cluster: through its servers, and on Pulsar where it lies, from which it is copied."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import sys
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.test_states import COMMANDS, quiet
 from tests.cluster.processes import Cluster
-from wal import BroadcastMessage, Message, open_wal
+from tests.processes import eventually
+from wal import Message, open_wal
 from wal.cli.main import main
 
-OTHERS = {
-    "info --json": ["info", "LOG", "--json"],
-    "cat to a file": ["cat", "LOG", "v0", "--to-jsonl", "PLACE.jsonl"],
-    "cursor reset": ["cursor", "reset", "LOG", "billing", "--yes"],
-    "broadcast abort": ["broadcast", "abort", "LOG", "BROADCAST", "--reason", "a test", "--dry-run"],
-}
-LEFT_OUT = ("backup status", "backup verify", "backup forget", "restore", "broadcast", "serve")
-"""Those of a backup know no log, and the last one runs until it is told to stop."""
-WOULD_CHANGE = dict.fromkeys(("cursor rm", "truncate", "broadcast abort"), 1)
-OF_JOURNALS = dict.fromkeys(("verify", "repair", "backup", "mark-restored"), 2)
-STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3}}
-"""A copy by a coordinator is a client's: it is refused while a broadcast is not finished."""
+
+async def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    """Runs a command, which ends with 0; returns its rows."""
+    capsys.readouterr()
+    assert await asyncio.to_thread(main, [*arguments, "--json"]) == 0, (arguments, capsys.readouterr().err)
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-async def test_every_command_on_a_cluster(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+async def test_log_of_a_cluster_is_looked_at_and_copied(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.start(coordinators=1, nodes=2)
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
+    copied = str(tmp_path / "copied")
     async with open_wal(cluster.root) as log:
-        await log.append_bulk(Message("v0", b"%d" % number) for number in range(20))
-        await log.append("v1", b"1")
-        async with log.read("v0", cursor="billing", follow=False) as scanner:
+        names = [(await log.create_vchannel(f"v{number}")).name for number in range(4)]
+        for number in range(12):
+            await log.raw_append(Message(names[number % 4], b"%d" % number), idempotency_key=f"key-{number}")
+        async with log.read("v0", cursor="slow", follow=False) as scanner:
             await anext(scanner)
             await scanner.save()
-        sent = await log.broadcast().append(BroadcastMessage(vchannels=["v0", "v1"], payload=b"both"))
-    for kind, log_at in {"root": cluster.root, "coordinator": f"wal://{cluster.coordinators[0].address}"}.items():
-        place, statuses = tmp_path / kind, WOULD_CHANGE | OF_JOURNALS | STATUSES[kind]
-        for name, words in (COMMANDS | OTHERS).items():
-            if name in LEFT_OUT:
-                continue
-            arguments = [
-                word.replace("LOG", log_at).replace("PLACE", str(place)).replace("BROADCAST", str(sent.broadcast_id)) for word in words
-            ]
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
-            status = await asyncio.to_thread(run_quietly, arguments)
-            output = capsys.readouterr()
-            assert status == statuses.get(name, 0), (arguments, output)
-            assert "Traceback" not in output.err
-            if status > 1:
-                assert output.err.count("\n") == 1, (arguments, output.err)
-                assert output.err.startswith("wal: "), arguments
-            elif name not in ("cat to a file", "append"):
-                assert output.out, arguments
-        assert len((tmp_path / f"{kind}.jsonl").read_text().splitlines()) == 21 + (2 if kind == "root" else 4)
-    async with open_wal(tmp_path / "root" / "copied", read_only=True) as log, log.read("v0", follow=False) as scanner:
-        payloads = [message.payload async for message in scanner]
-    assert payloads == [b"%d" % number for number in range(20)] + [b"both", b"one", b"two"]
 
+        async def all_seen() -> bool:  # another process sees an event a moment after its writer
+            rows = await ran(capsys, "ls", cluster.log, "--set", f"kv={cluster.root}")
+            return {row["vchannel"]: row["messages"] for row in rows} == dict.fromkeys(names, 3)
 
-def run_quietly(arguments: list[str]) -> int:
-    with quiet():
-        return main(arguments)
+        await eventually(all_seen)
+        *_, result = await ran(capsys, "copy", cluster.log, copied, "--from-kv", cluster.root)
+        assert (result["events"], result["cursors"]) == (12, 1)
+    for place in ((cluster.root,), (cluster.log, "--set", f"kv={cluster.root}"), (copied,)):
+        assert {row["vchannel"]: row["messages"] for row in await ran(capsys, "ls", *place)} == dict.fromkeys(names, 3), place
+        assert [row["payload"] for row in await ran(capsys, "tail", place[0], *names, *place[1:], "-n", "3")] == ["9", "10", "11"]
+        assert [row["payload"] for row in await ran(capsys, "peek", place[0], "slow", *place[1:])] == ["4", "8"]
+        assert sum(frame["events"] for frame in await ran(capsys, "dump", *place, "--frames")) == 12
+        assert {row["row"] for row in await ran(capsys, "top", *place, "-n", "1")} == {"log", "pchannel", "cursor", "latency"}
+        settings = {row["setting"]: row["source"] for row in await ran(capsys, "settings", *place)}
+        assert settings["pchannels"] == "log"
+        assert all(row["ok"] for row in await ran(capsys, "health", *place))
+    async with open_wal(copied) as log:
+        assert (await log.raw_append(Message("v1", b"again"), idempotency_key="key-5")).duplicate

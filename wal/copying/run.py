@@ -21,7 +21,7 @@ import msgspec
 from wal.async_only import import_late
 from wal.channels.pchannels import COMPRESSION_KEY
 from wal.copying.cutting import cut, groups_of
-from wal.copying.source import CopySource, Ends, check_same_log, log_of_cluster
+from wal.copying.source import CopySource, Ends, check_same_log, cluster_over, log_of_cluster
 from wal.copying.target import CopyMark, CopyTarget, check_homes, new_mark
 from wal.errors import FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame
@@ -94,6 +94,8 @@ async def copy(
     of, own = given, source_settings or settings
     if given.servers is not None and given.servers.root is not None:
         of, own = await log_of_cluster(source, own)
+    else:
+        given = await cluster_over(of, own) or of
     if of == to:
         raise InvalidArgumentError(f"{of} cannot be copied into itself: name another place")
     if pchannels is not None and (isinstance(pchannels, bool) or not isinstance(pchannels, int) or not 1 <= pchannels <= 1000):

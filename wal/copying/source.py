@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import msgspec
 
-from wal.channels.cluster import FORMAT, load_cluster
+from wal.channels.cluster import FORMAT, ClusterRecord, load_cluster
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.directory import record_from
 from wal.channels.pchannels import CheckpointRecord
@@ -23,13 +23,14 @@ from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.frame import FrameView, RunName
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
-from wal.location import Location, parse_kv, parse_location
+from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
 from wal.loop_thread import LoopThread
 from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import source_of
+from wal.secret import Secret
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot, StoredFrame
 from wal.storage.metadata import load_metadata, open_metadata
@@ -331,17 +332,30 @@ async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Setti
 
     Raises InvalidArgumentError if there is no cluster, FormatError for one of a newer version.
     """
-    kv = await open_metadata(root)
-    try:
-        record = await load_cluster(kv)
-    finally:
-        await kv.close()
+    record = await _load_cluster(root)
     place = parse_location(root)  # its text shows no password
     if record is None:
         raise InvalidArgumentError(f"there is no cluster at {place}: nothing was copied")
     if record.format > FORMAT:
         raise FormatError(f"the cluster at {place} writes format {record.format}, known here is {FORMAT}: upgrade to copy it")
     return parse_location(record.log), settings.replace(kv=root)
+
+
+async def cluster_over(location: Location, settings: Settings) -> Location | None:
+    """Returns the cluster that writes the log stored at this location; None if no cluster does."""
+    if location.pulsar is None or settings.kv is None or not isinstance(root := parse_kv(settings.kv), EtcdLocation):
+        return None
+    if await _load_cluster(settings.kv) is None:
+        return None
+    return Location("wal", servers=ServerLocation((), root.tls, root.ca, root.certificate, root.key, root))
+
+
+async def _load_cluster(root: str | Secret) -> ClusterRecord | None:
+    kv = await open_metadata(root)
+    try:
+        return await load_cluster(kv)
+    finally:
+        await kv.close()
 
 
 def _below(producer: KeptProducer, before: int) -> KeptProducer | None:
