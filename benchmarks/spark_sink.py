@@ -47,7 +47,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 def by_itself(place: Path, payload_bytes: int, rows: int) -> Rate:
     """Runs one round without Spark."""
-    journal = Path(tempfile.mkdtemp(dir=place)) / "log"
+    journal = Path(tempfile.mkdtemp(prefix=".bench-", dir=place)) / "log"
     options = SinkOptions.parse({"path": str(journal)})
     bounds = ChunkBounds.of(Settings())
     key = WriteKey("benchmark", 0)
@@ -69,7 +69,7 @@ def through_spark(spark: Any, place: Path, payload_bytes: int, rows: int) -> Rat
     """Runs one round as a job."""
     from pyspark.sql import functions as f
 
-    journal = Path(tempfile.mkdtemp(dir=place)) / "log"
+    journal = Path(tempfile.mkdtemp(prefix=".bench-", dir=place)) / "log"
     number = f.col("id")
     frame = spark.range(0, rows, 1, 2).select(
         f.concat(f.lit("v"), number % VCHANNELS).alias("vchannel"),

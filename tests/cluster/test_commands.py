@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.cluster.processes import Cluster
-from tests.processes import eventually
+from tests.processes import WAIT_TIMEOUT_S, eventually
 from wal import Message, open_wal
 from wal.cli.main import main
+from wal.copying import copy
 
 
 async def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -55,3 +56,28 @@ async def test_log_of_a_cluster_is_looked_at_and_copied(
         assert all(row["ok"] for row in await ran(capsys, "health", *place))
     async with open_wal(copied) as log:
         assert (await log.raw_append(Message("v1", b"again"), idempotency_key="key-5")).duplicate
+
+
+async def test_copy_follows_a_cluster_over_a_killed_node_until_all_have_ended(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(coordinators=1, nodes=2)
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    seen: list[int] = []
+    following = asyncio.ensure_future(
+        copy(cluster.root, str(tmp_path / "copied"), follow=True, progress=lambda row: seen.append(row.events))
+    )
+    async with open_wal(cluster.root) as log:
+        await log.append_bulk(Message("v0", b"%d" % number) for number in range(50))
+        await eventually(lambda: seen and seen[-1] == 50)  # though the other pchannels are idle
+        await asyncio.to_thread(cluster.nodes[0].kill)
+        for number in range(50, 60):
+            await log.append("v0", b"%d" % number)
+        assert not following.done()
+    for member in reversed(cluster.members):
+        await asyncio.to_thread(member.terminate)
+    result = await asyncio.wait_for(following, WAIT_TIMEOUT_S)
+    assert result is not None
+    async with open_wal(tmp_path / "copied", read_only=True) as log, log.read("v0", follow=False) as scanner:
+        assert [message.payload async for message in scanner] == [b"%d" % number for number in range(60)]

@@ -162,10 +162,15 @@ class ClusterSource(CopySource):
         super().close()
 
     def ends(self, *, follow: bool = False) -> Ends:
-        """Returns where a pass that begins now ends. Raises UnavailableError if the nodes do not answer."""
+        """Returns where a pass that begins now ends. Raises UnavailableError if no node answers; to `follow` them it waits for none."""
         if not self.has_writer():
             return super().ends(follow=follow)
-        if not self._is_promising:
-            self._promises.open()
-            self._is_promising = True
-        return self._ends_beside_a_writer(self._promises, follow=follow)
+        try:
+            if not self._is_promising:
+                self._promises.open()
+                self._is_promising = True
+            return self._ends_beside_a_writer(self._promises, follow=follow)
+        except UnavailableError:
+            if not follow:
+                raise
+            return self._ends_beside_a_writer(self._core, follow=True)  # the stored promises are late, and true
