@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_larger_frames_are_no_reason_to_try_all_the_time() -> None:
 def test_equal_paths_are_kept() -> None:
     machine = Machine(lambda path, number: 0.0005 + 0.0004 * (number * 7919 % 13) / 13)
     assert machine.run(60.0) > 0.98
+    assert machine.choice.changes == 0
+
+
+@pytest.mark.parametrize("begin", range(0, 4000, 500))
+def test_trial_of_a_disk_whose_rate_drifts_is_confirmed(begin: int) -> None:
+    """As an idle machine, where the rate of a disk doubles and halves within a second."""
+    machine = Machine(lambda path, number: idle(path, number) * (1.0 + 0.4 * math.sin((begin + number) / 200)))
+    assert machine.run(6.0) > 0.98
     assert machine.choice.changes == 0
 
 

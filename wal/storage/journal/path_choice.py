@@ -7,8 +7,8 @@ How it works. For each path the events and the time in which any frame was outst
 path is the one by the other, so a frame that waited long for a processor counts with its whole time: beside busy processes a path runs
 freely for some ten milliseconds, then stands still for as long, and a short look sees one or the other. The other path is tried for
 `TRIAL_S` now and then, since only a trial tells what it would achieve, and at once when frames of the loop complete late, that is, take
-`LATE` times as long as they did, for `WINDOWS` windows in a row. The frames change over if the other path is `BETTER` times the chosen
-one. After each trial comes a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while
+`LATE` times as long as they did, for `WINDOWS` windows in a row. The frames change over if the other path is `CLEARLY` times the chosen
+one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while
 the answer stays the same the pauses grow.
 
 The two paths are not alike. Where the loop does badly it does very badly, so a trial of the loop ends as soon as it is clearly worse, and
@@ -41,7 +41,8 @@ MEMORY_S: Final = 1.0
 """The time for which a path's events are summed. Of a path that is tried again, an earlier trial counts the less the longer ago it was."""
 BEGIN_S: Final = 0.05
 """The least that has to be known of the chosen path before the other one is tried."""
-BETTER: Final[dict[PathName, float]] = {"thread": 1.05, "loop": 1.15}
+BETTER: Final[dict[PathName, float]] = {"thread": 1.05, "loop": 1.1}
+CLEARLY: Final = 1.5
 TRIAL_S: Final = 0.1
 FRAMES_MIN: Final = 4
 """A window or a trial has at least so many frames."""
@@ -95,6 +96,8 @@ class PathChoice:
         self._trial_at_s: float | None = None
         self._trial_began_s = 0.0
         self._pause_s = TRIAL_FIRST_S
+        self._was_better = False
+        """Whether the other path was better at its last trial, which the next one has to confirm."""
         self._outstanding = 0
         self._since_s = 0.0
         # Of the current window, or of the whole trial.
@@ -161,12 +164,18 @@ class PathChoice:
         achieved.keep(TRIAL_S * TRIAL_FIRST_S / self._pause_s)
         achieved.add(self._events, self._busy_s)
         here, there = self._achieved[before].rate, achieved.rate
-        if here and there > BETTER[tried] * here:
+        is_better = here > 0 and there > BETTER[tried] * here
+        if is_better and not self._was_better and there < CLEARLY * here:
+            self._was_better = True
+            self._pause_s = TRIAL_FIRST_S
+        elif is_better:
             self._chosen = tried
+            self._was_better = False
             self._usual_s.pop(tried, None)
             self._pause_s = TRIAL_FIRST_S
             self.changes += 1
         else:
+            self._was_better = False
             self._pause_s = min(2 * self._pause_s, TRIAL_MAX_S)
             self._usual_s.pop(before, None)  # it is as fast as it can be now, however late that is
         self.reason = f"{there:,.0f} events a second by the {tried}, {here:,.0f} by the {before}"
@@ -175,6 +184,7 @@ class PathChoice:
         self._take(self._chosen)
 
     def _forget(self) -> None:
+        self._was_better = False
         for achieved in self._achieved.values():
             achieved.keep(0.0)
 
