@@ -8,8 +8,9 @@ path is the one by the other, so a frame that waited long for a processor counts
 freely for some ten milliseconds, then stands still for as long, and a short look sees one or the other. The other path is tried for
 `TRIAL_S` now and then, since only a trial tells what it would achieve, and at once when frames of the loop complete late, that is, take
 `LATE` times as long as they did, for `WINDOWS` windows in a row. The frames change over if the other path is `CLEARLY` times the chosen
-one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while
-the answer stays the same the pauses grow.
+one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes a pause of at
+least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while the answer stays the same the pauses
+grow.
 
 The two paths are not alike. Where the loop does badly it does very badly, so a trial of the loop ends as soon as it is clearly worse, and
 it has to win by more. The thread may stand still at the beginning of its trial just as the loop did before it: it gets the whole time.
