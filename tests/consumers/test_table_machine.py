@@ -14,7 +14,9 @@ from wal.consumers.delivery import Delivery, DeliveryState, Outputs, position_of
 from wal.consumers.plan import RELEASED, Failed, Outcome, Plan, Rejected
 from wal.consumers.state import SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
+from wal.frame import Columns
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Origin
+from wal.read.assembly import PlainMessages
 
 At = tuple[int, int]
 UNSEEN: Final = b"u"
@@ -40,6 +42,9 @@ class NoHandling:
 
     def extend(self, delivery: object, seconds: float) -> None: ...
 
+    def has_ended(self, delivery: object) -> bool:
+        return False
+
 
 def event(position: int, first: int, keys: list[str]) -> ImmutableMessage:
     """Makes a plain message, or a transaction with as many bodies as there are keys."""
@@ -50,6 +55,15 @@ def event(position: int, first: int, keys: list[str]) -> ImmutableMessage:
     return ImmutableTxnMessage(
         origin, first + len(bodies), position, "v", b"", messages=tuple(bodies), vchannels=("v",), _first_index=first
     )
+
+
+def page_of(bodies: list[ImmutableMessage]) -> PlainMessages:
+    """Makes the page that a reader gets of these plain messages of one frame."""
+    payloads = [body.payload for body in bodies]
+    columns = Columns([body._index for body in bodies], payloads, None, None, None, None)
+    page = PlainMessages("v", columns, bodies[0]._origin, 0)
+    page.payload_bytes = sum(map(len, payloads))
+    return page
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -130,8 +144,11 @@ class TableMachine(RuleBasedStateMachine):
             if unseen:
                 self.table.skip(deliveries)
                 self.done |= {position_of(delivery) for delivery in deliveries}
-            else:
+            elif self.lane is None or any(delivery._event is not None for delivery in deliveries):
                 self.table.take(deliveries)
+            else:
+                for _, frame in itertools.groupby([delivery.message for delivery in deliveries], lambda body: body._origin.position):
+                    self.table.take_page(page_of(list(frame)), NoHandling())
         for dead in self.table.condemned:
             at = position_of(dead.delivery)
             assert self.failures[at] >= ATTEMPTS, "a bystander is condemned"
@@ -257,6 +274,7 @@ class TableMachine(RuleBasedStateMachine):
         ended, dead = self.table.settle(work, outcomes, self.now)
         for delivery in ended:
             assert outcomes[work.index(delivery)] is None
+            assert self.table.has_ended(delivery)
         for one in dead:
             outcome = outcomes[work.index(one.delivery)]
             assert isinstance(outcome, Rejected) or self.failures[position_of(one.delivery)] >= ATTEMPTS
@@ -319,6 +337,13 @@ class TableMachine(RuleBasedStateMachine):
             assert self.table.unfinished <= self.table.pending
             assert self.table.bytes >= self.table.unfinished
             assert self.table.pending or not self.table.bytes
+
+    @invariant()
+    def what_runs_has_not_ended(self) -> None:
+        if hasattr(self, "table"):
+            assert not any(self.table.has_ended(delivery) for work in self.work for delivery in work)
+            assert all(self.table.has_ended(delivery) for delivery in self.finishing)
+            assert self.table.first is None or self.table.first_state != DeliveryState.DONE
 
     def teardown(self) -> None:
         if not hasattr(self, "table"):

@@ -364,15 +364,15 @@ class Consumer(AsyncOnly):
             lag_messages=table.unfinished,
             lag_bytes=session.lag_bytes(),
             lag_s=session.lag_s(),
-            held_by="" if first is None else _held_by(first, table.next_due, now),
+            held_by="" if first is None else _held_by(first, table.first_state),
         )
 
 
-def _held_by(first: Delivery, next_due: float | None, now: float) -> str:
+def _held_by(first: Delivery, state: DeliveryState) -> str:
     """Returns which message holds the position, and why."""
     key = f" with key {first._lane!r:.80}" if first._lane is not None and first._lane != first.vchannel else ""
     text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
-    match first._state:
+    match state:
         case DeliveryState.RESTING:
             return f"{text}, rests after a failed attempt"
         case DeliveryState.RUNNING | DeliveryState.CHOSEN | DeliveryState.HANDED:

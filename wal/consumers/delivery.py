@@ -84,6 +84,8 @@ class Handling(Protocol):
 
     def extend(self, delivery: Delivery, seconds: float) -> None: ...
 
+    def has_ended(self, delivery: Delivery) -> bool: ...
+
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """One body for a handler. A plain message is one delivery, and each body of a transaction is one.
@@ -123,7 +125,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         Raises InvalidArgumentError if the outputs of one message are over the bounds of a transaction (`txn_bytes_max`,
         `txn_bodies_max`), InvalidTransactionStateError once the attempt has ended.
         """
-        self._check_running()
+        if self._owner.has_ended(self):
+            raise self._ended()
         message = Message(vchannel, payload) if properties is None else Message(vchannel, payload, properties=properties)  # type: ignore[arg-type]
         self._outputs = self._owner.add_output(message, self._outputs)
 
@@ -136,21 +139,18 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
             raise TypeError(f"extend() takes a number of seconds, not {seconds!r}")
         if not 0 < seconds < float("inf"):
             raise InvalidArgumentError(f"extend({seconds}) is out of range: more than 0 s, and finite")
-        self._check_running()
+        if self._owner.has_ended(self):
+            raise self._ended()
         self._owner.extend(self, seconds)
 
-    def _check_running(self) -> None:
-        if self._state > _RUNNING:
-            raise InvalidTransactionStateError(
-                f"this attempt at message {self.message.message_id} has ended (it returned, timed out or was cancelled): what it adds now "
-                "would be lost; call append and extend before the handler returns"
-            )
+    def _ended(self) -> InvalidTransactionStateError:
+        return InvalidTransactionStateError(
+            f"this attempt at message {self.message.message_id} has ended (it returned, timed out or was cancelled): what it adds now "
+            "would be lost; call append and extend before the handler returns"
+        )
 
     def __repr__(self) -> str:
         return f"Delivery({self.message.message_id}, vchannel={self.vchannel!r}, attempt={self.attempt})"
-
-
-_RUNNING: Final = int(DeliveryState.RUNNING)
 
 
 def position_of(delivery: Delivery) -> tuple[int, int]:

@@ -61,6 +61,9 @@ class _Ended:
     def extend(self, delivery: Delivery, seconds: float) -> None:
         raise InvalidTransactionStateError("this attempt at the message has ended: it has no time left to extend")
 
+    def has_ended(self, delivery: Delivery) -> bool:
+        return True
+
 
 class _Worker:
     """One task and the bodies that it took. The handlers of `ended` of them have returned, and `settled` are settled in the table."""
@@ -105,6 +108,7 @@ class HandlerPool:
         """Whether attempts have ended in another way than by being handled since the session set it to False."""
         self._options = options
         self._table = table
+        self.has_ended: Callable[[Delivery], bool] = table.has_ended
         self._router = router
         self._counts = counts
         self.gather_max: int = options.plan.page // 2

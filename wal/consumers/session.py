@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -315,10 +315,15 @@ class ConsumerSession:
                 self._moved.clear()
                 await self._moved.wait()
                 continue
-            deliveries = self._deliveries(messages if count == len(messages) else messages[:count])  # if it raises, nothing is handed over
-            scanner._hand_over(count)
-            scanner._loop.fetch_ahead()
-            self._take(deliveries, size)
+            if messages.__class__ is PlainMessages and count == len(messages) and self._only_vchannel is not None:
+                scanner._hand_over(count)
+                scanner._loop.fetch_ahead()
+                table.take_page(messages, self.pool)
+            else:
+                deliveries = self._deliveries(messages[:count])  # if it raises, nothing is handed over
+                scanner._hand_over(count)
+                scanner._loop.fetch_ahead()
+                self._take(deliveries, size)
             if table.condemned:
                 self._condemn()
             self._due.set()
@@ -350,8 +355,6 @@ class ConsumerSession:
     def _deliveries(self, messages: Sequence[ImmutableMessage]) -> list[Delivery]:
         """Returns the deliveries of these messages, body by body; those that were redriven for other cursors are DONE."""
         pool, options = self.pool, self.options
-        if messages.__class__ is PlainMessages and (only := self._only_vchannel) is not None:
-            return list(map(Delivery, messages, repeat(pool), repeat(only)))
         by_key, by_vchannel, name = options.key is not None, options.plan.order == "vchannel", options.cursor.name
         deliveries: list[Delivery] = []
         for message in messages:

@@ -2,10 +2,11 @@
 
 What the table knows of each body in general is here a few numbers for all of them, because they are finished in their order:
 
-    0 <= front  <=  at  <=  at + running  <=  recorded  <=  handed  <=  len(items)
+    0 <= front  <=  at  <=  at + running  <=  recorded  <=  handed  <=  length
        passed   ended    with the handler    handed out   being recorded   waiting
 
-So a body costs nothing but its place in a list between its delivery and its end. The table (`table.py`) uses it until something else
+So a body costs nothing between its delivery and its end; its `_state` says nothing. What waits are pages: their messages and deliveries are
+created as a handler gets them, while those before are still in the processor's cache. The table (`table.py`) uses it until something else
 happens than that a body is handled: a failure, a release, a body that is skipped, or what a death has left. Then it takes over what is
 here, with a state for each body, and comes back when everything is finished.
 """
@@ -13,29 +14,50 @@ here, with a state for each body, and comes back when everything is finished.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from itertools import repeat
 from typing import Final
 
-from wal.consumers.delivery import Delivery, DeliveryState, position_of
+from wal.consumers.delivery import Delivery, Handling, position_of
 from wal.consumers.plan import Plan
 from wal.consumers.sequence import BodySequence, event_of
 from wal.consumers.state import Run
 from wal.message import LogPosition
+from wal.read.assembly import PlainMessages
 
 TRIM_MIN: Final = 1024
 """So many passed bodies may stay in the list."""
-_ENDED: Final = int(DeliveryState.ENDED)
 
 
 class Stretch:
     """The bodies of one lane; see the top of the file. `sequence` has the position, and no bodies meanwhile."""
 
-    __slots__ = ("_passed", "_sizes", "_taken", "at", "bytes", "front", "handed", "items", "plan", "recorded", "running", "sequence")
+    __slots__ = (
+        "_lane",
+        "_page_at",
+        "_pages",
+        "_passed",
+        "_sizes",
+        "_taken",
+        "at",
+        "bytes",
+        "front",
+        "handed",
+        "items",
+        "length",
+        "plan",
+        "recorded",
+        "running",
+        "sequence",
+        "span",
+    )
 
-    def __init__(self, plan: Plan, sequence: BodySequence) -> None:
+    def __init__(self, plan: Plan, sequence: BodySequence, lane: Hashable) -> None:
         self.plan: Plan = plan
         self.sequence: BodySequence = sequence
         self.items: list[Delivery] = []
+        """The bodies that have a delivery: the first of `length`, and all that a handler had."""
+        self.length: int = 0
         self.front: int = 0
         self.at: int = 0
         self.running: int = 0
@@ -43,6 +65,12 @@ class Stretch:
         self.handed: int = 0
         self.bytes: int = 0
         """The bytes of the payloads that are not passed, where those that were taken together count until the last of them is."""
+        self._lane = lane
+        self._pages: deque[tuple[PlainMessages, Handling]] = deque()
+        """The bodies after `items`, with the owner of their deliveries; those of the first page from `_page_at` on."""
+        self._page_at = 0
+        self.span: tuple[LogPosition, LogPosition] | None = None
+        """The first and the last of the bodies that run."""
         self._taken = 0
         self._passed = 0
         self._sizes: deque[tuple[int, int]] = deque()
@@ -50,15 +78,37 @@ class Stretch:
 
     def take(self, deliveries: Sequence[Delivery], size: int) -> None:
         """Takes the next bodies, with so many bytes of payloads."""
+        self.create(self.length)
         self.items.extend(deliveries)
-        self._taken += len(deliveries)
+        self._add(len(deliveries), size)
+
+    def take_page(self, page: PlainMessages, owner: Handling) -> None:
+        """Takes the next bodies, which have no delivery yet; `owner` is that of their deliveries."""
+        self._pages.append((page, owner))
+        self._add(len(page), page.payload_bytes)
+
+    def _add(self, count: int, size: int) -> None:
+        self.length += count
+        self._taken += count
         self._sizes.append((self._taken, size))
         self.bytes += size
+
+    def create(self, end: int) -> None:
+        """Creates the deliveries of the bodies before this index."""
+        items = self.items
+        while (missing := end - len(items)) > 0:
+            page, owner = self._pages[0]
+            first, stop = self._page_at, min(self._page_at + missing, len(page))
+            items += map(Delivery, page.build()[first:stop], repeat(owner), repeat(self._lane))
+            self._page_at = stop
+            if stop == len(page):
+                self._pages.popleft()
+                self._page_at = 0
 
     def hand_out(self) -> bool:
         """Chooses what is handed out next; returns whether there is anything."""
         plan = self.plan
-        count = min(plan.lane_quota - (self.handed - self.at), plan.page - (self.handed - self.front), len(self.items) - self.handed)
+        count = min(plan.lane_quota - (self.handed - self.at), plan.page - (self.handed - self.front), self.length - self.handed)
         if count <= 0:
             return False
         self.handed += count
@@ -74,14 +124,16 @@ class Stretch:
             return []
         at = self.at
         self.running = min(size, self.recorded - at)
-        return self.items[at : at + self.running]
+        self.create(at + self.running)
+        work = self.items[at : at + self.running]
+        self.span = position_of(work[0]), position_of(work[-1])
+        return work
 
     def end(self, work: Sequence[Delivery]) -> None:
         """Notes that the first of the bodies that run are handled."""
-        for delivery in work:
-            delivery._state = _ENDED
         self.at += len(work)
         self.running -= len(work)
+        self.span = (position_of(self.items[self.at]), self.span[1]) if self.running and self.span is not None else None
 
     def finish(self, count: int) -> None:
         """Finishes so many of the bodies that have ended: the position moves to the last event that is finished as a whole."""
@@ -101,15 +153,27 @@ class Stretch:
             self.bytes -= sizes.popleft()[1]
         if end > TRIM_MIN and 2 * end > len(items):
             del items[:end]
+            self.length -= end
             self.at -= end
             self.recorded -= end
             self.handed -= end
             end = 0
         self.front = end
 
-    def runs(self) -> tuple[list[Run], LogPosition | None]:
+    def saved(self) -> tuple[list[Run], LogPosition | None]:
         """Returns what is saved of the bodies: those that are handed out and unfinished, and the body up to which this says everything."""
         if self.handed == self.front:
             return [], self.sequence.covered
-        last = position_of(self.items[self.handed - 1])
-        return [Run(position_of(self.items[self.front]), last, handed=True)], last
+        last = self._position(self.handed - 1)
+        return [Run(self._position(self.front), last, handed=True)], last
+
+    def _position(self, index: int) -> LogPosition:
+        """Returns the log position of the body at this index."""
+        if index < len(self.items):
+            return position_of(self.items[index])
+        index += self._page_at - len(self.items)
+        for page, _ in self._pages:
+            if index < len(page):
+                return page.position(index)
+            index -= len(page)
+        raise IndexError(index)

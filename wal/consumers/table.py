@@ -28,14 +28,16 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import repeat
 from typing import TypeAlias
 
-from wal.consumers.delivery import Delivery, DeliveryState, position_of
+from wal.consumers.delivery import Delivery, DeliveryState, Handling, position_of
 from wal.consumers.plan import Dead, Failed, Outcome, Plan, Rejected, Released
 from wal.consumers.sequence import BodySequence
 from wal.consumers.state import ALONE, NO_STATE, Run, SavedState, Tried
 from wal.consumers.stretch import Stretch
 from wal.message import ImmutableMessage
+from wal.read.assembly import PlainMessages
 
 WAITING, CHOSEN, HANDED, RUNNING, ENDED, RESTING, TRIED, DONE = map(int, DeliveryState)
 
@@ -134,7 +136,7 @@ class Deliveries:
     def pending(self) -> int:
         """The bodies after the position: unfinished, or finished and remembered."""
         stretch = self._stretch
-        return self.sequence.pending if stretch is None else len(stretch.items) - stretch.front
+        return self.sequence.pending if stretch is None else stretch.length - stretch.front
 
     @property
     def unfinished(self) -> int:
@@ -190,9 +192,20 @@ class Deliveries:
     @property
     def first(self) -> Delivery | None:
         """The first unfinished body: the position waits for it."""
-        if (stretch := self._stretch) is not None:
-            return stretch.items[stretch.front] if self.pending else None
-        return self.sequence.first
+        if (stretch := self._stretch) is None:
+            return self.sequence.first
+        if not self.pending:
+            return None
+        stretch.create(stretch.front + 1)
+        return stretch.items[stretch.front]
+
+    @property
+    def first_state(self) -> DeliveryState:
+        """The state of the first unfinished body."""
+        stretch = self._stretch
+        if stretch is None or stretch.front >= stretch.handed:
+            return DeliveryState.WAITING if (first := self.first) is None else DeliveryState(first._state)
+        return DeliveryState.ENDED if stretch.front < stretch.at else DeliveryState.HANDED
 
     def take(self, deliveries: list[Delivery], size: int | None = None) -> None:
         """Takes the next bodies in the order of the log. `size` is the bytes of their payloads, if the caller knows it."""
@@ -225,6 +238,15 @@ class Deliveries:
         for delivery in deliveries:
             self._take_lane(delivery._lane, [delivery])
 
+    def take_page(self, page: PlainMessages, owner: Handling) -> None:
+        """Takes the next bodies, all of the table's only lane; `owner` is that of their deliveries."""
+        if self._stretch is None and not self._straighten():
+            self.take(list(map(Delivery, page, repeat(owner), repeat(self._lane))), page.payload_bytes)
+            return
+        assert self._stretch is not None
+        self.taken += len(page)
+        self._stretch.take_page(page, owner)
+
     def skip(self, deliveries: list[Delivery]) -> None:
         """Takes the next bodies, which are finished unseen."""
         self._spread()
@@ -245,22 +267,26 @@ class Deliveries:
             left_over.clear()
         self._exclusive = False
         self.sequence.clear()
-        self._stretch = Stretch(self.plan, self.sequence)
+        self._stretch = Stretch(self.plan, self.sequence, self._lane)
         return True
 
     def _spread(self) -> None:
         """Takes over the bodies of the stretch, with a state for each."""
-        stretch, self._stretch = self._stretch, None
+        stretch = self._stretch
         if stretch is None:
             return
+        stretch.create(stretch.length)
         front, at, handed = stretch.front, stretch.at, stretch.handed
         items = stretch.items[front:]
         self.sequence.items.extend(items)
         self._bytes = sum([len(delivery.message.payload) for delivery in items])
         self._handed = handed - front
         self._ended.extend(stretch.items[front:at])
+        for delivery in stretch.items[front:at]:
+            delivery._state = ENDED
         for delivery in stretch.items[at:handed]:
             delivery._state = CHOSEN
+        self._stretch = None  # only now: a sync handler may call `has_ended` in its thread meanwhile
         if at == len(stretch.items):
             return
         lane = self._lanes[self._lane] = Lane(self._lane, stretch.items[at:])
@@ -533,6 +559,13 @@ class Deliveries:
                 work += unit.items[unit.at : unit.at + unit.running]
         return work
 
+    def has_ended(self, delivery: Delivery) -> bool:
+        """Returns whether no handler has this delivery, or not any more. The thread of a sync handler may call it."""
+        if (stretch := self._stretch) is None:
+            return not CHOSEN <= delivery._state <= RUNNING
+        span, message = stretch.span, delivery.message
+        return span is None or not span[0] <= (message._origin.position, message._index) <= span[1]
+
     def settle(self, work: Sequence[Delivery], outcomes: Iterable[Outcome], now: float) -> tuple[list[Delivery], list[Dead]]:
         """Notes how the attempts at these bodies, which were started together, have ended.
 
@@ -700,7 +733,7 @@ class Deliveries:
         """Returns the state to commit with the position after `mark`: what is finished, and what is chosen or handed out."""
         known = self._known
         if self._stretch is not None:
-            runs, covered = self._stretch.runs()
+            runs, covered = self._stretch.saved()
         else:
             self.sequence.merge()
             runs, covered = self.sequence.runs(self._suspects, complete=known is not None)

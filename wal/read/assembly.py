@@ -28,7 +28,7 @@ from wal.frame import (
     decode_ext,
     decode_txn,
 )
-from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TxnContext
+from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, LogPosition, MessageID, MessageType, Origin, TxnContext
 from wal.read.options import EventFilter, Selection
 from wal.storage.base import StoredFrame
 
@@ -58,6 +58,15 @@ class MessagePage(Sequence[ImmutableMessage]):
     def message_ids(self) -> list[MessageID | None]:
         """The id of each message, a new list at each access; None for a TimeTick before the first event."""
         return [message.message_id for message in self._messages]
+
+    def tick(self, index: int) -> int:
+        """Returns the tick of a message."""
+        return self._messages[index].time_tick
+
+    def position(self, index: int) -> LogPosition:
+        """Returns the log position of a message."""
+        message = self._messages[index]
+        return message._origin.position, message._index
 
     def part(self, start: int, stop: int) -> MessagePage:
         """Returns these messages as a page, for a reader that has not seen this one."""
@@ -138,6 +147,12 @@ class RunMessages(MessagePage):
     @property
     def message_ids(self) -> list[MessageID | None]:
         return list(map(self._origin.message_id, self._indices))
+
+    def tick(self, index: int) -> int:
+        return self._first_tick + self._indices[index]
+
+    def position(self, index: int) -> LogPosition:
+        return self._origin.position, self._indices[index]
 
     def part(self, start: int, stop: int) -> MessagePage:
         if self._built:

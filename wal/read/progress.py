@@ -386,11 +386,10 @@ class Progress:
         """The progress of the read, counting what was handed over."""
         reached, messages, following = self._reached, self.messages, self.following
         if following < len(messages):
-            tick = max(reached.tick, messages[following].time_tick - 1)
+            tick = max(reached.tick, messages.tick(following) - 1)
             if following == 0:
                 return Reached(reached.event, tick, reached.position)
-            last = messages[following - 1]
-            position, index = last._origin.position, last._index
+            position, index = messages.position(following - 1)
             return Reached((position, index), tick, max(reached.position, (position, index + 1)))
         reached = reached.later(self._frame_reached)
         if self._frames:
