@@ -24,7 +24,7 @@ from tests.docs.snippets import ROOT, blocks, matches, run
 from tests.processes import eventually
 from wal.cli.main import main
 
-TOURS: Final = ("docs/howto/operate.md",)
+TOURS: Final = ("docs/howto/operate.md", "docs/howto/after-a-crash.md")
 _CONSOLE: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND: Final = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
