@@ -83,6 +83,18 @@ async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(
         await open_wal(data, create=False, kv=str(tmp_path / "empty.kv"))
 
 
+async def test_lost_metadata_are_to_be_restored_with_and_without_create(data: str) -> None:
+    async with open_wal(data) as log:
+        await log.append("a", b"one")
+    (Path(data) / "meta.sqlite3").unlink()
+    for create in (False, True, False):
+        with pytest.raises(FormatError, match=r"they are lost, or elsewhere.*estore") as raised:
+            await open_wal(data, create=create)
+        assert "create=False" not in str(raised.value)
+    async with open_wal(data, read_only=True) as log:
+        assert await payloads(log, "a") == [b"one"]
+
+
 async def test_without_create_pulsar_is_not_even_asked_where_the_metadata_know_of_no_log(tmp_path: Path) -> None:
     """No server runs at this address: an opening that connected to it would raise another error."""
     location = "pulsar://127.0.0.1:1/tenant/namespace"

@@ -133,10 +133,7 @@ async def _open_kv(location: Location, settings: Settings, undo: Undo, held: Hel
     if held is not None and isinstance(kv, SqliteKV):
         held.watch(Path(kv.path), kv.status)
     if not create and not await load_pchannels(kv):
-        raise FormatError(
-            f"the metadata of the log at {location} know of no log: name those that it was made with (setting kv), or open it without "
-            "create=False to make one"
-        )
+        raise FormatError(f"the metadata of the log at {location} know of no log: {_remedy(settings)}")
     return kv
 
 
@@ -146,10 +143,14 @@ async def _check_metadata_file(location: Location, settings: Settings) -> None:
     if settings.kv is not None:
         file = kv_location if isinstance(kv_location := parse_kv(settings.kv), Path) else None
     if file is not None and not await asyncio.to_thread(file.exists):
-        raise FormatError(
-            f"{file}, the metadata of the log at {location}, is not there: name the file that the log was made with (setting kv), or "
-            "open it without create=False to make one"
-        )
+        raise FormatError(f"{file}, the metadata of the log at {location}, is not there: {_remedy(settings)}")
+
+
+def _remedy(settings: Settings) -> str:
+    """Returns what to do about missing metadata."""
+    if settings.kv is None:  # the journal is there
+        return "they are lost, or elsewhere (setting kv). Restore them or a backup; the log can be read as it is (read_only=True)"
+    return "name those that the log was made with (setting kv), or open it without create=False to make one"
 
 
 def _limits(settings: Settings, backend: LogBackend) -> TxnLimits:
