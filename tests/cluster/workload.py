@@ -51,6 +51,7 @@ class Workload:
         self._begins = 0
         """How many clients have begun in the middle; those below `_judged_from` are not judged."""
         self._judged_from = 0
+        self.is_restored: bool = False
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -79,6 +80,7 @@ class Workload:
 
     def went_back(self) -> None:
         """An older copy of the metadata was restored: a vchannel that a client created just before is not there any more."""
+        self.is_restored = True
         self._judged_from = self._begins + 1
         self.written.failed_begins.clear()
 
