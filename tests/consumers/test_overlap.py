@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,28 @@ async def test_page_is_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 await eventually(lambda: pchannel.reads.count == scanner.statistics().pages + 1)
         assert numbers == list(range(FRAMES * FRAME))
         assert pchannel.reads.count == scanner.statistics().pages > 3
+
+
+async def test_what_waits_for_a_handler_has_no_other_vchannels_in_memory(tmp_path: Path) -> None:
+    """Each frame has 400 KB of another vchannel beside the message that waits."""
+    frames, going = 150, asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        await going.wait()
+
+    async with open_wal(tmp_path / "log") as log:
+        for number in range(frames):
+            await log.append_bulk([Message("jobs", b"%d" % number), Message("other", bytes(400_000))])
+    async with open_wal(tmp_path / "log") as log:
+        tracemalloc.start()
+        try:
+            async with log.consume("jobs", handle, cursor="worker") as consumer:
+                await eventually(lambda: consumer.statistics().pending == frames)
+                assert tracemalloc.get_traced_memory()[0] < 15_000_000
+                going.set()
+                await consumer.caught_up()
+        finally:
+            tracemalloc.stop()
 
 
 async def test_handler_that_never_suspends_lets_others_have_their_turns(log: WALAccesser) -> None:

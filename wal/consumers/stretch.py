@@ -84,6 +84,7 @@ class Stretch:
 
     def take_page(self, page: PlainMessages, owner: Handling) -> None:
         """Takes the next bodies, which have no delivery yet; `owner` is that of their deliveries."""
+        page.detach()
         self._pages.append((page, owner))
         self._add(len(page), page.payload_bytes)
 

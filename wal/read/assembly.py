@@ -194,6 +194,12 @@ class PlainMessages(RunMessages):
 
     payload_bytes: int
 
+    def detach(self) -> None:
+        """Keeps no more than the bytes of these messages, for a page that waits: a frame may have other vchannels beside a few of them."""
+        columns = self._columns
+        if isinstance(columns, StoredColumns) and len(columns.body) > 2 * self.payload_bytes:
+            self._cut()
+
 
 NO_MESSAGES: Final = MessagePage([])
 
