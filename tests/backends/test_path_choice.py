@@ -136,6 +136,19 @@ def test_trial_of_a_disk_whose_rate_drifts_is_confirmed(begin: int) -> None:
     assert machine.choice.changes == 0
 
 
+@pytest.mark.parametrize("begin", range(0, 200, 20))
+def test_moment_in_which_the_disk_is_slow_changes_nothing(begin: int) -> None:
+    """As while zeros are written ahead: for a tenth of a second every two seconds both paths take five times as long."""
+    machine = Machine(idle)
+    machine.run(1.5)
+
+    def times(path: str, number: int) -> float:
+        return idle(path, number) * (5.0 if (machine.now_s + begin / 100) % 2.0 < 0.1 else 1.0)
+
+    assert machine.run(30.0, times=times) > 0.97
+    assert machine.choice.changes == 0
+
+
 def test_rare_frames_are_not_judged_by_old_ones() -> None:
     choice = PathChoice()
     for number in range(1_000):

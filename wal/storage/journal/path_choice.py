@@ -7,10 +7,10 @@ How it works. For each path the events and the time in which any frame was outst
 path is the one by the other, so a frame that waited long for a processor counts with its whole time: beside busy processes a path runs
 freely for some ten milliseconds, then stands still for as long, and a short look sees one or the other. The other path is tried for
 `TRIAL_S` now and then, since only a trial tells what it would achieve, and at once when frames of the loop complete late, that is, take
-`LATE` times as long as they did, for `WINDOWS` windows in a row. The frames change over if the other path is `CLEARLY` times the chosen
-one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes a pause of at
-least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while the answer stays the same the pauses
-grow.
+`LATE` times as long as they did, for `WINDOWS` windows in a row and `LATE_FOR_S`. The frames change over if the other path is `CLEARLY`
+times the chosen one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes
+a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while the answer stays the same
+the pauses grow.
 
 The two paths are not alike. Where the loop does badly it does very badly, so a trial of the loop ends as soon as it is clearly worse, and
 it has to win by more. The thread may stand still at the beginning of its trial just as the loop did before it: it gets the whole time.
@@ -34,6 +34,8 @@ WARM_UP_FRAMES: Final = 2
 LATE: Final = 3.0
 WINDOWS: Final = 3
 """A single window says little beside busy processes: a processor is given away for milliseconds."""
+LATE_FOR_S: Final = 0.15
+"""A disk that is busy for a moment makes the path look slow that is taken then."""
 LATE_S: Final = 0.0005
 """Frames that take less are never late."""
 FORGETS: Final = 1.02
@@ -94,6 +96,7 @@ class PathChoice:
         self._achieved: dict[PathName, Achieved] = {"loop": Achieved(), "thread": Achieved()}
         self._usual_s: dict[PathName, float] = {}
         self._late = 0
+        self._late_s = 0.0
         self._trial_at_s: float | None = None
         self._trial_began_s = 0.0
         self._pause_s = TRIAL_FIRST_S
@@ -146,10 +149,11 @@ class PathChoice:
         usual_s = self._usual_s[path] = min(self._usual_s.get(path, frame_s) * FORGETS, frame_s)
         # Late frames of the thread are no reason to try the loop, whose frames wait for a processor more often.
         is_late = path == "loop" and frame_s > max(LATE * usual_s, LATE_S)
-        self._late = self._late + 1 if is_late else 0
+        self._late, self._late_s = (self._late + 1, self._late_s + self._busy_s) if is_late else (0, 0.0)
         if self._trial_at_s is None:
             self._trial_at_s = now_s
-        if self._late == WINDOWS:
+        if self._late >= WINDOWS and self._late_s >= LATE_FOR_S:
+            self._late, self._late_s = 0, 0.0
             self._pause_s = TRIAL_FIRST_S
             self._trial_at_s = now_s
             self._forget()
@@ -180,7 +184,7 @@ class PathChoice:
             self._pause_s = min(2 * self._pause_s, TRIAL_MAX_S)
             self._usual_s.pop(before, None)  # it is as fast as it can be now, however late that is
         self.reason = f"{there:,.0f} events a second by the {tried}, {here:,.0f} by the {before}"
-        self._late = 0
+        self._late, self._late_s = 0, 0.0
         self._trial_at_s = now_s + max(self._pause_s, COSTS * (now_s - self._trial_began_s))
         self._take(self._chosen)
 
