@@ -156,7 +156,7 @@ _SPARK: Final = {payload_bytes: _row("spark", payload_bytes=payload_bytes, prope
 _ROUND: Final = "30 µs to submit a write and 105 until the loop is awake again are the kernel's"
 _ONE_FRAME: Final = "the rest is one frame: its submission, its sync, and waking the loop"
 
-_HANDED: Final = "a message takes 0.44 µs of the loop's thread and a page 0.17 of them; the start, with four syncs, takes 6 to 14 ms"
+_HANDED: Final = "a message takes 0.5 µs and a page 0.27 of them, a delivery 0.06; the start, with four syncs, takes 8 to 12 ms"
 _READY_BATCHES: Final = "batches that are ready, and only have to be sent to Spark, reach 0.69 to 0.92"
 _AT_THE_FLOOR: Final = "a page takes 200 ns a message; reading and the CRC are 15 of them, and the columns of payloads and ticks 24 more"
 
