@@ -123,7 +123,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
         supervising.cancel()
         await asyncio.wait([supervising])
         sent = await log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=b"last", needs_ack=False))
-        await eventually(lambda: _are_complete(log, restored=work.is_restored))
+        await eventually(lambda: _finish_broadcasts(log, restored=work.is_restored))
         await work.stop()
         await work.judge()
         copies: dict[str, list[bytes]] = {}
@@ -135,7 +135,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
     await cluster.stack.aclose()
 
 
-async def _are_complete(log: WALAccesser, *, restored: bool) -> bool:
+async def _finish_broadcasts(log: WALAccesser, *, restored: bool) -> bool:
     """Returns whether no broadcast is under way. One that came back with the copy of etcd, of a client that dropped its vchannel since, is
     aborted, as its operator would (docs/howto/cluster.md)."""
     tasks = await log.broadcast().tasks()

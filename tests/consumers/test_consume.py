@@ -54,16 +54,16 @@ async def test_each_message_is_handled_once(log: WALAccesser) -> None:
 
 
 async def test_statistics_say_what_holds_the_position(log: WALAccesser) -> None:
-    given: asyncio.Queue[Delivery] = asyncio.Queue()
+    deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
     may_return = asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:
-        given.put_nowait(delivery)
+        deliveries.put_nowait(delivery)
         await may_return.wait()
 
     await append(log, ["a", "b"])
     async with log.consume("jobs", handle, cursor="worker") as consumer:
-        message = (await given.get()).message
+        message = (await deliveries.get()).message
         text = f"message {message.message_id} of 'jobs', attempt 1, is with its handler, or next"
         assert consumer.statistics().held_by == text
         may_return.set()

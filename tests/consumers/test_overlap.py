@@ -83,7 +83,7 @@ async def test_page_is_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert pchannel.reads.count == scanner.statistics().pages > 3
 
 
-async def test_what_waits_for_a_handler_has_no_other_vchannels_in_memory(tmp_path: Path) -> None:
+async def test_waiting_messages_hold_no_other_vchannels_in_memory(tmp_path: Path) -> None:
     """Each frame has 400 KB of another vchannel beside the message that waits."""
     frames, going = 150, asyncio.Event()
 

@@ -94,6 +94,19 @@ def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
     assert next_work(table) == [2, 3, 4, 5]
 
 
+def test_first_bodies_of_a_chunk_end_before_the_others() -> None:
+    table = Deliveries(Plan(1, "vchannel"), incarnation=7, lane="a")
+    table.take(deliveries("aaaa"))
+    assert all(table.has_ended(delivery) for delivery in deliveries("aaaa")), "none has begun"
+    table.hand_out()
+    table.recorded()
+    work = table.start(3)
+    table.end(work[:2])
+    assert [table.has_ended(delivery) for delivery in work] == [True, True, False]
+    table.end(work[2:])
+    assert all(map(table.has_ended, work))
+
+
 def test_body_is_taken_back_once() -> None:
     """It was handed out alone, and its key got a second one since."""
     table = begun(Plan(2, "key"), "a")
