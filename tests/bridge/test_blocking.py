@@ -5,18 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from tests.bridge.logs import Writer, numbers
+from tests.bridge.signals import signal_in_wait
 from tests.processes import run_python
 from wal import (
     AppendOption,
@@ -345,22 +342,12 @@ def test_exception_in_the_block_keeps_the_appends_taken(data: str) -> None:
 
 
 def test_interrupt_in_next_loses_no_message(location: str) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with bridge.blocking(location) as log, log.read("orders") as scanner:
-            for number in range(10):
-                timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
-                timer.start()
-                with pytest.raises(KeyboardInterrupt):
-                    next(scanner)
-                timer.join()
-                log.raw_append(Message("orders", b"%d" % number))
-                assert numbers([next(scanner)]) == [number]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with bridge.blocking(location) as log, log.read("orders") as scanner:
+        for number in range(10):
+            with pytest.raises(KeyboardInterrupt), signal_in_wait():
+                next(scanner)
+            log.raw_append(Message("orders", b"%d" % number))
+            assert numbers([next(scanner)]) == [number]
 
 
 def test_interrupted_close_can_be_called_again(data: str) -> None:
@@ -368,46 +355,21 @@ def test_interrupted_close_can_be_called_again(data: str) -> None:
     thread = log._thread
     closing = thread.closing
     assert closing is not None
-    entered = threading.Event()
     interrupted = False
 
     async def slow() -> None:
         import asyncio
 
-        entered.set()
         while not interrupted:
             await asyncio.sleep(0.001)
         await closing()
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def kill(caller: int) -> None:
-        entered.wait()
-        # Until it waits, the caller may be inside of a lock of the standard library, which an interrupt can leave locked for good.
-        while not is_in(sys._current_frames()[caller], threading.Condition.wait):
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
     thread.closing = slow
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        killer = threading.Thread(target=kill, args=(threading.get_ident(),))
-        killer.start()
-        with pytest.raises(KeyboardInterrupt):
-            log.close()
-        killer.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(KeyboardInterrupt), signal_in_wait():
+        log.close()
     log.raw_append(Message("orders", b"1"))
     interrupted = True
     log.close()
-
-
-def is_in(frame: FrameType | None, function: Callable[..., Any]) -> bool:
-    while frame is not None and frame.f_code is not function.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 @pytest.mark.linux

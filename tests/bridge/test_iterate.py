@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.logs import Writer, numbers, write_mixture
+from tests.bridge.signals import signal_in_wait
 from tests.probes import facts
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
@@ -109,46 +109,19 @@ def test_timeout_loses_no_message(data: str) -> None:
 
 def test_interrupt_while_waiting_loses_nothing(data: str) -> None:
     """The iteration can continue after Ctrl-C in `next()`."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    class Waits(threading.Event):
-        """Interrupts the next wait once it is `armed`: no time says when a read has come to its wait."""
-
-        armed = False
-
-        def wait(self, timeout: float | None = None) -> bool:
-            if self.armed:
-                self.armed = False
-                os.kill(os.getpid(), signal.SIGUSR1)
-            return super().wait(timeout)
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with Writer(data) as writer, bridge.iterate(data, "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
-            messages._closing = waits = Waits()
-            for number in range(5):
-                waits.armed = True
-                with pytest.raises(KeyboardInterrupt):
-                    next(messages)
-                writer.append(number)
-                assert numbers([next(messages)]) == [number]
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with Writer(data) as writer, bridge.iterate(data, "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
+        for number in range(5):
+            with pytest.raises(KeyboardInterrupt), signal_in_wait():
+                next(messages)
+            writer.append(number)
+            assert numbers([next(messages)]) == [number]
 
 
 def test_signal_handler_closes_the_iteration_of_its_own_thread(data: str) -> None:
     data_of(data)
     messages = bridge.iterate(data, "orders")
-    before = signal.signal(signal.SIGUSR1, lambda *_: messages.close())
-    try:
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
+    with signal_in_wait(messages.close):
         assert list(messages) == []
-        timer.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_another_thread_closes_an_iteration(data: str) -> None:
