@@ -29,6 +29,7 @@ from wal.cluster.opening import open_root
 from wal.coordinator import coordinator, copies
 from wal.kv import KVBase, SqliteKV
 from wal.kv.etcd import EtcdKV
+from wal.kv.etcd.kv import LeaderFence
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
@@ -74,7 +75,7 @@ class Points:
         async def committed(kv: SqliteKV, batch: Any) -> str | None:
             return await save(lambda: commit(kv, batch), batch)
 
-        async def committed_as(kv: EtcdKV, leader: tuple[str, int] | None, batch: Any) -> str | None:
+        async def committed_as(kv: EtcdKV, leader: LeaderFence | None, batch: Any) -> str | None:
             return await save(lambda: commit_as(kv, leader, batch), batch)
 
         def durable(pipeline: FramePipeline, position: int, error: BaseException | None) -> None:

@@ -14,7 +14,7 @@ from tests.cluster.processes import Cluster, Member
 from tests.cluster.workload import Workload
 from tests.processes import eventually
 from tests.servers.etcd import EtcdServer
-from wal import Message, open_wal
+from wal import BroadcastMessage, Message, open_wal
 from wal.errors import LockedError
 from wal.node.session import TTL_S
 
@@ -192,6 +192,8 @@ async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, ow
         await asyncio.to_thread(shutil.copytree, own_etcd.data_dir, copy)
         await asyncio.to_thread(own_etcd.start)
         await work.progress()
+        broadcasts = [BroadcastMessage(vchannels=["later0", "later1"], payload=b"%d" % number, needs_ack=False) for number in range(2)]
+        await log.broadcast().append(broadcasts[0])
         node = await cluster.owner("p0")
         await asyncio.to_thread(node.kill)
         await asyncio.to_thread(node.start)
@@ -213,5 +215,7 @@ async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, ow
         while len((await cluster.settled())["nodes"]) < 2:  # one ends a little later than the other
             await goes_on()
         await work.progress()
+        # The copy lacks these vchannels, and the leader leads in it too: it has to notice that they are not there.
+        assert set((await log.broadcast().append(broadcasts[1])).append_results) == {"later0", "later1"}
         await work.stop()
         await work.judge()

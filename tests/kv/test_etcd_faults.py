@@ -17,9 +17,10 @@ from tests.kv import etcd_admin
 from tests.kv.test_etcd import new_root
 from tests.servers.etcd import EtcdServer
 from wal import Message, WALAccesser, open_wal
-from wal.errors import ClosedError, TruncatedError, UnavailableError, UnknownOutcomeError
+from wal.errors import ChannelFencedError, ClosedError, TruncatedError, UnavailableError, UnknownOutcomeError
 from wal.kv import Watch, WatchEvent
 from wal.kv.etcd import EtcdElection, EtcdKV
+from wal.kv.etcd.election import LedKV
 
 pytestmark = pytest.mark.one_loop  # each test kills or freezes a server
 
@@ -283,6 +284,30 @@ async def test_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *
             await kv.save("a", "new")
             async with asyncio.timeout(WAIT_S):
                 assert (await anext(again)).value == "new"
+
+
+async def test_leader_is_told_of_a_backup_that_lacks_what_it_has_saved(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+    """The leader's key and its lease are in the backup: it leads there too. A new LedKV goes on with what is there."""
+    server, kv = new_server, new_kv
+    backup = server.folder / "backup"
+    async with await kv.session(ttl_s=60.0) as session, await EtcdElection(kv, "leader").campaign("one", session) as leadership:
+        led = LedKV(kv, leadership)
+        await led.confirm()
+        await led.save("a", "1")
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(shutil.copytree, server.data_dir, backup)
+        await asyncio.to_thread(server.start)
+        await led.confirm()
+        await led.save("b", "1")
+        await asyncio.to_thread(_restore, server, backup, 40)
+        for call in (led.confirm(), led.save("a", "2"), led.compare_and_swap("a", "1", "2"), led.change_if({"a": "?"}, saves={"b": "2"})):
+            with pytest.raises(ChannelFencedError, match="restored from an older copy"):
+                await call
+        again = LedKV(kv, leadership)
+        await again.confirm()
+        assert await again.load_with_prefix("a") == (["a"], ["1"])
+        await again.save("b", "2")
+        await again.confirm()
 
 
 def _restore(server: EtcdServer, backup: Path, changes: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from wal.errors import ChannelFencedError
 from wal.kv.etcd import EtcdElection, EtcdKV
-from wal.kv.etcd.election import LedKV
+from wal.kv.etcd.election import MARK, LedKV
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def test_changes_hold_while_it_leads(kv: EtcdKV) -> None:
         await led.multi_save({f"many/{number}": "" for number in range(led.operations_max or 0)})
         await led.remove_with_prefix("many/")
         keys, values = await kv.load_with_prefix("")
-    assert dict(zip(keys, values, strict=True)) == {"a": "2", "b": "x" * 100_000, "part/a": "5", leadership.key: "one"}
+    assert dict(zip(keys, values, strict=True)) == {"a": "2", "b": "x" * 100_000, "part/a": "5", leadership.key: "one", MARK: ""}
 
 
 async def test_every_change_is_refused_once_another_one_leads(kv: EtcdKV) -> None:

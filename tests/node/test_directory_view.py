@@ -70,6 +70,17 @@ async def test_one_that_was_ended_here_does_not_come_back_with_its_record(kv: KV
     assert await view.look_up("a") == VChannelInfo("a", "p0", 2)
 
 
+async def test_one_that_was_ended_here_is_there_again_in_a_restored_copy(kv: KVBase, view: DirectoryView) -> None:
+    copy = await kv.load_with_prefix("")
+    await kv.multi_save({PREFIX + "b": record(2), NEXT_KEY: "3"})
+    await view.catch_up()
+    view.forget(view.records["a"])
+    await kv.remove_with_prefix("")
+    await kv.multi_save(dict(zip(*copy, strict=True)))
+    await view.catch_up()
+    assert view.records == {"a": VChannelInfo("a", "p0", 1)}
+
+
 async def test_catching_up_shows_what_was_saved_before(kv: KVBase, view: DirectoryView) -> None:
     for number in range(20):
         await kv.save(f"{PREFIX}n{number}", record(10 + number))

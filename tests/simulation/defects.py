@@ -19,6 +19,7 @@ from wal.coordinator.assigner import Assigner
 from wal.coordinator.assignments import Assignments
 from wal.coordinator.membership import Membership
 from wal.kv.etcd.election import LedKV
+from wal.kv.etcd.kv import EtcdKV, LeaderFence
 from wal.node.hosting import Hosting, _Place
 from wal.node.manager import NodeManager
 from wal.node.session import NodeSession
@@ -223,6 +224,19 @@ def versions_begin_anew(_world: World) -> None:
     _replace(Assignments, "__init__", lambda self, records, *, leader, count=0: made(self, records, leader=leader))
 
 
+def restore_not_noticed(_world: World) -> None:
+    """A leader does not ask whether what it has saved is there still."""
+
+    async def commit_as(self: Any, leader: Any, batch: Any) -> Any:
+        if leader is not None:
+            leader.revision = 0
+        return await commits(self, leader, batch)
+
+    commits = EtcdKV.commit_as
+    _replace(EtcdKV, "commit_as", commit_as)
+    _replace(LeaderFence, "check", lambda _self, _responses, _revision: None)
+
+
 DEFECTS: Final[dict[str, Callable[[World], None]]] = {
     defect.__name__: defect
     for defect in (
@@ -244,6 +258,7 @@ DEFECTS: Final[dict[str, Callable[[World], None]]] = {
         floor_not_taken_over,
         copies_not_recovered,
         versions_begin_anew,
+        restore_not_noticed,
     )
 }
 
@@ -258,5 +273,6 @@ FOUND_BY: Final[dict[str, str]] = {
     "floor_not_taken_over": "promises_of_a_lost_node_hold",
     "copies_not_recovered": "leader_and_node_die_together",
     "versions_begin_anew": "leader_reads_anew_amid_moves",
+    "restore_not_noticed": "leader_goes_on_over_a_restored_etcd",
 }
 """The incidents that find those defects which random faults would find only now and then."""

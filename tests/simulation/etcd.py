@@ -174,7 +174,8 @@ class EtcdServer:
         if compare.target == rpc.Compare.CREATE:
             return bool((0 if version is None else version.create_revision) == compare.create_revision)
         if compare.target == rpc.Compare.MOD:
-            return bool((0 if version is None else version.mod_revision) == compare.mod_revision)
+            revision = 0 if version is None else version.mod_revision
+            return bool(revision > compare.mod_revision if compare.result == rpc.Compare.GREATER else revision == compare.mod_revision)
         assert compare.target == rpc.Compare.VALUE, "no other comparison is made"
         return version is not None and bool(version.value == compare.value)
 

@@ -22,7 +22,7 @@ from tests.simulation.history import Kind, Outcome
 from tests.simulation.run import Run, Script
 from tests.simulation.workload import VCHANNELS
 from tests.simulation.world import TTL_S
-from wal import Message
+from wal import BroadcastMessage, Message
 from wal.channels.pchannels import PREFIX as CLAIMS
 from wal.coordinator.assigner import PROGRESS_S, LeadingEndedError
 from wal.coordinator.assignments import AssignmentState
@@ -528,6 +528,44 @@ async def etcd_restored_completes_broadcasts(run: Run) -> None:
     assert (await _as(run, "client1", work.broadcast("client1", VCHANNELS))).outcome is Outcome.DONE
 
 
+async def leader_goes_on_over_a_restored_etcd(run: Run) -> None:
+    """A copy of etcd is restored in which the leader leads as well, and which lacks a vchannel that it has created since."""
+    await run.served()
+    world, log = run.world, run.workload.logs["client1"]
+
+    async def broadcast(payload: bytes) -> None:
+        await log.broadcast().append(BroadcastMessage(vchannels=["later0", "later1"], payload=payload, needs_ack=False))
+
+    data = snapshot(world.data)
+    await _as(run, "client1", broadcast(b"before"))
+    world.restore(data)
+    await asyncio.sleep(2 * TTL_S)
+    await run.settled(within_s=60.0)
+    sending = _as(run, "client1", broadcast(b"after"))
+    await run.until(sending.done, "a broadcast after the restore is appended", within_s=60.0)
+    assert (error := sending.exception()) is None, f"a broadcast after the restore: {error}"
+
+
+async def leader_after_a_restored_etcd_has_a_lower_token(run: Run) -> None:
+    """A copy of etcd is restored from before its revisions rose and another coordinator led: whoever leads now has a lower token."""
+    await run.served()
+    world, log = run.world, run.workload.logs["client1"]
+    data = snapshot(world.data)
+    for number in range(10):
+        await _as(run, "client1", log.create_vchannel(f"more{number}"))
+    leader = world.leader()
+    world.kill(leader)
+    await run.until(lambda: world.leader() not in ("", leader), "another one leads", within_s=60.0)
+    await run.settled(within_s=60.0)
+    world.restore(data)
+    await asyncio.sleep(2 * TTL_S)
+    names = run.of(node := run.owner(run.pchannel(VCHANNELS[0])))
+    world.kill(node)
+    await _moved(run, node, names)
+    for vchannel in VCHANNELS:
+        await _written(run, "client1", vchannel)
+
+
 INCIDENTS: Final[dict[str, Incident]] = {
     each.script.__name__: each
     for each in (
@@ -553,5 +591,7 @@ INCIDENTS: Final[dict[str, Incident]] = {
         Incident(promises_of_a_lost_node_hold),
         Incident(etcd_restored_loses_nothing, is_long=True),
         Incident(etcd_restored_completes_broadcasts, pause_s=10.0, is_long=True),
+        Incident(leader_goes_on_over_a_restored_etcd, pause_s=10.0),
+        Incident(leader_after_a_restored_etcd_has_a_lower_token, pause_s=10.0, is_long=True),
     )
 }

@@ -2,6 +2,7 @@
 
     cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out
     cluster/leader/…        the candidates of the coordinators' election; the value of each is its address
+    leader-mark             empty; each change of the leader puts it as well, see `wal.kv.etcd.LeaderFence`
     cluster/nodes/…         the live nodes, each under the number of its lease, with which etcd removes it
     cluster/drained/…       the nodes that get no pchannels, by the same number
     cluster/evicted/…       the nodes whose lease a leader revokes, by the same number, each with the lifetime of its lease in s

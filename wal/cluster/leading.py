@@ -4,13 +4,16 @@ Owns the order: what is saved is read anew, missing pchannels are created, the n
 vchannels and the services begin. The broadcaster starts last and by itself, since it first asks every pchannel for the copies in its log,
 and a pchannel that nobody has must not keep the others waiting.
 
-Every change is saved through a KV that etcd accepts only while this process leads. So nothing here asks whether it still does: a write says
-so, `run` ends, and the process is a standby or leads anew with what is saved.
+Every change is saved through a KV that etcd accepts only while this process leads, and while its earlier changes are there. So nothing here
+asks whether it still does: a write says so, or a look once a second, `run` ends, and the process is a standby or leads anew with what is
+saved. That is how it notices that etcd was restored from an older copy, in which it may lead as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +35,7 @@ from wal.coordinator.log_service import LogService
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
-from wal.errors import NotLeaderError, WALError
+from wal.errors import ChannelFencedError, NotLeaderError, UnavailableError, WALError
 from wal.kv.etcd import EtcdKV, Leadership
 from wal.kv.etcd.election import LedKV
 from wal.local.storage import Undo
@@ -52,6 +55,8 @@ WAIT_FOR_NODES_S: Final = 5.0
 END_S: Final = 0.5
 """How long broadcasts and saves under way may take when the leading ends. A broadcast may wait for a pchannel that nobody has, and nobody
 gets one before this leader, or the next one, begins."""
+CONFIRM_S: Final = 1.0
+"""How often a leader that saves nothing asks whether what it has saved is there still."""
 FORMAT_LOOK_S: Final = 1.0
 """How often a leader that knows a later format looks whether all nodes do."""
 WAIT_EXPECTED_S: Final = 60.0
@@ -80,6 +85,7 @@ class Leading:
         self.handlers: Mapping[Method[Any, Any], Handler] = {}
         """The handlers of all that a leader serves, once it is open."""
         self._kv = kv
+        self._kv_as_leader = LedKV(kv, leadership)
         self._leadership = leadership
         self._record = record
         self._settings = settings
@@ -106,7 +112,16 @@ class Leading:
 
     async def run(self) -> None:
         """Leads until that ends. Raises the reason."""
-        await self._assigner.run()
+        tasks = [asyncio.ensure_future(self._assigner.run()), asyncio.ensure_future(self._confirm())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     @property
     def version_count(self) -> int:
@@ -133,8 +148,9 @@ class Leading:
             _log.info("the end of this leader was not in order: %s", failure)
 
     async def _open(self) -> None:
-        undo, kv = self._undo, LedKV(self._kv, self._leadership)
+        undo, kv = self._undo, self._kv_as_leader
         undo.add(kv.close)
+        await kv.confirm()
         await self._system.start()
         undo.add(self._system.stop)
         coordinator = self._coordinator = Coordinator(kv, self._settings, self._system)
@@ -185,11 +201,18 @@ class Leading:
         undo.add(_as_call(self._draining.begin))
         self.handlers = {
             **discovery.handlers(),
-            **service.handlers(),
+            **{method: _handing_on(handler) for method, handler in service.handlers().items()},
             GET_CLUSTER_STATUS: self._status,
             DRAIN_NODE: self._drain,
             PAUSE_BALANCER: self._pause,
         }
+
+    async def _confirm(self) -> None:
+        """Raises ChannelFencedError once etcd was restored from an older copy, or another process leads, also while nothing is saved."""
+        while True:
+            await asyncio.sleep(CONFIRM_S)
+            with contextlib.suppress(UnavailableError):  # the session says when it has been away for too long
+                await self._kv_as_leader.confirm()
 
     async def _create(self, meta: PChannelMeta) -> None:
         """Makes the topics of a new pchannel."""
@@ -290,6 +313,20 @@ class _LeaderEnd(Draining):
     @staticmethod
     def error() -> WALError:
         return NotLeaderError("this coordinator leads no more: ask again who does")
+
+
+def _handing_on(handler: Handler) -> Handler:
+    """Returns the handler of a caller that finds the next leader if a write says that this one leads no more: nothing was changed."""
+    if not inspect.iscoroutinefunction(handler):
+        return handler
+
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except ChannelFencedError as error:
+            raise NotLeaderError(f"this coordinator leads no more: {error}") from error
+
+    return answer
 
 
 def _as_call(call: Callable[[], None]) -> Callable[[], Awaitable[None]]:

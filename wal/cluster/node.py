@@ -31,6 +31,7 @@ from wal.cluster.opening import connected, open_log, open_root, settings_for
 from wal.cluster.readiness import Readiness
 from wal.errors import ChannelExistError, UnavailableError, WALError
 from wal.kv import KVBase
+from wal.kv.etcd import EtcdElection, EtcdKV
 from wal.local.storage import Storage, Undo
 from wal.network import Method
 from wal.node.access import Access
@@ -207,7 +208,7 @@ class ClusterNode:
 
     async def _serve(self, storage: Storage, view: DirectoryView, settings: Settings, *, log_id: int, pchannels: int) -> None:
         node, hosted, draining = self.node, Hosted(self.node.pchannels), Draining()
-        check = CallCheck(self.server_id, self.session)
+        check = CallCheck(self.server_id, self.session, partial(_leading_token, storage))
         self._manager = manager = NodeManager(node, view, storage.kv, check, wall=time.time)
         copies = CopiesService(node, view, hosted, check)
         states = States(self.server_id)
@@ -258,6 +259,13 @@ class ClusterNode:
             await self.node.routes.delete_cursors(info)
         except WALError as error:  # they are useless now, and are deleted at the next opportunity
             _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error)
+
+
+async def _leading_token(storage: Storage) -> int:
+    """Returns the token of the coordinator that leads, or 0 if none does."""
+    assert isinstance(storage.kv, EtcdKV), "the metadata of a cluster are in etcd"
+    leader = await EtcdElection(storage.kv, LEADER).leader()
+    return 0 if leader is None else leader.token
 
 
 async def _raise_format(storage: Storage) -> None:

@@ -56,7 +56,7 @@ class CopiesService:
         }
 
     async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> Empty:
-        self._found(request)
+        await self._found(request)
         infos = tuple([vchannel_from_proto(state) for state in request.vchannels])
         await self._know(info.name for info in infos)
         ending = tuple([info for info in infos if _is_same(self._view.records.get(info.name), info)])
@@ -70,7 +70,7 @@ class CopiesService:
         return Empty()
 
     async def _append(self, request: proto.AppendCopiesRequest, _context: object) -> append_pb2.Outcomes:
-        pchannel = self._found(request)
+        pchannel = await self._found(request)
         names = tuple(request.vchannels)
         await self._know(names)
         header = BroadcastHeader.from_bytes(request.header)
@@ -84,7 +84,7 @@ class CopiesService:
         return outcomes_to_proto(enumerate(outcomes))
 
     async def _list(self, request: proto.ListCopiesRequest, _context: object) -> proto.ListedCopies:
-        pchannel = self._found(request)
+        pchannel = await self._found(request)
         await self._view.catch_up()
         existing = {(info.name, info.incarnation) for info in self._view.durable()}
         listed = []
@@ -101,11 +101,11 @@ class CopiesService:
         return proto.ListedCopies(broadcasts=listed)
 
     async def _read(self, request: proto.ReadCopyRequest, _context: object) -> proto.CopyContent:
-        content = await self._operator.content(self._found(request).channel, request.broadcast_id)
+        content = await self._operator.content((await self._found(request)).channel, request.broadcast_id)
         return proto.CopyContent(payload=content.payload, message_type=content.message_type, properties=content.properties)
 
     async def _forget(self, request: proto.ForgetBroadcastsRequest, _context: object) -> proto.ForgottenBroadcasts:
-        pchannel = self._found(request)
+        pchannel = await self._found(request)
         table, checkpointer = pchannel.copies.table, pchannel.checkpointer
         assert checkpointer is not None, "an open pchannel has one"
         for gone in [other for other in self._unsaved if other.failure is not None]:
@@ -125,9 +125,9 @@ class CopiesService:
     def _forgotten(self, pchannel: PChannel, broadcast_ids: Collection[int]) -> None:
         self._unsaved[pchannel] -= set(broadcast_ids)
 
-    def _found(self, request: Any) -> PChannel:
+    async def _found(self, request: Any) -> PChannel:
         """Returns the pchannel of a request in its term, once it is checked whom the call means."""
-        self._check.check(request.call, request.pchannel.name)
+        await self._check.check(request.call, request.pchannel.name)
         return self._hosted.find(request.pchannel)
 
     async def _know(self, names: Iterable[str]) -> None:

@@ -133,13 +133,15 @@ class DirectoryView:
         await self._list()
 
     async def _list(self) -> None:
-        before = self.records.copy()  # what comes while this reads is newer
+        before, known_next = self.records.copy(), self.next_incarnation  # what comes while this reads is newer
         keys, values = await self._kv.load_with_prefix(_BOTH)
         infos: dict[str, VChannelInfo] = {}
         following = self.next_incarnation
         for key, value in zip(keys, values, strict=True):
             if key == NEXT_KEY:
                 following = max(following, int(value))
+                if int(value) < known_next:  # an older copy of etcd was restored, and what had ended is there again
+                    self._ended.clear()
             elif key.startswith(PREFIX):
                 info = record_from(key, value)
                 infos[info.name] = info

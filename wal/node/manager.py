@@ -34,25 +34,35 @@ _KEPT: Final = 4096
 
 
 class CallCheck:
-    """Whom the calls of a coordinator mean, and who may still call."""
+    """Whom the calls of a coordinator mean, and who may still call. `leader` returns the token of the one that leads, as etcd says now.
 
-    def __init__(self, server_id: int, lease: Lease) -> None:
+    Tokens rise from leader to leader, unless etcd was restored from an older copy: then one with a lower token leads, and etcd is asked.
+    """
+
+    def __init__(self, server_id: int, lease: Lease, leader: Callable[[], Awaitable[int]]) -> None:
         self._server_id = server_id
         self._lease = lease
+        self._ask_leader = leader
         self._leader = 0
 
-    def check(self, call: nodes_pb2.ManagerCall, pchannel: str = "") -> None:
-        """Raises SessionLostError for a call that means another start of this node, ChannelFencedError for one of an earlier leader."""
+    async def check(self, call: nodes_pb2.ManagerCall, pchannel: str = "") -> None:
+        """Raises SessionLostError for a call that means another start of this node, ChannelFencedError for one of an earlier leader.
+
+        The latter takes a call of etcd's, a call of the newest leader none.
+        """
         if call.server_id != self._server_id:
             raise SessionLostError(
                 f"this call means node {call.server_id:x}, and at this address is node {self._server_id:x} now: the other one is gone"
             )
         if not self._lease.alive:
             raise lost_lease(pchannel or "of this node")
-        if call.leader < self._leader:
-            raise ChannelFencedError(
-                f"this call is of the leader with token {call.leader}, and the one with {self._leader} has been here: it leads no more"
-            )
+        while call.leader < (newest := self._leader):
+            if call.leader != await self._ask_leader():
+                raise ChannelFencedError(
+                    f"this call is of the leader with token {call.leader}, and the one with {newest} has been here: it leads no more"
+                )
+            if self._leader == newest:
+                break
         self._leader = call.leader
 
 
@@ -84,7 +94,7 @@ class NodeManager:
 
     async def _assign(self, request: proto.StreamingNodeManagerAssignRequest, _context: object) -> proto.StreamingNodeManagerAssignResponse:
         info = request.pchannel
-        self._check.check(request.call, info.name)
+        await self._check.check(request.call, info.name)
         if self.stopping:
             raise ClosedError("this node is being stopped, and takes no pchannel: assign it elsewhere")
         await self._once(info, True, lambda: self._open(info, request.floor))
@@ -92,7 +102,7 @@ class NodeManager:
 
     async def _remove(self, request: proto.StreamingNodeManagerRemoveRequest, _context: object) -> proto.StreamingNodeManagerRemoveResponse:
         info = request.pchannel
-        self._check.check(request.call, info.name)
+        await self._check.check(request.call, info.name)
         await self._once(info, False, lambda: self._close(info))
         self.removed.set()
         return proto.StreamingNodeManagerRemoveResponse(floor=self._node.oracle.last)
@@ -100,7 +110,7 @@ class NodeManager:
     async def _status(
         self, request: proto.StreamingNodeManagerCollectStatusRequest, _context: object
     ) -> proto.StreamingNodeManagerCollectStatusResponse:
-        self._check.check(request.call)
+        await self._check.check(request.call)
         vchannels = dict.fromkeys(self._node.pchannels, 0)
         for info in self._view.records.values():
             if info.pchannel in vchannels:

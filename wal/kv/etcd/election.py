@@ -18,12 +18,14 @@ import msgspec
 from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, UnknownOutcomeError, WALError
 from wal.kv.base import KVBase, KVBatch, KVStatistics
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.kv import EtcdKV
+from wal.kv.etcd.kv import EtcdKV, LeaderFence
 from wal.kv.etcd.requests import RANGE, decoded, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.keys import check_key, check_keys, check_saves, check_value
 from wal.kv.watch import Watch
 
+MARK: Final = "leader-mark"
+"""The key that every change of a leader puts as well; see `LeaderFence`."""
 _WITHDRAW_TIMEOUT_S: Final = 2.0
 
 
@@ -194,16 +196,26 @@ class LedKV(KVBase):
     """The KV of a leader: `kv` as the holder of `leadership` may change it. Closing it leaves `kv` open.
 
     Every change is made only while this process leads, which etcd decides in the same transaction; no clock is asked. A change after the
-    leadership is over raises ChannelFencedError, and nothing was changed. Reads and watches are those of `kv`.
+    leadership is over raises ChannelFencedError, and nothing was changed. So does a change after etcd was restored from a copy that lacks
+    an earlier change of this object; `confirm` says it without one. Reads and watches are those of `kv`.
     """
 
     def __init__(self, kv: EtcdKV, leadership: Leadership) -> None:
         super().__init__(root_path=kv.root_path)
         assert kv.operations_max is not None, "etcd has a bound"
-        self.operations_max: int | None = kv.operations_max - 1
-        """The comparison of the leader's key is an operation too."""
+        self.operations_max: int | None = kv.operations_max - 2
+        """The comparisons of the leader's key and of the mark are operations too."""
         self.leadership: Leadership = leadership
         self._kv = kv
+        self._fence = LeaderFence(kv.calls.full_key(leadership.key), leadership.token, kv.calls.full_key(MARK))
+
+    async def confirm(self) -> None:
+        """Raises ChannelFencedError if this process leads no more, or if an earlier change of this object is not there any more.
+
+        Call it before the first load, for a mark that is newer than no loaded key: from then on what was loaded is not taken back unseen.
+        """
+        self._check_open()
+        await self._kv.confirm(self._fence)
 
     async def close(self) -> None:
         """Ends the use of this KV. Idempotent."""
@@ -220,7 +232,7 @@ class LedKV(KVBase):
         return await self._kv._scan(prefix)
 
     async def _commit(self, batch: KVBatch) -> str | None:
-        return await self._kv.commit_as((self.leadership.key, self.leadership.token), batch)
+        return await self._kv.commit_as(self._fence, batch)
 
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         return await self._kv._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)

@@ -36,6 +36,43 @@ _SCANS_MAX: Final = 5
 """How many compactions may overtake a scan before it gives up."""
 
 
+class LeaderFence:
+    """What etcd compares before each change of a leader: that it leads still, and that what it changed before is there.
+
+    `key` of the election has the create revision `token` while it leads. Each of its changes puts `mark` as well, so that the mark is as
+    new as the newest of them, unless etcd was restored from an older copy: what the leader knows is not what is saved then, and nothing
+    else would tell, since its key and its lease may be in the copy. Both keys are complete, as etcd has them.
+    """
+
+    def __init__(self, key: bytes, token: int, mark: bytes) -> None:
+        self.key = key
+        self.mark = mark
+        self.revision: int = 0
+        """That of the newest change that was answered, 0 before the first one."""
+        self._token = token
+
+    def compares(self) -> list[rpc.Compare]:
+        """Returns what etcd has to compare."""
+        leads = rpc.Compare(target=rpc.Compare.CREATE, key=self.key, create_revision=self._token)
+        if not self.revision:
+            return [leads]
+        above = rpc.Compare(target=rpc.Compare.MOD, result=rpc.Compare.GREATER, key=self.mark, mod_revision=self.revision - 1)
+        return [leads, above]
+
+    def check(self, responses: Sequence[rpc.ResponseOp], revision: int) -> None:
+        """Raises ChannelFencedError if etcd answers with these for the leader's key and the mark, and was asked at this `revision`."""
+        own, mark = (one.response_range.kvs for one in responses)
+        if [kv.create_revision for kv in own] != [self._token]:
+            raise ChannelFencedError(
+                f"the leadership of {self.key.decode()!r} with token {self._token} is over: nothing was changed; campaign again"
+            )
+        if revision and (not mark or mark[0].mod_revision < revision):
+            raise ChannelFencedError(
+                f"etcd was restored from an older copy, which lacks what this leader saved at revision {revision}: nothing was "
+                "changed; load everything again"
+            )
+
+
 class EtcdKV(KVBase):
     """A KV in etcd 3.4 or newer, created by `await EtcdKV.open(["host:2379", …])`.
 
@@ -155,7 +192,7 @@ class EtcdKV(KVBase):
             answers = [await self.calls.count(self.calls.connection.read(RANGE, request, "loading a key"))]
             self.calls.saw(answers[0])
         else:
-            gets = rpc.TxnRequest(success=[_get(key) for key in keys])
+            gets = rpc.TxnRequest(success=[_get(key.encode()) for key in keys])
             answer = await self.calls.count(self.calls.connection.read(TXN, gets, f"loading {len(keys)} keys"))
             self.calls.saw(answer)
             answers = [one.response_range for one in answer.responses]
@@ -188,8 +225,8 @@ class EtcdKV(KVBase):
     async def _commit(self, batch: KVBatch) -> str | None:
         return await self.commit_as(None, batch)
 
-    async def commit_as(self, leader: tuple[str, int] | None, batch: KVBatch) -> str | None:
-        """Does what `_commit` does; with `leader` only if that key of the election still has this token: else ChannelFencedError."""
+    async def commit_as(self, leader: LeaderFence | None, batch: KVBatch) -> str | None:
+        """Does what `_commit` does; with `leader` only while it is the leader, and its own changes are there: else ChannelFencedError."""
         operations = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode())) for key, value in batch.saves.items()
         ]
@@ -197,13 +234,26 @@ class EtcdKV(KVBase):
         if batch.removed_prefix is not None:
             first, end = range_of(batch.removed_prefix)
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
+        if leader is not None:
+            operations.append(rpc.RequestOp(request_put=rpc.PutRequest(key=leader.mark)))
         if not batch.compare and leader is None:
             await self.calls.transact([], operations, "saving")
             return None
         return await self.calls.count(self._swap(leader, batch.compare, operations))
 
+    async def confirm(self, leader: LeaderFence) -> None:
+        """Raises ChannelFencedError unless it is the leader, and its own changes are there. Its first call makes one, the mark alone."""
+        self._check_open()
+        if not (revision := leader.revision):
+            await self.commit_as(leader, KVBatch())
+            return
+        gets = rpc.TxnRequest(success=[_get(leader.key), _get(leader.mark)])
+        answer = await self.calls.count(self.calls.connection.read(TXN, gets, "asking who leads"))
+        self.calls.saw(answer)
+        leader.check(answer.responses, revision)
+
     async def _swap(
-        self, leader: tuple[str, int] | None, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]
+        self, leader: LeaderFence | None, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]
     ) -> str | None:
         """Compares and changes as one call in progress, including the comparison of long values here: `close` waits for it."""
         while True:
@@ -213,21 +263,20 @@ class EtcdKV(KVBase):
                 if comparison is None:
                     return key
                 compares.append(comparison)
-            keys = [key for key, _ in compare]
+            keys, revision = [key.encode() for key, _ in compare], 0
             if leader is not None:
-                key, token = leader
-                compares.append(rpc.Compare(target=rpc.Compare.CREATE, key=self.calls.full_key(key), create_revision=token))
-                keys.append(self.calls.full_key(key).decode())
+                compares += leader.compares()
+                keys += (leader.key, leader.mark)
+                revision = leader.revision
             answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=map(_get, keys))
             if answer.succeeded:
+                if leader is not None:
+                    leader.revision = max(leader.revision, answer.header.revision)
                 return None
-            responses = [one.response_range for one in answer.responses]
-            if leader is not None and [kv.create_revision for kv in responses.pop().kvs] != [leader[1]]:
-                raise ChannelFencedError(
-                    f"the leadership of {leader[0]!r} with token {leader[1]} is over: nothing was changed; campaign again"
-                )
-            for (key, expected), one in zip(compare, responses, strict=True):
-                kvs = one.kvs
+            if leader is not None:
+                leader.check(answer.responses[len(compare) :], revision)
+            for (key, expected), one in zip(compare, answer.responses, strict=leader is None):
+                kvs = one.response_range.kvs
                 if (kvs[0].value if kvs else None) != (None if expected is None else expected.encode()):
                     return key
             # A long value was rewritten with the same text since it was compared here.
@@ -289,8 +338,8 @@ class EtcdKV(KVBase):
         await self.calls.connection.close()
 
 
-def _get(key: str) -> rpc.RequestOp:
-    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode()))
+def _get(key: bytes) -> rpc.RequestOp:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
 
 
 def _masked(endpoints: Sequence[str]) -> list[str]:
