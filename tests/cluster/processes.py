@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,7 @@ class Member(ServerProcess):
         command = [sys.executable, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
         log = folder / f"{name}.log"
         self._begins = 0
+        self._starting = threading.Lock()
         super().__init__(name, command, log=log, is_ready=self._listens, environment=environment)
 
     @property
@@ -47,8 +49,11 @@ class Member(ServerProcess):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self._begins = self.log.stat().st_size if self.log.exists() else 0
-        super().start()
+        """Starts it, unless it was started meanwhile: what supervises it may have been first."""
+        with self._starting:
+            if not self.running:
+                self._begins = self.log.stat().st_size if self.log.exists() else 0
+                super().start()
 
     def text(self) -> str:
         """What it has logged since its newest start, without the lines of Pulsar's client."""

@@ -118,7 +118,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
             if fault == RESTORED:
                 work.went_back()
             await work.progress(20)
-            await asyncio.wait([broadcast])
+            await asyncio.gather(broadcast, return_exceptions=True)  # its outcome may be unknown
         await cluster.settled(nodes=3)
         supervising.cancel()
         await asyncio.wait([supervising])
