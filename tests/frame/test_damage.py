@@ -70,16 +70,20 @@ def test_huge_number_in_the_header_costs_neither_time_nor_memory(at: int, form: 
     struct.pack_into(f"<{form}", data, at, (1 << 8 * struct.calcsize(form)) - 1)
     frame = sealed(bytes(data))
     refuse_or(frame)
+
+    def taken() -> float:
+        started = time.thread_time()
+        refuse_or(frame)
+        return time.thread_time() - started
+
+    assert min(taken() for _ in range(3)) < 0.5
     tracemalloc.start()
-    started = time.process_time()
     try:
         refuse_or(frame)
-        taken = time.process_time() - started
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 200_000
-    assert taken < 0.5
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])

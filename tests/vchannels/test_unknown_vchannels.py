@@ -93,9 +93,13 @@ def test_of_many_vchannels_the_nearest_are_listed() -> None:
 
 def test_listing_takes_no_time_that_a_loop_would_notice() -> None:
     long = {"tenant/" + "ab" * 120 + f"{number:06}"[:8]: None for number in range(65_536)}
-    began = time.process_time()
-    existing_vchannels("tenant/" + "ab" * 118, long)
-    assert time.process_time() - began < 0.25
+
+    def taken() -> float:
+        began = time.thread_time()
+        existing_vchannels("tenant/" + "ab" * 118, long)
+        return time.thread_time() - began
+
+    assert min(taken() for _ in range(3)) < 0.25
 
 
 def test_names_that_were_warned_of_are_bounded(warnings: pytest.LogCaptureFixture) -> None:

@@ -212,7 +212,7 @@ class LedKV(KVBase):
     async def confirm(self) -> None:
         """Raises ChannelFencedError if this process leads no more, or if an earlier change of this object is not there any more.
 
-        Call it before the first load, for a mark that is newer than no loaded key: from then on what was loaded is not taken back unseen.
+        Its first call puts the mark. Call it before the first load: the mark is then newer than all that earlier leaders saved.
         """
         self._check_open()
         await self._kv.confirm(self._fence)
