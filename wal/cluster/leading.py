@@ -119,9 +119,9 @@ class Leading:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        failures = [task.exception() for task in tasks if not task.cancelled()]
+        if (failure := next(filter(None, failures), None)) is not None:
+            raise failure
 
     @property
     def version_count(self) -> int:
