@@ -67,15 +67,9 @@ class Held:
             asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=PATIENT_S)),
         ]
 
-    @property
-    def is_over(self) -> bool:
-        """Whether everything has ended."""
-        return all(task.done() for task in (*self._reading, *self._asking))
-
     async def ended(self) -> list[Any]:
-        """Returns the answers of the calls, once everything has ended."""
-        for reading in self._reading:
-            reading.result()
+        """Returns the answers of the calls, once everything has ended; the connection is stopped."""
+        await asyncio.gather(*self._reading)
         return await asyncio.gather(*self._asking, return_exceptions=True)
 
     async def _take_outcomes(self) -> None:
@@ -128,16 +122,15 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             await cluster.settled(nodes=2)
             assert await next_of(log, "quiet", scanner) <= SCANNERS_S
             node.cont()
-            await eventually(lambda: held.is_over or held.newest_tick > frozen_tick)
-            assert 0 < held.newest_tick <= frozen_tick
+            await eventually(lambda: node.exit_code() is not None or held.newest_tick > frozen_tick)
+            assert node.exit_code() == 3
+            connection.stop()  # a call that the node refused as it ended waits for another one at its address
             for answer in await held.ended():
                 assert isinstance(answer, WALError), answer
             assert held.produced == []
+            assert 0 < held.newest_tick <= frozen_tick
         finally:
             await connection.close()
-        while node.exit_code() is None:
-            await asyncio.sleep(0.01)
-        assert node.exit_code() == 3
         await work.progress()
         await work.stop()
         await work.judge()
