@@ -70,7 +70,7 @@ async def test_one_that_was_ended_here_does_not_come_back_with_its_record(kv: KV
     assert await view.look_up("a") == VChannelInfo("a", "p0", 2)
 
 
-async def test_one_that_was_ended_here_is_there_again_in_a_restored_copy(kv: KVBase, view: DirectoryView) -> None:
+async def test_vchannel_that_was_ended_here_exists_again_in_a_restored_copy(kv: KVBase, view: DirectoryView) -> None:
     copy = await kv.load_with_prefix("")
     await kv.multi_save({PREFIX + "b": record(2), NEXT_KEY: "3"})
     await view.catch_up()

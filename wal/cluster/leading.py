@@ -5,8 +5,8 @@ vchannels and the services begin. The broadcaster starts last and by itself, sin
 and a pchannel that nobody has must not keep the others waiting.
 
 Every change is saved through a KV that etcd accepts only while this process leads, and while its earlier changes are there. So nothing here
-asks whether it still does: a write says so, or a look once a second, `run` ends, and the process is a standby or leads anew with what is
-saved. That is how it notices that etcd was restored from an older copy, in which it may lead as well.
+asks whether it still leads. When a write or the check of each second fails, `run` ends, and the process is a standby or leads anew with
+what is saved. So it also notices that etcd was restored from an older copy, in which it may lead too.
 """
 
 from __future__ import annotations

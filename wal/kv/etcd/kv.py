@@ -37,7 +37,7 @@ _SCANS_MAX: Final = 5
 
 
 class LeaderFence:
-    """What etcd compares before each change of a leader: that it leads still, and that what it changed before is there.
+    """What etcd compares before each change of a leader: that it still leads, and that its earlier changes exist.
 
     `key` of the election has the create revision `token` while it leads. Each of its changes puts `mark` as well, so that the mark is as
     new as the newest of them, unless etcd was restored from an older copy: what the leader knows is not what is saved then, and nothing
