@@ -11,7 +11,7 @@ import pytest
 
 from tests.consumers.test_consume import NO_PAUSE, append, payloads
 from wal import All, Delivery, Message, MessageType, StartFrom, WALAccesser
-from wal.errors import HandlerFailedError, InvalidArgumentError, PayloadError, ResourceAcquiredError
+from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgumentError, PayloadError, ResourceAcquiredError
 
 pytestmark = pytest.mark.on_pulsar(soak=True)
 
@@ -49,6 +49,19 @@ async def test_redriven_letter_is_for_its_cursor(log: WALAccesser) -> None:
     async with log.read("jobs", follow=False) as scanner:
         redriven = [body async for _, body in scanner.bodies()][-1]
     assert redriven.properties == {"kind": "job", "redrive_cursor": "one"}
+
+
+async def test_letters_of_two_vchannels_are_redriven(log: WALAccesser) -> None:
+    for name in ("jobs", "mails"):
+        await log.append(name, b"a")
+        async with log.consume(name, refuse, cursor=name, attempts=1, dead_letter=f"{name}-dead") as consumer:
+            await consumer.caught_up()
+    dead = ["jobs-dead", "mails-dead"]
+    assert await asyncio.gather(*(log.redrive(name) for name in dead)) == [1, 1]
+    assert [await log.redrive(name) for name in dead] == [0, 0]  # each has a cursor of its own, which remembers
+    assert [len(await letters_of(log, name)) for name in ("jobs", "mails")] == [2, 2]
+    with pytest.raises(ChannelNotExistError, match="'job-dead' does not exist, so there are no dead letters"):
+        await log.redrive("job-dead")
 
 
 async def test_redriven_letter_may_die_again(log: WALAccesser) -> None:

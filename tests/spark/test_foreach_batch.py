@@ -118,15 +118,39 @@ def test_reference_names_everything() -> None:
 def test_entry_of_a_batch(data_dir: Path) -> None:
     write(data_dir)
     end = end_of(data_dir)
-    text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":17}}\n{{"offset":5}}\n-\n{end}\n5\n'
-    entry = parse_entry(text, query_id="q", batch_id=3)
-    assert (entry.query_id, entry.batch_id, entry.ends, entry.planned_ms) == ("q", 3, (end,), 17)
+    for first, lines in (("v1", ['{"offset":5}', "-", str(end), "5"]), ("v2", ['rate:{"offset":{"a":5}}', "0:-", f"orders:{end}", "1:5"])):
+        text = "\n".join((first, '{"batchWatermarkMs":0,"batchTimestampMs":17}', *lines))
+        entry = parse_entry(text, query_id="q", batch_id=3)
+        assert (entry.query_id, entry.batch_id, entry.ends, entry.planned_ms) == ("q", 3, (end,), 17)
+        assert not entry.is_other
+        assert [parse_entry(text.replace(str(end), rest), query_id="q", batch_id=3).is_other for rest in ("-", "9")] == [False, False]
+        assert parse_entry(text.replace(str(end), "9").replace("-", "9"), query_id="q", batch_id=3).is_other
 
 
-@pytest.mark.parametrize("text", ["", "v1", "v1\n{}", "v1\nx", 'v1\n{"batchTimestampMs":"x"}'])
-def test_entry_that_cannot_be_read_raises_an_error(text: str) -> None:
-    with pytest.raises(CorruptionError, match="batch 3 in the checkpoint of query q"):
-        parse_entry(text, query_id="q", batch_id=3)
+def test_cursor_of_a_query_without_a_source_is_an_error(data_dir: Path, tmp_path: Path) -> None:
+    write(data_dir)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id": "q"}')
+    (tmp_path / "offsets" / "0").write_text('v3\n{"batchTimestampMs":17}\n[orders]\n')
+    remote: Any = SimpleNamespace(sparkSession=object())
+    handled: list[int] = []
+    run = foreach_batch(lambda df, batch: handled.append(1), cursor="c", path=str(data_dir), checkpoint=str(tmp_path), persist=False)
+    with pytest.raises(InvalidArgumentError, match="query q has no end of a wal source in batch 0"):
+        run(remote, 0)
+    assert not handled
+    foreach_batch(lambda df, batch: handled.append(1), checkpoint=str(tmp_path), persist=False)(remote, 0)
+    assert handled
+    for name, data in (("offsets/0", b"v1\n\xff"), ("metadata", b"\xff"), ("metadata", b"[" * 99_999)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(CorruptionError, match=str(tmp_path / name)):
+            entry_of_batch(remote, 0, str(tmp_path))
+
+
+def test_entry_that_cannot_be_read_raises_an_error() -> None:
+    lines = ["", "v1", "v1\n{}", "v1\nx", 'v1\n{"batchTimestampMs":"x"}', 'v1\n{"batchTimestampMs":1e999}', "v1\n" + "[" * 99_999]
+    for text in (*lines, 'v2\n{"batchTimestampMs":1}\na:{"pchannels"'):
+        with pytest.raises(CorruptionError, match="batch 3 in the checkpoint of query q"):
+            parse_entry(text, query_id="q", batch_id=3)
 
 
 def test_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) -> None:
@@ -204,6 +228,20 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
         raise AssertionError(f"there is nothing for {batch}")
 
     run(spark, data_dir, checkpoint, foreach_batch(again))
+
+
+def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir: Path, checkpoint: str) -> None:
+    write(data_dir)
+    version = "spark.sql.streaming.offsetLog.formatVersion"
+    spark.conf.set(version, "2")
+    try:
+        run(spark, data_dir, checkpoint, foreach_batch(nothing, cursor="delays", path=str(data_dir)))
+    finally:
+        spark.conf.unset(version)
+    assert Path(checkpoint, "offsets", "0").read_text().startswith("v2\n")
+    saved = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+    assert saved is not None
+    assert saved.start == end_of(data_dir).pchannels["p0"].log_position
 
 
 def test_log_is_read_once_however_often_the_rows_are_used(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:

@@ -609,7 +609,8 @@ class WALAccesser:
 
         Those that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The message
         is as it was, with the property `redrive_cursor`: only the consumer of that cursor handles it, and others finish it unseen. Raises
-        InvalidArgumentError at a message that is no dead letter, ResourceAcquiredError while another call redrives this vchannel.
+        ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that is no dead letter,
+        ResourceAcquiredError while another call redrives this vchannel.
         """
         from wal.api.consuming import redrive
 

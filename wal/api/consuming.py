@@ -14,7 +14,7 @@ from wal.consumers.consumer import Consumer, ConsumerRegistry
 from wal.consumers.delivery import Delivery
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import DEAD_LETTER, redriven
-from wal.errors import HandlerFailedError, InvalidArgumentError
+from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgumentError
 from wal.message import Message, MessageID, MessageType
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
@@ -28,13 +28,13 @@ REDRIVE: Final = "redrive"
 """The cursor of `redrive` in the vchannel of the dead letters."""
 
 
-def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = True) -> Consumer:
-    """Returns a consumer that ends with the log."""
+def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = True, shares_name: bool = False) -> Consumer:
+    """Returns a consumer that ends with the log. With `shares_name`, cursors of the same name may exist for other vchannels."""
     lifecycle.check_writable()
     registry: ConsumerRegistry | None = lifecycle.consumers
     if registry is None:
         registry = lifecycle.consumers = ConsumerRegistry()
-    return Consumer(options, lifecycle.ready, registry, follow=follow)
+    return Consumer(options, lifecycle.ready, registry, follow=follow, shares_name=shares_name)
 
 
 async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
@@ -51,7 +51,13 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
         await appends.append_keyed_waiting(special, 0, f"redrive:{delivery.message.message_id}")
 
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
-    consumer = consume(lifecycle, options, follow=False)
+    consumer = consume(lifecycle, options, follow=False, shares_name=True)
+    (name,) = options.vchannels
+    if name not in {info.name for info in await (await lifecycle.ready()).list_vchannels()}:
+        raise ChannelNotExistError(
+            f"vchannel {name!r} does not exist, so there are no dead letters in it: redrive takes the vchannel that a consumer names as "
+            "its dead_letter, which exists from its first dead letter on"
+        )
     try:
         await consumer.run()
     except HandlerFailedError as error:

@@ -119,9 +119,16 @@ class Consumer(AsyncOnly):
     _with_form = "'async with log.consume(…) as consumer'"
 
     def __init__(
-        self, options: ConsumerOptions, engine: Callable[[], Awaitable[WritableEngine]], registry: ConsumerRegistry, *, follow: bool = True
+        self,
+        options: ConsumerOptions,
+        engine: Callable[[], Awaitable[WritableEngine]],
+        registry: ConsumerRegistry,
+        *,
+        follow: bool = True,
+        shares_name: bool = False,
     ) -> None:
         self._options = options
+        self._shares_name = shares_name
         self._open_engine = engine
         self._registry = registry
         self._follow = follow
@@ -188,7 +195,8 @@ class Consumer(AsyncOnly):
         if self._task is None:
             if self._closing.is_set():
                 raise ClosedError("the consumer was closed before it began: call consume again")
-            self._registry.check(self.key)
+            if not self._shares_name:
+                self._registry.check(self.key)
             self._registry.running.add(self)
             loop = asyncio.get_running_loop()
             self._began_s = loop.time()
@@ -232,7 +240,8 @@ class Consumer(AsyncOnly):
         if engine is None:
             return
         self._engine = engine
-        await self._check_saved(engine)
+        if not self._shares_name:
+            await self._check_saved(engine)
         home = await engine.cursor_home(options.cursor)
         before, pause_s = 0, 0.0
         while not self._closing.is_set():

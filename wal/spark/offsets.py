@@ -112,7 +112,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
             pchannels = {name: parse_pchannel_offset(name, place) for name, place in data["pchannels"].items()}
             incarnations = {str(name): int(incarnation) for name, incarnation in data["lives"].items()}
             return cls(pchannels, incarnations, bool(data["pinned"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             if isinstance(error, InvalidArgumentError):
                 raise
             raise InvalidArgumentError(

@@ -104,6 +104,12 @@ class ForeachBatch:
 
     def __call__(self, df: Any, batch_id: int) -> None:
         entry = entry_of_batch(df, batch_id, self._checkpoint)
+        if self._cursor is not None and entry.is_other:  # the handler has not run: nothing is done that the cursor would have to cover
+            raise InvalidArgumentError(
+                f"the checkpoint of query {entry.query_id} has no end of a wal source in batch {batch_id}, so that its cursor cannot be "
+                'saved: give the query a source of the format "wal", or leave cursor=… out; if it has one, upgrade this package for the '
+                "form of this checkpoint"
+            )
         # An entry older than this object belongs to an earlier run. An object that serves a second run knows which batches it has begun.
         replay = self._begun.get(entry.query_id, -1) >= batch_id or entry.planned_ms < self._made_ms
         self._begun[entry.query_id] = batch_id

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 class BatchEntry(msgspec.Struct, frozen=True):
     """A batch in the checkpoint of its query: the query, the end of the batch in each source of this format, and when it was planned.
 
-    `planned_ms` is the wall time of the first try, in milliseconds since 1970.
+    `planned_ms` is the wall time of the first try, in milliseconds since 1970. `is_other` is True if every source has an end, and none of
+    these ends is one of this format.
     """
 
     query_id: str
     batch_id: int
     ends: tuple[StreamOffset, ...]
     planned_ms: int
+    is_other: bool = False
 
 
 def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> BatchEntry:
@@ -53,29 +55,37 @@ def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> Batc
 def parse_entry(text: str, *, query_id: str, batch_id: int) -> BatchEntry:
     """Returns the entry in the text of a file `offsets/N`; raises CorruptionError for any other text.
 
-    The text has a line with the version, one with metadata, then one for each source of the query. Sources of other formats are ignored.
+    The text has a line with the version, one with metadata, then one for each source of the query: its offset in version 1, and
+    `NAME:OFFSET` in version 2; "-" is the offset of a source that has none yet. Sources of other formats are ignored.
     """
     lines = text.splitlines()
     try:
         planned_ms = int(json.loads(lines[1])["batchTimestampMs"])
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+        offsets = [_offset(line) for line in lines[2:]]
+    except (IndexError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise CorruptionError(
             f"the entry of batch {batch_id} in the checkpoint of query {query_id} cannot be read: {text[:200]!r}",
             expected="a version, metadata with batchTimestampMs, and the end of each source",
         ) from error
-    return BatchEntry(query_id, batch_id, tuple(_ends(lines[2:])), planned_ms)
+    ends = tuple(StreamOffset.parse(offset) for offset in offsets if isinstance(offset, dict))
+    return BatchEntry(query_id, batch_id, ends, planned_ms, is_other=bool(offsets) and not ends and None not in offsets)
 
 
-def _ends(lines: list[str]) -> list[StreamOffset]:
-    ends = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and {"pchannels", "version"} <= entry.keys():
-            ends.append(StreamOffset.parse(entry))
-    return ends
+def _offset(line: str) -> dict[str, Any] | str | None:
+    """Returns the offset in the line of a source of this format, None for a source without an offset, and the line of any other source.
+
+    Raises ValueError for a line that begins as one of this format and cannot be parsed.
+    """
+    text = line if line.startswith("{") else line[line.find(":{") + 1 :]
+    if line == "-" or line.endswith(":-"):
+        return None
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        if '"pchannels"' in text:
+            raise
+        return line
+    return entry if isinstance(entry, dict) and {"pchannels", "version"} <= entry.keys() else line
 
 
 def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
@@ -105,18 +115,21 @@ def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
 
 
 def _from_files(checkpoint: Path, batch_id: int) -> BatchEntry:
+    metadata, offsets = checkpoint / "metadata", checkpoint / "offsets" / str(batch_id)
     try:
-        query_id = str(json.loads((checkpoint / "metadata").read_text())["id"])
-        text = (checkpoint / "offsets" / str(batch_id)).read_text()
+        query_id = str(json.loads(metadata.read_bytes())["id"])
+        data = offsets.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(
             f"checkpoint={str(checkpoint)!r} is not that of this query, which runs batch {batch_id}: {error.filename} cannot be read "
             f"({error.strerror}); give the checkpointLocation of the query, on this host's file system"
         ) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptionError(
-            f"{checkpoint / 'metadata'} does not have the id of its query", path=str(checkpoint / "metadata"), expected='{"id": …}'
-        ) from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CorruptionError(f"{metadata} does not have the id of its query", path=str(metadata), expected='{"id": …}') from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"{offsets} is no text: {error}", path=str(offsets), offset=error.start, expected="UTF-8") from error
     return parse_entry(text, query_id=query_id, batch_id=batch_id)
 
 
