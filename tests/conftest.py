@@ -7,6 +7,8 @@
 * `@pytest.mark.linux`: the test is about what only Linux has, so it is skipped elsewhere, and by `make portable` (tests/portable).
 * `@pytest.mark.one_loop`: the subject of the test does not run on the test's loop (the bytes of files; processes that choose their own
   loop), so outside of a soak the test runs on asyncio's.
+* `@pytest.mark.soak("what a cheaper test shows")`: only a soak runs the test, or the parameter with this mark. Each guarantee is shown once
+  by default, at the cheapest place that can show it; the other combinations, and longer rounds, are in the soak.
 * The processes that tests start compile the product once for all of them, and the sessions of Spark share the classes that they load.
 * The default run draws no random seed: Hypothesis is derandomized, and `random` begins each test at a seed made of its name. A soak draws a
   new seed and prints it; `WAL_TEST_SEED=N` repeats it.
@@ -39,6 +41,7 @@ pytest_plugins = [
     "tests.servers.certificates",
     "tests.servers.fixtures",
     "tests.servers.pulsar_fixtures",
+    "tests.times",
 ]
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
@@ -83,15 +86,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if CLASSES.exists():
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off")
     config.addinivalue_line("markers", "linux: about a call, a file or an output that only Linux has; `make portable` skips it")
+    config.addinivalue_line("markers", "soak(reason): only a soak runs it; the reason names what shows the same by default")
     config.addinivalue_line("markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assigns the tests that one process runs as a whole: those that share a server, else those of a file.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what only a soak runs, and assigns the tests that one process runs as a whole: those of a server, else those of a file.
 
     Those that share a server come first, because they take longest: `make test` keeps this order.
     """
+    if not SOAK and (left_out := [item for item in items if item.get_closest_marker("soak")]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     ranks: dict[pytest.Item, int] = {}
     for item in items:
         if not hasattr(os, "O_DIRECT") and item.get_closest_marker("linux") is not None:

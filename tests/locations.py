@@ -6,9 +6,9 @@ are those of the product for any other location. Markers say what holds where:
 * `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.probes.local`), or changes what happens there.
   Over the network the server is on the test's own loop then; the client still comes over the socket.
 * `@pytest.mark.not_on("wal", "why")`: does not hold there; docs/howto/network.md and docs/howto/pulsar.md state each difference.
-* `pytestmark = pytest.mark.on_pulsar`: the tests of this file run on Pulsar as well; `on_pulsar(soak=True)`: in a soak only.
-  A soak runs them over a cluster too, and `on_pulsar(cluster=True)` does so by default; what does not hold on Pulsar or over the network
-  does not hold there either.
+* `pytestmark = pytest.mark.on_pulsar`: a soak runs the tests of this file on Pulsar and over a cluster as well. By default it does so for
+  a test with a mark of its own: `@pytest.mark.on_pulsar`, or `on_pulsar(cluster=True)` for the cluster too. What does not hold on Pulsar
+  or over the network does not hold there either.
 
 **Over the network** each opening of a log is a client of a real server, over a real socket. A process of its own, one for a whole session
 of pytest, serves the logs of the tests one after the other. An opening starts the server with the settings of the opening, and connects a
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "inside: looks inside of the process that writes the log",
         "not_on(location, reason): the test does not hold on this kind of location",
-        "on_pulsar(soak=False, cluster=False): the tests of the file run on Pulsar too, or in a soak only; there over a cluster as well",
+        "on_pulsar(cluster=False): on a file, in a soak: on Pulsar and over a cluster too; on a test also by default",
     ):
         config.addinivalue_line("markers", line)
 
@@ -80,7 +80,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind_of_location" in metafunc.fixturenames:
         kinds = ["memory", "journal", "wal"]
         marker = metafunc.definition.get_closest_marker("on_pulsar")
-        if marker is not None and (SOAK or not marker.kwargs.get("soak")):
+        own = marker is not None and marker in metafunc.definition.own_markers
+        if marker is not None and (SOAK or own):
             kinds.append("pulsar")
             if not metafunc.definition.get_closest_marker("inside") and (SOAK or marker.kwargs.get("cluster")):
                 kinds.append("cluster")

@@ -14,11 +14,12 @@ from tests.probes import bodies, made_on, payloads, read_all, start, turns
 from wal import AppendResult, Message, MessageID, MessageType, WALAccesser
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 
-pytestmark = pytest.mark.on_pulsar(cluster=True)
+pytestmark = pytest.mark.on_pulsar
 
 NAMES = [f"v{number}" for number in range(8)]
 
 
+@pytest.mark.on_pulsar(cluster=True)
 async def test_result_of_an_append(log: WALAccesser) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     result = await log.raw_append(Message("orders", b"1", properties={"k": "v"}))
@@ -140,6 +141,7 @@ async def test_appends_without_waiting_keep_the_order_of_the_calls(log: WALAcces
     assert [int(payload) for payload in await payloads(log, NAMES[:3])] == list(range(500))
 
 
+@pytest.mark.on_pulsar
 async def test_calls_of_all_kinds_keep_their_order(log: WALAccesser) -> None:
     txn = await log.txn("b")
     await txn.append(b"body")
@@ -196,6 +198,7 @@ async def test_cancelled_caller_does_not_take_the_append_back(log: WALAccesser) 
     assert log.statistics().bytes_in_flight == 0
 
 
+@pytest.mark.on_pulsar(cluster=True)
 async def test_appends_in_flight_at_close_are_drained(location: str) -> None:
     log = await open_wal(location)
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(300)]

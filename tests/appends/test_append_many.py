@@ -11,7 +11,7 @@ from tests.probes import bodies, grouped, payloads, read_all, start, turns
 from wal import AppendOption, AppendResponses, AppendResult, Message, MessageType, WALAccesser
 from wal.errors import BulkAppendError, ChannelNotExistError, ClosedError, InvalidArgumentError, TransactionExpiredError, WALError
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 
 async def test_responses_stand_in_input_order(log4: WALAccesser) -> None:

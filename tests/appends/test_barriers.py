@@ -13,7 +13,7 @@ from tests.probes import bodies, payloads, read_all, start, turns, written
 from wal import AppendOption, Message, WALAccesser, timestamp
 from wal.errors import ClosedError, InvalidArgumentError
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 
 def in_the_future(tick: int, milliseconds: int) -> int:

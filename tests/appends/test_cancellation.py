@@ -18,7 +18,7 @@ from tests.probes import bodies, grouped, local, payloads, read_all, turns, writ
 from wal import Message, WALAccesser
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidTransactionStateError, TransactionExpiredError
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 Call = Callable[[], Coroutine[Any, Any, Any]]
 TURNS = 12

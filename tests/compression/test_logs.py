@@ -42,6 +42,7 @@ def bytes_of(log: Any) -> int:
     return int(log.statistics().pchannels[0].bytes)
 
 
+@pytest.mark.on_pulsar
 async def test_setting_is_saved_with_the_log(location: str) -> None:
     async with open_wal(location, compression="zstd") as log:
         await fill(log, 0)

@@ -12,7 +12,7 @@ import pytest
 from wal import Consumer, Delivery, Message, Reject, Retry, WALAccesser
 from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransactionStateError, ResourceAcquiredError
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 NO_PAUSE = (0.0, 0.0)
 
 

@@ -13,7 +13,7 @@ from tests.consumers.test_consume import NO_PAUSE, append, payloads
 from wal import All, Delivery, Message, MessageType, StartFrom, WALAccesser
 from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgumentError, PayloadError, ResourceAcquiredError
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 
 class Order(msgspec.Struct):

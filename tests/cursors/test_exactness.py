@@ -19,7 +19,7 @@ from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, 
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import CursorFiles
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 MIB = 1 << 20
 

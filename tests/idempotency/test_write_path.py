@@ -28,7 +28,7 @@ from wal.errors import (
 from wal.frame import EncodedFrame
 from wal.storage.journal import backend as journal_backend
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 
 class Gate:

@@ -60,6 +60,7 @@ async def test_all_begins_at_the_oldest_message(filled: Filled) -> None:
     assert await payloads(log, "other") == [b"x", b"x", b"y"]
 
 
+@pytest.mark.on_pulsar
 async def test_from_and_after_every_message_and_every_body(filled: Filled) -> None:
     log, messages = filled
     for at, message in enumerate(messages):
@@ -130,6 +131,7 @@ async def test_filters_by_tick(filled: Filled) -> None:
     assert await read_all(log, "orders", filters=[TimeTickGT((1 << 64) - 1)]) == []
 
 
+@pytest.mark.on_pulsar
 async def test_filters_by_type_look_into_transactions(filled: Filled) -> None:
     log, _ = filled
     insert = await read_all(log, "orders", filters=MessageTypes(MessageType.INSERT))
@@ -144,6 +146,7 @@ async def test_filters_by_type_look_into_transactions(filled: Filled) -> None:
     assert bodies(await read_all(log, "orders", filters=later)) == [b"7"]
 
 
+@pytest.mark.on_pulsar
 async def test_several_vchannels_in_tick_order(filled: Filled) -> None:
     log, _ = filled
     messages = await read_all(log, ["other", "orders"])

@@ -25,7 +25,7 @@ from wal import (
     WALAccesser,
 )
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 NAMES = ["a", "b", "c"]
 KINDS = [MessageType.INSERT, MessageType.DELETE, MessageType.IMPORT]

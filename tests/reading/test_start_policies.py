@@ -46,6 +46,7 @@ async def test_start_at_every_message(log: WALAccesser) -> None:
         assert grouped(await read_all(log, "orders", deliver_policy=StartAt(time + MILLISECOND))) == expected[1:]
 
 
+@pytest.mark.on_pulsar
 async def test_start_at_takes_transactions_whole(filled: Filled) -> None:
     log, messages = filled
     for message in messages:
@@ -100,6 +101,7 @@ async def test_last_reads_several_vchannels(filled: Filled) -> None:
         assert grouped(await read_all(log, both, deliver_policy=Last(count))) == grouped(messages[-count:])
 
 
+@pytest.mark.on_pulsar
 async def test_last_looks_far_back(log: WALAccesser) -> None:
     for number in range(3):
         await log.raw_append(Message("orders", b"%d" % number))

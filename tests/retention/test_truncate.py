@@ -20,6 +20,7 @@ async def numbers(log: WALAccesser, name: str = "orders", **options: object) -> 
     return [int(payload[:5]) for payload in await payloads(log, name, **options)]
 
 
+@pytest.mark.on_pulsar
 async def test_it_is_inclusive_and_exact_within_a_frame(log: WALAccesser) -> None:
     results = await numbered(log, 20)
     for number in (0, 7, 7, 3, 18):
@@ -128,6 +129,7 @@ async def test_it_survives_reopening(data: str) -> None:
         assert more[0].time_tick > results[4999].time_tick
 
 
+@pytest.mark.on_pulsar
 @pytest.mark.parametrize("last", [2999, 2100])
 async def test_reader_that_a_truncation_overtakes_is_told_the_earliest_event(location: str, last: int) -> None:
     """The reader was catching up, and its next event is truncated: the error has the id of an event that exists, or None."""

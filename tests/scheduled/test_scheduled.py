@@ -23,7 +23,7 @@ from wal.local.log import LocalLog
 from wal.location import parse_location
 from wal.storage import pieces
 
-pytestmark = pytest.mark.on_pulsar(soak=True)
+pytestmark = pytest.mark.on_pulsar
 
 
 def after(seconds: float) -> datetime:

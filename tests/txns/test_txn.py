@@ -12,9 +12,10 @@ from tests.probes import bodies, grouped, made_on, payloads, read_all, start, tu
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
 
-pytestmark = pytest.mark.on_pulsar(cluster=True)
+pytestmark = pytest.mark.on_pulsar
 
 
+@pytest.mark.on_pulsar(cluster=True)
 async def test_commit(log: WALAccesser) -> None:
     txn = await log.txn(vchannel="orders", keepalive=5.0)
     assert isinstance(txn.context, TxnContext)
@@ -192,6 +193,7 @@ async def test_exclusive_message_after_its_barrier_fails_the_transactions_that_a
     assert await payloads(log, "a") == [b"1", b"ddl"]
 
 
+@pytest.mark.on_pulsar
 async def test_over_several_vchannels(log4: WALAccesser) -> None:
     await made_on(log4, "p2", "a", "b", "c", "d")
     async with log4.txn(vchannels=["a", "b", "c"]) as txn:
