@@ -1,4 +1,4 @@
-"""The checks of callers' times: time ticks, and seconds to wait."""
+"""The checks of callers' times and numbers: time ticks, seconds to wait, and numbers that were given as text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from wal.errors import InvalidArgumentError
 SECONDS_MAX: Final = 1_000_000_000
 """The longest time of a timer, 31 years: uvloop's timers cannot be infinite."""
 
+TICK_MAX: Final = (1 << 64) - 1
+_SHOWN_MAX: Final = 60
+"""The characters of a wrong value that an error shows."""
+
 
 def check_tick(name: str, tick: object) -> int:
     """Returns the tick if it is an int of 64 bits; raises TypeError or InvalidArgumentError otherwise."""
     if not isinstance(tick, int) or isinstance(tick, bool):
         raise TypeError(f"{name} must be a time tick (int), not {tick!r}")
-    if not 0 <= tick < 1 << 64:
+    if not 0 <= tick <= TICK_MAX:
         raise InvalidArgumentError(f"{name}={tick} is out of range: ticks are 0 to 2**64 - 1, from allocate_time_tick()")
     return tick
 
@@ -45,3 +49,18 @@ def number_text(value: float) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return f"{'' if value > 0 else '-'}2**{value.bit_length() - 1}…"
     return repr(value)
+
+
+def whole_number(what: str, text: str, least: int, most: int) -> int:
+    """Returns the number that a text has as decimal digits. Raises InvalidArgumentError, beginning with `what`, for any other text."""
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(most)) and least <= int(text) <= most:
+        return int(text)
+    raise InvalidArgumentError(f"{what} {shortened(text)} is out of range: give a whole number from {least} to {most}")
+
+
+def shortened(text: str) -> str:
+    """Returns the repr of a wrong text for an error: of a long one its beginning and its length."""
+    if len(text) <= _SHOWN_MAX:
+        return repr(text)
+    return f"{text[:_SHOWN_MAX]!r}… ({len(text)} characters)"

@@ -1,6 +1,6 @@
 """The JSON of every command, as it is pinned. `python -m tests.cli.golden` writes golden/ again, for a new field or a new command.
 
-A row keeps its fields in their order, with the values that every run has. What differs stands as `<time>`, `<id>`, `<tick>`, `<path>`,
+A row keeps its fields in their order, with the values that every run has. What differs stands as `<time>`, `<id>`, `<digits>`, `<path>`,
 `<number>` and the like, so the type of each field is pinned as well.
 """
 
@@ -24,6 +24,8 @@ _COUNTS: Final = frozenset(
     ("version", "v", "pchannels", "vchannels", "messages", "lag_messages", "duplicates", "sequence", "term", "events", "records", "damaged",
      "cursors", "backup", "writers", "forgotten")
 )  # fmt: skip
+_EXACT: Final = re.compile(r".*(tick|_id|position|incarnation)s?|id|end|checkpoint")
+"""The fields whose numbers are texts in JSON, because jq and JavaScript round those above 2^53."""
 _FORMS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)"), "<time>"),
     (re.compile(r"p\d+:[0-9a-f]{8,}:\d+:\d+(@\d+)?"), "<id>"),
@@ -90,7 +92,18 @@ def rows_of(arguments: list[str], text: str, status: int) -> list[dict[str, Any]
         sys.stdin = given
     assert actual == status, f"{arguments} ended with {actual}"
     rows = [json.loads(line) for line in printed.getvalue().splitlines()]
+    assert inexact(rows) == [], f"{arguments} prints numbers that jq rounds"
     return [_pinned(row) for row in rows if row.get("row") not in ("copy_progress",) and row.get("setting") in (None, *_SETTINGS)]
+
+
+def inexact(value: Any, name: str = "") -> list[tuple[str, float]]:
+    """Returns the numbers in parsed JSON, with the names of their fields, that a parser with floats may round, or that name something."""
+    if isinstance(value, dict):
+        return [each for key, below in value.items() for each in inexact(below, key)]
+    if isinstance(value, list):
+        return [each for below in value for each in inexact(below, name)]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return [(name, value)] if is_number and (abs(value) > 1 << 53 or _EXACT.fullmatch(name)) else []
 
 
 def golden(name: str) -> list[dict[str, Any]]:
@@ -111,12 +124,14 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, str):
         if name == "release":
             return "<release>"
+        if _EXACT.fullmatch(name) and value.isdecimal():
+            return "<digits>"
         for form, stands in _FORMS:
             value = form.sub(stands, value)
         return value
     if isinstance(value, bool) or value is None or name in _COUNTS:
         return value
-    return "<tick>" if isinstance(value, int) and value >= 1 << 50 else "<number>" if isinstance(value, int) else "<float>"
+    return "<number>" if isinstance(value, int) else "<float>"
 
 
 def _write() -> None:

@@ -22,7 +22,7 @@ from wal.loop_thread import LoopThread
 from wal.status import StatusServer
 
 
-def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -103,8 +103,8 @@ def test_cursor_moves_beside_the_writer(data_dir: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("by", ["id", "tick"])
 def test_truncate_drops_the_oldest(by: str, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = written(data_dir)
-    with bridge.blocking(data_dir, read_only=True) as log, log.read("orders", follow=False) as messages:
-        ticks = [str(message.time_tick) for message in messages]
+    assert main(["cat", str(data_dir), "orders", "--json"]) == 0
+    ticks = [row["time_tick"] for row in rows(capsys)]  # commands accept what they print
     points = ids if by == "id" else ticks
     assert main(["truncate", str(data_dir), "--up-to", points[1], "--dry-run", "--json"]) == 1
     (row,) = rows(capsys)
@@ -126,7 +126,7 @@ def test_abort_ends_a_broadcast(data_dir: Path, capsys: pytest.CaptureFixture[st
         log.broadcast().append(BroadcastMessage(vchannels=["orders", "stock"], payload=b"all"))
     assert main(["broadcasts", str(data_dir), "--json"]) == 0
     (broadcast,) = rows(capsys)
-    abort = ["broadcast", "abort", str(data_dir), str(broadcast["broadcast_id"]), "--reason", "stuck"]
+    abort = ["broadcast", "abort", str(data_dir), broadcast["broadcast_id"], "--reason", "stuck"]
     assert main([*abort, "--dry-run", "--json"]) == 1
     assert rows(capsys)[0]["broadcast_id"] == broadcast["broadcast_id"]
     assert main([*abort, "--yes"]) == 0
@@ -206,7 +206,7 @@ def test_changes_go_through_the_status_service(data_dir: Path, monkeypatch: pyte
         latency = rows(capsys)[-1]
         assert latency["row"] == "latency"
         assert latency["frames"]
-        assert latency["append_p50_s"] <= latency["append_p99_s"]  # type: ignore[operator]
+        assert latency["append_p50_s"] <= latency["append_p99_s"]
         assert main(["settings", place, "--json"]) == 0
         assert {row["setting"]: row["source"] for row in rows(capsys)}["txn_bodies_max"] == "default"
         for duplicates in (0, 2):
@@ -423,5 +423,5 @@ async def test_unfinished_broadcast_of_a_log_on_pulsar_is_listed_from_etcd(
         for _ in range(2):  # beside its writer, and after it
             assert await asyncio.to_thread(main, ["broadcasts", location, "--json", *flags]) == 0
             (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-            assert (row["broadcast_id"], row["missing_acks"]) == (sent.broadcast_id, ["b"])
+            assert (row["broadcast_id"], row["missing_acks"]) == (str(sent.broadcast_id), ["b"])
             await log.close()

@@ -167,7 +167,7 @@ def test_frames_are_dumped_as_they_are_stored(data_dir: Path, capsys: pytest.Cap
     assert [frame["sequence"] for frame in frames] == list(range(len(frames)))
     assert sum(int(str(frame["events"])) for frame in frames) == 5 + 3 + 1
     (keyed,) = [frame for frame in frames if frame["holds"] == ["keys"]]
-    assert (keyed["vchannels"], keyed["first_tick"]) == (["orders"], last.time_tick)
+    assert (keyed["vchannels"], keyed["first_tick"]) == (["orders"], str(last.time_tick))
     assert [frame["vchannels"] for frame in frames if frame["events"] == 3] == [["orders", "stock"]]
     assert main(["dump", place, "--frames", "--since", str(last.message_id), "-n", "1", "--json"]) == 0
     assert rows(capsys) == [keyed]

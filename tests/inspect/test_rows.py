@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tests.locations import open_wal
 from wal import BroadcastMessage, Message, ResourceKey, Settings, WALAccesser
 from wal.inspect import builders
-from wal.inspect.rows import CursorRow, HolderRow, LogRow, PChannelRow, VChannelRow, as_json, printable
+from wal.inspect.rows import CursorRow, HolderRow, LogRow, PChannelRow, VChannelRow, as_json, json_of, printable
 
 
 async def written(log: WALAccesser) -> None:
@@ -77,7 +77,7 @@ def test_json_of_a_row_has_version_and_kind() -> None:
         "row": "vchannel",
         "vchannel": "orders",
         "pchannel": "p0",
-        "incarnation": 1,
+        "incarnation": "1",
         "messages": 3,
         "bytes": 700,
         "last_append": "2026-11-25T11:04:43.250000Z",
@@ -87,6 +87,19 @@ def test_json_of_a_row_has_version_and_kind() -> None:
         cursor="c", vchannels=("a", "b"), position=None, lag_messages=None, lag_bytes=0, lag_s=0.0, held_bytes=0, idle_s=None, stale=False
     )
     assert json.loads(as_json(cursor))["vchannels"] == ["a", "b"]
+
+
+def test_json_has_ticks_ids_and_positions_as_text() -> None:
+    answer = {
+        "time_tick": 470625838023835653,
+        "rows": [{"broadcast_id": 1 << 63, "position": (1 << 100) + 1, "end": 0, "term": 7, "bytes": 9, "failed": True}],
+        "writer_pid": 4321,
+    }
+    assert json.loads(json_of(answer)) == {
+        "time_tick": "470625838023835653",
+        "rows": [{"broadcast_id": str(1 << 63), "position": str((1 << 100) + 1), "end": "0", "term": 7, "bytes": 9, "failed": True}],
+        "writer_pid": 4321,
+    }
 
 
 def test_secret_settings_are_not_shown() -> None:

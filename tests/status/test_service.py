@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
+from tests.cli.golden import inexact
 from tests.locations import open_wal
 from tests.probes import local
 from wal import BroadcastMessage, Delivery, Message, ResourceKey, WALAccesser
@@ -77,6 +78,30 @@ async def test_rows_are_those_of_the_command_line(log: WALAccesser) -> None:
         page_text = await client.get("/")
         assert "default-src 'none'" in page_text.headers["content-security-policy"]
         assert "http" not in page_text.text.replace("http-equiv", "")
+
+
+async def test_no_number_of_an_answer_is_rounded(log: WALAccesser) -> None:
+    async def nothing(delivery: Delivery) -> None: ...
+
+    async with log.read("orders", cursor="billing", follow=False) as scanner:
+        await scanner.save()
+    sent = await log.broadcast().append(BroadcastMessage(vchannels=["a"], payload=b"z", resource_keys=[ResourceKey("c", "k")]))
+    async with (
+        log.serve_status(token=TOKEN) as page,
+        httpx.AsyncClient(base_url=page.address) as client,
+        log.consume("jobs", nothing, cursor="worker") as consumer,
+    ):
+        await consumer.caught_up()
+        paths = [route.path for route in status_app(log).routes if isinstance(route, Route) and "GET" in (route.methods or ())]
+        answers = {path: await client.get(path) for path in paths if path.startswith("/api/") or path.endswith("z")}
+        assert len(answers) == 11
+        assert answers["/api/broadcasts"].json()["rows"][0]["broadcast_id"] == str(sent.broadcast_id)
+        appended = await action(client, "append", vchannel="orders", payload="p")
+        assert appended.json()["time_tick"] == str(await log.latest_tick("orders"))
+        answers["append"] = appended
+        number = str(sent.broadcast_id)
+        answers["abort"] = await action(client, "broadcast-abort", broadcast_id=number, reason="test", confirm=number)
+    assert {path: inexact(answer.json()) for path, answer in answers.items() if inexact(answer.json())} == {}
 
 
 async def test_readiness_names_what_is_wrong(log: WALAccesser) -> None:

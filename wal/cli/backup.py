@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.errors import InvalidArgumentError
+from wal.inspect.rows import json_of
 from wal.timestamp import from_datetime, to_datetime
 
 _BACKUP: Final = f"""\
@@ -174,5 +174,5 @@ def _show_damage(manifest: Any, *, as_json: bool) -> None:
 
 
 def _say(content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.write(json_of(content).decode() + "\n")
     sys.stdout.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
 from wal.cli.standalone import loop_factory
 from wal.errors import InvalidArgumentError, WALError
-from wal.inspect.rows import VERSION
+from wal.inspect.rows import VERSION, json_of
 from wal.location import parse_location
 from wal.secret import Secret
 from wal.settings import Settings
@@ -213,7 +212,7 @@ async def _server_id(leader: Connection, node: str) -> int:
 
 def _as_json(status: Any) -> str:
     return (
-        json.dumps(
+        json_of(
             {
                 "version": VERSION,
                 "row": "cluster",
@@ -244,7 +243,7 @@ def _as_json(status: Any) -> str:
                     for each in status.pchannels
                 ],
             }
-        )
+        ).decode()
         + "\n"
     )
 

@@ -27,7 +27,7 @@ from wal.cli.output import add_log, opened, settings_of
 from wal.cli.parquet import COLUMNS, ParquetFile
 from wal.errors import InvalidArgumentError
 from wal.inspect.points import parse_point
-from wal.inspect.rows import VERSION, printable
+from wal.inspect.rows import Row, as_json, printable
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.read.options import All, DeliverFilter, DeliverPolicy, Last, Latest, MessageTypes, StartAt, StartFrom, TimeTickGTE
@@ -40,6 +40,19 @@ _BATCH: Final = 1024
 _DEFAULT_FORMAT: Final = "%T %v %i %p"
 _FORMATS: Final = """\
 %T time, %t tick, %i id, %v vchannel, %y type, %p payload, %P properties as JSON, %l bytes of the payload, %n new line, %% percent"""
+
+
+class MessageRow(Row, frozen=True, kw_only=True, tag="message"):
+    """A message: its payload as text if it is UTF-8, else in base64; the other of both is None."""
+
+    vchannel: str
+    message_id: str
+    time_tick: int
+    append_time: str
+    type: str
+    payload: str | None
+    payload_base64: str | None
+    properties: dict[str, str]
 
 
 def fill_tail(parser: argparse.ArgumentParser) -> None:
@@ -291,7 +304,7 @@ def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Calla
     if arguments.to_jsonl:
         path = stack.enter_context(_whole_file(arguments.to_jsonl))
         lines = stack.enter_context(path.open("w", encoding="utf-8"))
-        return lambda body: print(json.dumps(_fields(body), ensure_ascii=False), file=lines)
+        return lambda body: print(as_json(_row(body)).decode(), file=lines)
     if arguments.to_csv:
         path = stack.enter_context(_whole_file(arguments.to_csv))
         table = csv.writer(stack.enter_context(path.open("w", encoding="utf-8", newline="")))
@@ -331,7 +344,7 @@ def _whole_file(text: str) -> Iterator[Path]:
 
 def _line_writer(arguments: argparse.Namespace) -> Callable[[ImmutableMessage], None]:
     if arguments.json:
-        return lambda body: print(json.dumps(_fields(body), ensure_ascii=False))
+        return lambda body: print(as_json(_row(body)).decode())
     if arguments.hex:
         return lambda body: print(f"{_time(body)} {printable(body.vchannel)} {body.message_id} {body.payload.hex(' ')}")
     form = arguments.format
@@ -366,25 +379,22 @@ def _value(body: ImmutableMessage, letter: str) -> str:
             return "%"
 
 
-def _fields(body: ImmutableMessage) -> dict[str, Any]:
-    """Returns the row of a message: its payload as text if it is UTF-8, else in base64."""
+def _row(body: ImmutableMessage) -> MessageRow:
     payload: str | None
     try:
         payload, encoded = body.payload.decode(), None
     except UnicodeDecodeError:
         payload, encoded = None, base64.b64encode(body.payload).decode()
-    return {
-        "version": VERSION,
-        "row": "message",
-        "vchannel": body.vchannel,
-        "message_id": str(body.message_id),
-        "time_tick": body.time_tick,
-        "append_time": _time(body),
-        "type": body.message_type.name,
-        "payload": payload,
-        "payload_base64": encoded,
-        "properties": dict(body.properties),
-    }
+    return MessageRow(
+        vchannel=body.vchannel,
+        message_id=str(body.message_id),
+        time_tick=body.time_tick,
+        append_time=_time(body),
+        type=body.message_type.name,
+        payload=payload,
+        payload_base64=encoded,
+        properties=dict(body.properties),
+    )
 
 
 def _time(body: ImmutableMessage) -> str:

@@ -4,10 +4,14 @@ A row is a frozen struct whose fields are numbers, texts, times in UTC, and tupl
 there is none; the docstring of the field says which. Sizes are in bytes, and times that pass are in seconds. `as_json` is the one JSON form
 of a row: an object with `"version"` (VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or
 counts VERSION up. Pure: nothing here waits, reads a clock or opens a file.
+
+Every JSON that users get, of a command or of the status service, is encoded here, by `json_of`. Ticks, ids, positions and incarnations take
+up to 128 bits, and jq and JavaScript round numbers above 2^53, so these fields are texts in JSON, of decimal digits; see `_EXACT`.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +20,8 @@ import msgspec
 
 VERSION: Final = 1
 """The version of the JSON form."""
+_EXACT: Final = re.compile(r"(.+_)?(tick|id|position|incarnation)|end|checkpoint")
+"""The names of the fields whose numbers are texts in JSON: ticks, ids, positions (`end` and `checkpoint` are two) and incarnations."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="row"):
@@ -196,12 +202,27 @@ class HealthRow(Row, frozen=True, kw_only=True, tag="health"):
 
 def as_json(row: Row) -> bytes:
     """Returns the row as one line of JSON, without its end. Times are RFC 3339 in UTC."""
-    return msgspec.json.encode({"version": VERSION, **msgspec.to_builtins(row)})
+    return json_of(as_dict(row))
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """Returns the same as built-in objects."""
+    """Returns the same as built-in objects, with numbers as they are."""
     return {"version": VERSION, **msgspec.to_builtins(row)}
+
+
+def json_of(answer: Any) -> bytes:
+    """Returns built-in objects as JSON in which every tick, id, position and incarnation is a text."""
+    return msgspec.json.encode(_exact("", answer))
+
+
+def _exact(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _exact(key, each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_exact(name, each) for each in value]
+    if isinstance(value, int) and not isinstance(value, bool) and _EXACT.fullmatch(name):
+        return str(value)
+    return value
 
 
 def printable(text: str) -> str:

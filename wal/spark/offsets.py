@@ -20,6 +20,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
+from wal.ticks import TICK_MAX, whole_number
 
 VERSION: Final = 1
 
@@ -86,11 +87,14 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return StreamOffset(places, self.incarnations, self.pinned)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the offset in Spark's form: plain values, every object sorted by its keys."""
+        """Returns the offset in Spark's form: plain values, every object sorted by its keys.
+
+        Ticks and incarnations are texts, because other JSON parsers round large numbers.
+        """
         return {
-            "lives": dict(sorted(self.incarnations.items())),
+            "lives": {name: str(incarnation) for name, incarnation in sorted(self.incarnations.items())},
             "pchannels": {
-                name: {"id": str(offset.message_id), "tick": offset.time_tick} for name, offset in sorted(self.pchannels.items())
+                name: {"id": str(offset.message_id), "tick": str(offset.time_tick)} for name, offset in sorted(self.pchannels.items())
             },
             "pinned": int(self.pinned),
             "version": VERSION,
@@ -121,13 +125,18 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 def parse_pchannel_offset(pchannel: str, place: Any) -> PChannelOffset:
-    """Returns one pchannel's position from `{"id": …, "tick": …}`; the tick is optional. InvalidArgumentError for anything else."""
+    """Returns one pchannel's position from `{"id": …, "tick": …}`; the tick, a text of digits or a number, is optional.
+
+    Raises InvalidArgumentError for anything else.
+    """
     if not isinstance(place, Mapping) or set(place) - {"id", "tick"} or "id" not in place:
         raise InvalidArgumentError(
             f'{place!r} is not a position in pchannel {pchannel!r}: expected {{"id": message id, "tick": time tick}}'
         )
     tick = place.get("tick", 0)
-    if not isinstance(tick, int) or isinstance(tick, bool) or not 0 <= tick < 1 << 64:
+    if isinstance(tick, str):
+        tick = whole_number("tick", tick, 0, TICK_MAX)
+    elif not isinstance(tick, int) or isinstance(tick, bool) or not 0 <= tick <= TICK_MAX:
         raise InvalidArgumentError(f"{tick!r} is not a time tick: expected a number from 0 to 2**64 - 1")
     try:
         message_id = MessageID.parse(place["id"])

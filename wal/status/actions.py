@@ -82,7 +82,7 @@ async def _append(log: Any, call: Append) -> dict[str, Any]:
         raise InvalidArgumentError(f"the payload is wrong: {error}") from error
     message = Message(call.vchannel, payload, properties=call.properties)
     result = await log.raw_append(message, idempotency_key=call.key)
-    return {"message_id": str(result.message_id), "time_tick": str(result.time_tick), "duplicate": result.duplicate}
+    return {"message_id": str(result.message_id), "time_tick": result.time_tick, "duplicate": result.duplicate}
 
 
 async def _set_cursor(log: Any, call: SetCursor) -> dict[str, Any]:
@@ -110,7 +110,7 @@ async def _abort(log: Any, call: AbortBroadcast) -> dict[str, Any]:
     if isinstance(call.broadcast_id, str) and not call.broadcast_id.isdecimal():
         raise InvalidArgumentError(f"broadcast_id {call.broadcast_id!r} is no number")
     await log.broadcast().abort(int(call.broadcast_id), call.reason)
-    return {"broadcast_id": str(call.broadcast_id)}
+    return {"broadcast_id": call.broadcast_id}
 
 
 async def _truncate(log: Any, call: Truncate) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,7 +33,7 @@ from wal.inspect.builders import (
     setting_rows,
     vchannel_rows,
 )
-from wal.inspect.rows import ConsumerRow, Row, as_dict
+from wal.inspect.rows import ConsumerRow, Row, as_dict, json_of
 from wal.metrics.collector import Collector
 from wal.metrics.snapshot import Snapshots
 from wal.secret import Secret
@@ -285,4 +284,4 @@ def _listed(rows: list[Row], offset: int, limit: int, text: str) -> Response:
 
 
 def _json(answer: Any, *, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status_code=status, media_type="application/json", headers=_HEADERS)
+    return Response(json_of(answer), status_code=status, media_type="application/json", headers=_HEADERS)
