@@ -6,10 +6,11 @@ Python's own error names a missing method. Type checkers do not see the methods 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
+
+from wal.threads import in_thread
 
 
 class AsyncOnly:
@@ -36,4 +37,4 @@ async def import_late(name: str) -> None:
     module = sys.modules.get(name)
     # If another thread is importing the module, this call waits for it in a thread too.
     if module is None or getattr(module.__spec__, "_initializing", False):
-        await asyncio.to_thread(import_module, name)
+        await in_thread(import_module, name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # its hook at exit must be registered before ours, see the end of the file
+import contextlib
 import importlib.util
 import os
 import threading
@@ -22,6 +23,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from wal.errors import ClosedError, InvalidArgumentError
+from wal.threads import pool_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -168,24 +170,22 @@ class _Running:
 
 
 def _run(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
-    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="wal-loop")
     use_uvloop = importlib.util.find_spec("uvloop") is not None
-    try:
-        anyio.run(_serve, started, pool, backend_options={"use_uvloop": use_uvloop})
-    except BaseException as error:
-        if started.done():
-            raise
-        started.set_exception(error)
-    finally:
-        pool.shutdown()
+    with contextlib.ExitStack() as pools:
+        try:
+            anyio.run(_serve, started, pools, backend_options={"use_uvloop": use_uvloop})
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
 
-async def _serve(
-    started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]], pool: concurrent.futures.ThreadPoolExecutor
-) -> None:
+async def _serve(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]], pools: contextlib.ExitStack) -> None:
     loop = asyncio.get_running_loop()
+    pools.enter_context(pool_of(loop))
+    pool = pools.enter_context(concurrent.futures.ThreadPoolExecutor(thread_name_prefix="wal-loop"))
     loop.set_default_executor(pool)
-    # A loop starts a thread to end its pool, which Python 3.12.0 and 3.12.1 refuse during the exit (cpython issue 113964). `_run` ends it.
+    # A loop starts a thread to end its pool, which Python 3.12.0 and 3.12.1 refuse during the exit (cpython issue 113964): `_run` ends it.
     loop.shutdown_default_executor = _leave_pool  # type: ignore[method-assign]
     async with BlockingPortal() as portal:
         started.set_result((portal, loop))

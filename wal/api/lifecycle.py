@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.consumers.consumer import ConsumerRegistry
@@ -137,7 +138,7 @@ class Lifecycle:
             self._closed = True
             self.engine = self._readable = None
             if self._made is not None:
-                await asyncio.to_thread(self._made.abandon)
+                await in_thread(self._made.abandon)
             return
         self._check_place()
         if self._closing is None:
@@ -327,7 +328,7 @@ async def released(place: str) -> None:
         if release is None or release.is_over:
             with contextlib.suppress(ValueError):  # another opening has removed it
                 _pending.remove(reference)
-        elif await asyncio.to_thread(_is_same, release.place, place):
+        elif await in_thread(_is_same, release.place, place):
             await release.over()
 
 

@@ -21,6 +21,7 @@ from wal.backup.store import Store, age_s, open_store
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame.codec import load_zstd
 from wal.location import Location, parse_location
+from wal.threads import in_thread
 
 _GRACE_S: Final = 3600.0
 """Objects without a manifest that are younger may belong to a backup that is being made."""
@@ -41,7 +42,7 @@ async def backup(location: str, target: str, *, progress: Progress | None = None
         with closing(Rounds(directory, open_store(target), progress)) as rounds:
             return rounds.make()
 
-    return await asyncio.to_thread(make)
+    return await in_thread(make)
 
 
 async def follow(
@@ -54,18 +55,18 @@ async def follow(
     if keep is not None:
         _check_keep(keep)
     directory = journal_path(location)
-    rounds = await asyncio.to_thread(lambda: Rounds(directory, open_store(target), progress))
+    rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
     kept = False
     try:
         while True:
             begun = time.monotonic()
-            manifest = await asyncio.to_thread(rounds.make)
+            manifest = await in_thread(rounds.make)
             yield manifest
             if keep is not None:
-                kept = await asyncio.to_thread(_keep, rounds, manifest, keep, kept)
+                kept = await in_thread(_keep, rounds, manifest, keep, kept)
             await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - begun)))
     finally:
-        await asyncio.to_thread(rounds.close)
+        await in_thread(rounds.close)
 
 
 async def backups(target: str) -> list[Manifest]:
@@ -73,19 +74,19 @@ async def backups(target: str) -> list[Manifest]:
 
     Raises FormatError if there is none, or one of a newer version, CorruptionError if all are damaged.
     """
-    return await asyncio.to_thread(lambda: _backups(open_store(target)))
+    return await in_thread(lambda: _backups(open_store(target)))
 
 
 async def verify(target: str) -> list[str]:
     """Reads every object of all backups at `target`; returns a sentence for each that is missing or damaged, and for each part of the log
     that was damaged when it was copied."""
-    return await asyncio.to_thread(lambda: _verify(open_store(target)))
+    return await in_thread(lambda: _verify(open_store(target)))
 
 
 async def forget(target: str, *, keep: int) -> list[int]:
     """Removes all backups but the newest `keep`, and what only they need; returns the numbers of those that were removed."""
     _check_keep(keep)
-    return await asyncio.to_thread(lambda: _forget(open_store(target), keep))
+    return await in_thread(lambda: _forget(open_store(target), keep))
 
 
 def journal_path(location: str) -> Path:

@@ -7,7 +7,6 @@ removes what an interruption left. Nothing is written over a log.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import shutil
@@ -35,6 +34,7 @@ from wal.storage.journal.directory import claim_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import segment_name
 from wal.storage.journal.read_only_journal import ReadOnlyJournal
+from wal.threads import in_thread
 
 _MARK: Final = ".restoring.lock"
 _BUILDING: Final = ".restoring"
@@ -58,13 +58,13 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
     `up_to`, CorruptionError for a damaged backup, NoSpaceError without room, LockedError while another process restores to this place.
     Whatever it raises, the place is as it was.
     """
-    directory, store = journal_path(location), await asyncio.to_thread(open_store, target)
-    if not await asyncio.to_thread(_is_free, directory, if_absent):
+    directory, store = journal_path(location), await in_thread(open_store, target)
+    if not await in_thread(_is_free, directory, if_absent):
         return None
-    chosen = _chosen(*await asyncio.to_thread(manifests, store), store, up_to)
-    site = await asyncio.to_thread(_site, directory)
+    chosen = _chosen(*await in_thread(manifests, store), store, up_to)
+    site = await in_thread(_site, directory)
     try:
-        metadata, tick = await asyncio.to_thread(_build, site.building, site.access, store, chosen)
+        metadata, tick = await in_thread(_build, site.building, site.access, store, chosen)
         kv = await SqliteKV.open(site.building / META_FILE)
         try:
             pairs = list(metadata.items())
@@ -73,9 +73,9 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
         finally:
             await kv.close()
         await mark_restored(parse_location(str(site.building)), Settings())
-        await asyncio.to_thread(site.finish)
+        await in_thread(site.finish)
     finally:
-        await asyncio.to_thread(site.close)
+        await in_thread(site.close)
     return msgspec.structs.replace(chosen.top, tick=tick)
 
 
@@ -87,15 +87,15 @@ async def verify_whole(target: str) -> list[str]:
     findings = await verify(target)
     if findings:
         return findings
-    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="wal-verify-")
+    folder = await in_thread(tempfile.mkdtemp, prefix="wal-verify-")
     try:
         manifest = await restore(target, f"{folder}/log")
         assert manifest is not None
-        await asyncio.to_thread(_read_all, Path(folder, "log"), manifest)
+        await in_thread(_read_all, Path(folder, "log"), manifest)
     except CorruptionError as error:
         findings.append(str(error))
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, True)
+        await in_thread(shutil.rmtree, folder, True)
     return findings
 
 

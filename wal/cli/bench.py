@@ -25,6 +25,7 @@ from wal.cli.output import note, show
 from wal.errors import InvalidArgumentError, StorageError
 from wal.inspect.rows import Row
 from wal.settings import setting_from_text
+from wal.threads import in_thread
 
 Append = Callable[[bytes], Awaitable[object]]
 _GROUP_MAX: Final = 1024
@@ -96,7 +97,7 @@ async def _measured(
             await append(payload)
             took.append(time.perf_counter() - began)
 
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="wal-bench-", dir=place))
+    folder = Path(await in_thread(tempfile.mkdtemp, prefix="wal-bench-", dir=place))
     try:
         async with opened(folder) as append:
             await append(payload)  # what is made at the first append is not measured
@@ -104,7 +105,7 @@ async def _measured(
             await asyncio.gather(*(write(append, began + seconds) for _ in range(writers)))
             lasted = time.perf_counter() - began
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, True)
+        await in_thread(shutil.rmtree, folder, True)
     took.sort()
     return BenchRow(
         system=system,
@@ -169,4 +170,4 @@ async def _sqlite(folder: Path) -> AsyncIterator[Append]:
         yield append
     finally:
         waiting.put(None)
-        await asyncio.to_thread(thread.join)
+        await in_thread(thread.join)

@@ -30,6 +30,7 @@ from wal.location import parse_location
 from wal.message import Message, MessageID
 from wal.read.cursors.cursor import CursorKey
 from wal.read.options import All, DeliverPolicy, Latest, StartFrom, TimeTickGTE
+from wal.threads import in_thread
 from wal.timestamp.timestamp import compose, from_datetime
 
 if TYPE_CHECKING:
@@ -203,14 +204,14 @@ async def _appended(arguments: argparse.Namespace, properties: dict[str, str]) -
             if len(ids) == 1:
                 ids.append(result.message_id)
 
-    service = await asyncio.to_thread(_service, arguments)
+    service = await in_thread(_service, arguments)
     try:
         if service is not None:
             async for payloads in _payloads(lines=arguments.lines):
                 for payload in payloads:
                     key = f"{arguments.key}:{counts['messages'] + 1}" if arguments.key and arguments.lines else arguments.key
                     message = Message(arguments.vchannel, payload, properties=properties)
-                    count([message], [await asyncio.to_thread(_appended_by, service, message, key)])
+                    count([message], [await in_thread(_appended_by, service, message, key)])
             return
         async with opened(arguments, write=True) as log:
             async for payloads in _payloads(lines=arguments.lines):
@@ -261,10 +262,10 @@ async def _payloads(*, lines: bool) -> AsyncIterator[list[bytes]]:
         raise InvalidArgumentError("the standard input is closed: give the messages there, such as `wal append LOCATION VCHANNEL < FILE`")
     source = cast("BufferedReader", sys.stdin.buffer)
     if not lines:
-        yield [await asyncio.to_thread(source.read)]
+        yield [await in_thread(source.read)]
         return
     begun = b""
-    while chunk := await asyncio.to_thread(source.read1, _CHUNK_BYTES):
+    while chunk := await in_thread(source.read1, _CHUNK_BYTES):
         *whole, begun = (begun + chunk).split(b"\n")
         if whole:
             yield [line.removesuffix(b"\r") for line in whole]
@@ -297,9 +298,7 @@ def _moved_cursors(arguments: argparse.Namespace, *, reset: bool) -> Callable[[S
                 else:
                     to = str(policy.message_id) if isinstance(policy, StartFrom) else "latest" if isinstance(policy, Latest) else "earliest"
                     names = list(row.vchannels)
-                    await asyncio.to_thread(
-                        service.act, "cursor-set", cursor=row.cursor, vchannels=names, to=to, confirm=row.cursor, reset=reset
-                    )
+                    await in_thread(service.act, "cursor-set", cursor=row.cursor, vchannels=names, to=to, confirm=row.cursor, reset=reset)
                 yield row
 
     return change
@@ -315,7 +314,7 @@ def _remove_cursor(arguments: argparse.Namespace) -> int:
                     await log.delete_cursor(row.cursor, vchannels=row.vchannels)
                 else:
                     names = list(row.vchannels)
-                    await asyncio.to_thread(service.act, "cursor-rm", cursor=row.cursor, vchannels=names, confirm=row.cursor)
+                    await in_thread(service.act, "cursor-rm", cursor=row.cursor, vchannels=names, confirm=row.cursor)
                 yield row
 
     return _changed(arguments, f"Remove cursor {arguments.cursor}?", _rows_of_cursor(arguments), change)
@@ -358,8 +357,8 @@ async def _cursor_log(arguments: argparse.Namespace, rows: Sequence[Row]) -> Asy
 
     Raises LockedError if one moves with transactions, and a process writes the log that serves no status.
     """
-    with_writer = await asyncio.to_thread(_moves_with_transactions, arguments, cast("Sequence[CursorChangeRow]", rows))
-    service = await asyncio.to_thread(_service, arguments) if with_writer else None
+    with_writer = await in_thread(_moves_with_transactions, arguments, cast("Sequence[CursorChangeRow]", rows))
+    service = await in_thread(_service, arguments) if with_writer else None
     async with opened(arguments, write=with_writer and service is None) as log:
         yield log, service
 
@@ -418,7 +417,7 @@ def _truncate(arguments: argparse.Namespace) -> int:
                     if log is not None:
                         await log.truncate(up_to=MessageID.parse(row.up_to))
                     else:
-                        await asyncio.to_thread(cast("StatusService", service).act, "truncate", up_to=row.up_to, confirm=row.up_to)
+                        await in_thread(cast("StatusService", service).act, "truncate", up_to=row.up_to, confirm=row.up_to)
                 except InvalidArgumentError as refusal:  # somebody needs it: the other pchannels are truncated all the same
                     note(str(refusal))
                 else:
@@ -465,9 +464,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:
         if service is not None:
             broadcast_id = str(arguments.broadcast)
-            await asyncio.to_thread(
-                service.act, "broadcast-abort", broadcast_id=broadcast_id, reason=arguments.reason, confirm=broadcast_id
-            )
+            await in_thread(service.act, "broadcast-abort", broadcast_id=broadcast_id, reason=arguments.reason, confirm=broadcast_id)
         else:
             async with opened(arguments, write=True) as log:
                 await log.broadcast().abort(arguments.broadcast, arguments.reason)
@@ -486,7 +483,7 @@ async def _unfinished(arguments: argparse.Namespace) -> list[BroadcastRow]:
             with details_of(arguments) as details:
                 return broadcasts_of(details.core, location.path, settings_of(arguments)[0])
 
-        return await asyncio.to_thread(rows)
+        return await in_thread(rows)
     from wal.inspect import builders
 
     async with opened(arguments, write=True) as log:

@@ -30,6 +30,7 @@ from wal.storage.journal.directory import check_format
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, segment_name
 from wal.storage.journal.segments import segment_bases
 from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
+from wal.threads import in_thread
 
 _NOTE_S: Final = 1.0
 _LOST: Final = {
@@ -210,19 +211,19 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
     from wal.kv import SqliteKV
     from wal.storage.journal.directory import DirectoryLock
 
-    lock = await asyncio.to_thread(DirectoryLock.acquire, directory)
+    lock = await in_thread(DirectoryLock.acquire, directory)
     try:
-        found = await asyncio.to_thread(_still, directory, damages)
+        found = await in_thread(_still, directory, damages)
         forgotten = sorted({Path(damage.path).parent.name for damage in found if damage.kind == "checkpoint"})
         if forgotten:
-            if not await asyncio.to_thread((directory / METADATA_NAME).exists):
+            if not await in_thread((directory / METADATA_NAME).exists):
                 raise InvalidArgumentError(f"the metadata of {directory} are elsewhere: a checkpoint is repaired only with them")
             kv = await SqliteKV.open(directory / METADATA_NAME)
             try:
                 await kv.multi_remove([CHECKPOINT_PREFIX + name for name in forgotten])
             finally:
                 await kv.close()
-        await asyncio.to_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind != "control"])
+        await in_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind != "control"])
     finally:
         lock.release()
     if found:

@@ -23,6 +23,7 @@ from wal.inspect.rows import BroadcastRow, ConsumerRow, HealthRow, LatencyRow, P
 from wal.location import Location, parse_location
 from wal.read.cursors.store import DamagedCursor
 from wal.settings import setting_from_text
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
@@ -144,7 +145,7 @@ def _cursors(arguments: argparse.Namespace) -> int:
 
     async def shown(log: WALAccesser, details: OutsideDetails) -> list[Row]:
         if parse_location(arguments.location).servers is None:  # the log warns of each
-            saved = await asyncio.to_thread(cast("CursorStore", details.core.source.cursors).load_all)
+            saved = await in_thread(cast("CursorStore", details.core.source.cursors).load_all)
             damaged.extend(cursor for cursor in saved if isinstance(cursor, DamagedCursor))
         return await _cursor_rows(log, details)
 

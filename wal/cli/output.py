@@ -7,7 +7,6 @@ never reaches a terminal with control characters. With `rich` (the extra `cli`) 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from wal.errors import InvalidArgumentError, LockedError
 from wal.inspect.rows import Row, as_json, printable
 from wal.location import Location, parse_location
 from wal.settings import Settings, setting_from_text
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
@@ -76,12 +76,12 @@ async def opened(arguments: argparse.Namespace, *, write: bool = False) -> Async
     location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
     read_only = not write and location.servers is None
     if write:
-        await asyncio.to_thread(check_free, location, settings)
+        await in_thread(check_free, location, settings)
     if read_only or location.servers is not None:
         opening = open_wal(arguments.location, settings=settings, read_only=not write)
     else:
         if location.path is not None:
-            await asyncio.to_thread(check_present, location.path)
+            await in_thread(check_present, location.path)
         opening = open_wal(arguments.location, settings=settings, create=False)
     async with opening as log:
         yield log

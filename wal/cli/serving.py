@@ -21,6 +21,7 @@ from wal.node.access import Access
 from wal.node.process import raise_limit
 from wal.node.server import Server
 from wal.rpc.serving import check_free
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.metrics.collector import MetricsEndpoint
@@ -68,7 +69,7 @@ async def serve(
         loop.add_signal_handler(number, stopped.set)
     loop.add_signal_handler(signal.SIGHUP, renewal.set)
     try:
-        access = await asyncio.to_thread(access_now)
+        access = await in_thread(access_now)
         if access.tls is not None:
             await access.tls.server_configuration()
         if access.status and page is None:
@@ -119,7 +120,7 @@ async def _renew(server: Server, access_now: Callable[[], Access], requested: as
     while await requested.wait():
         requested.clear()
         try:
-            await server.renew(await asyncio.to_thread(access_now))
+            await server.renew(await in_thread(access_now))
         except Exception as error:
             defect = None if isinstance(error, WALError) else error
             _log.error("the tokens and the files of TLS stay as they are: %s", error, exc_info=defect)

@@ -31,6 +31,7 @@ from wal.inspect.rows import Row, as_json, printable
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.read.options import All, DeliverFilter, DeliverPolicy, Last, Latest, MessageTypes, StartAt, StartFrom, TimeTickGTE
+from wal.threads import in_thread
 from wal.timestamp.timestamp import from_datetime, to_datetime
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
             and choice.is_of_columns
             and parse_location(arguments.location).path is not None
         ):
-            await asyncio.to_thread(_copy_columns, arguments, choice, next(iter(groups.values())), write)
+            await in_thread(_copy_columns, arguments, choice, next(iter(groups.values())), write)
             return
         resumes = await _past(log, groups, choice, count, write)
         if not arguments.follow:
@@ -191,8 +192,8 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
                 running = [reader for reader in readers if not reader.done()]
                 await asyncio.wait([getting, *running], return_when=asyncio.FIRST_COMPLETED)
                 if getting.done():
-                    await asyncio.to_thread(_write_all, [getting.result()], write)
-                    await asyncio.to_thread(sys.stdout.flush)
+                    await in_thread(_write_all, [getting.result()], write)
+                    await in_thread(sys.stdout.flush)
                 else:
                     getting.cancel()
                 for reader in readers:
@@ -237,9 +238,9 @@ async def _past(
         async for body in _merged([_bodies(scanner, choice) for _, scanner in scanners]):
             batch.append(body)
             if count is None and len(batch) == _BATCH:
-                await asyncio.to_thread(_write_all, list(batch), write)
+                await in_thread(_write_all, list(batch), write)
                 batch.clear()
-        await asyncio.to_thread(_write_all, list(batch), write)
+        await in_thread(_write_all, list(batch), write)
         return [(names, scanner.position) for names, scanner in scanners]
 
 
@@ -296,7 +297,7 @@ async def _peeked(arguments: argparse.Namespace) -> None:
                 async for _, body in scanner.bodies():
                     if not left:
                         break
-                    await asyncio.to_thread(write, body)
+                    await in_thread(write, body)
                     left -= 1
 
 

@@ -28,6 +28,7 @@ from wal.frame import EncodedFrame
 from wal.location import Location, parse_location
 from wal.settings import Settings
 from wal.storage.base import StoredFrame
+from wal.threads import in_thread
 from wal.timestamp import to_datetime
 
 PAUSE_S: Final = 0.2
@@ -104,13 +105,13 @@ async def copy(
     writer = CopyTarget(to, settings)
     run = _Copy(reader, writer, stop or asyncio.Event(), progress)
     try:
-        await asyncio.to_thread(reader.open)
+        await in_thread(reader.open)
         try:
             return await run.run(pchannels, follow=follow)
         finally:
             await writer.close()
     finally:
-        await asyncio.to_thread(reader.close)
+        await in_thread(reader.close)
 
 
 async def _source(given: Location, location: Location, settings: Settings, *, follow: bool) -> CopySource:
@@ -145,32 +146,32 @@ class _Copy:
 
     async def run(self, pchannels: int | None, *, follow: bool) -> CopyResult | None:
         source, target = self._source, self._target
-        before = await asyncio.to_thread(source.stored)
-        await asyncio.to_thread(source.cursors)  # a damaged one ends a copy before it begins
+        before = await in_thread(source.stored)
+        await in_thread(source.cursors)  # a damaged one ends a copy before it begins
         mark = await target.look()
         resumed = mark is not None
         if mark is not None:
-            check_same_log(source.location, target.building, mark.source, await asyncio.to_thread(source.incarnations))
+            check_same_log(source.location, target.building, mark.source, await in_thread(source.incarnations))
             if pchannels not in (None, len(mark.incarnations)):
                 raise FormatError(
                     f"{target.building} holds a part of a copy with {len(mark.incarnations)} pchannels: go on with as many, or remove it"
                 )
             if mark.whole:
-                cursors = len(await asyncio.to_thread(source.cursors))
+                cursors = len(await in_thread(source.cursors))
                 await target.close()
                 await target.complete()
                 return self._result(mark, cursors, resumed=True)
         keys = None
         if mark is None:
-            mark = await asyncio.to_thread(self._plan, pchannels)
+            mark = await in_thread(self._plan, pchannels)
             check_homes(before.metadata, spreads=len(mark.incarnations) > len(mark.source))
         if not mark.created:
-            first_ticks = await asyncio.to_thread(source.first_ticks)
-            keys = await asyncio.to_thread(source.truncated_keys, before, first_ticks)
+            first_ticks = await in_thread(source.first_ticks)
+            keys = await in_thread(source.truncated_keys, before, first_ticks)
         await target.open(mark, keys=keys, compressed=before.metadata.get(COMPRESSION_KEY) == "zstd")
         self._tick = target.last_tick
         while True:
-            ends = await asyncio.to_thread(partial(source.ends, follow=follow))
+            ends = await in_thread(partial(source.ends, follow=follow))
             if not await self._pass(ends):
                 return None
             self._note(ends)
@@ -178,8 +179,8 @@ class _Copy:
                 break
             if await self._stopped_within(PAUSE_S):
                 return None
-        check_same_log(source.location, target.building, mark.source, await asyncio.to_thread(source.incarnations))
-        after = await asyncio.to_thread(source.stored)
+        check_same_log(source.location, target.building, mark.source, await in_thread(source.incarnations))
+        after = await in_thread(source.stored)
         if ends.tick is None:  # without a writer nothing has changed since the ends
             before = after
         cursors = await target.finish(source, before, after.metadata, ends)
@@ -201,7 +202,7 @@ class _Copy:
         """Copies what the source has up to these ends; returns False if it was stopped before."""
         events, promised_at = self._events, self._bytes
         stream = self._source.frames(self._target.last_tick, ends)
-        while (batch := await asyncio.to_thread(self._batch, stream)) is not None:
+        while (batch := await in_thread(self._batch, stream)) is not None:
             await self._target.write(batch)
             if self._bytes - promised_at >= PROMISE_BYTES:
                 await self._target.promise(self._tick)

@@ -44,6 +44,7 @@ from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.storage.base import FramePage, PChannelLog
 from wal.storage.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY
 from wal.storage.search import PageRequest, event_below, position_after, run_async
+from wal.threads import in_thread
 from wal.timestamp.oracle import LIMIT_KEY
 from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorRecord
@@ -106,7 +107,7 @@ class CopyTarget:
 
         Raises FormatError if a log is there already, and nothing is changed then.
         """
-        await asyncio.to_thread(self._check_place)
+        await in_thread(self._check_place)
         settings = self._settings.replace(pchannels=None, compression=None)
         self._storage = await open_storage(self._building, settings, self._undo, create=True)
         kv = self._storage.kv
@@ -133,7 +134,7 @@ class CopyTarget:
         for name, incarnation in mark.incarnations.items():
             log = await backend.open(name, incarnation=incarnation, term=mark.term, checkpoint=0)
             self._undo.add(log.close)
-            compressor = await asyncio.to_thread(Compressor) if compressed else None
+            compressor = await in_thread(Compressor) if compressed else None
             writer = self._writers[name] = _Writer(log, mark.term, mark.floor, compressor, backend.frame_bytes_limit)
             if not mark.created:
                 assert keys is not None
@@ -200,7 +201,7 @@ class CopyTarget:
         await log.close()
         if self.location.path is not None:
             assert self._building.path is not None
-            await asyncio.to_thread(_put_in_place, self._building.path, self.location.path)
+            await in_thread(_put_in_place, self._building.path, self.location.path)
         undo = Undo()
         with contextlib.suppress(WALError):  # somebody may have opened the log already: to a log, the record means nothing
             storage = await open_storage(self.location, settings, undo, create=False)
@@ -214,7 +215,7 @@ class CopyTarget:
         cursors: dict[str, list[CursorRecord]] = {}
         scheduled: dict[str, list[Scheduled]] = {}
         for name in ends.snapshots:
-            remembered = await asyncio.to_thread(source.remembered, name, before, ends, live)
+            remembered = await in_thread(source.remembered, name, before, ends, live)
             broadcasts |= remembered.broadcasts
             for record in remembered.cursors:
                 cursor = None if record.cursor is None else await self._moved(source, record.cursor)
@@ -258,15 +259,15 @@ class CopyTarget:
         else:
             assert self._building.path is not None
             store = CursorFiles(self._building.path, held=self._storage.held)
-        incarnations = await asyncio.to_thread(source.incarnations)
+        incarnations = await in_thread(source.incarnations)
         known = {info.name for info in infos}
         count = 0
-        for cursor in await asyncio.to_thread(source.cursors):
+        for cursor in await in_thread(source.cursors):
             if incarnations.get(cursor.pchannel) != cursor.incarnation or not known.issuperset(cursor.key.vchannels):
                 continue  # of a log, or a vchannel, that is gone: nothing can be read with it
             moved = await self._moved(source, cursor)
-            await asyncio.to_thread(store.delete_named, cursor.key.name, cursor.key.vchannels)
-            await asyncio.to_thread(store.save, moved, earliest=lambda: (0, 0))
+            await in_thread(store.delete_named, cursor.key.name, cursor.key.vchannels)
+            await in_thread(store.save, moved, earliest=lambda: (0, 0))
             count += 1
         return count
 
@@ -274,8 +275,8 @@ class CopyTarget:
         """Returns the cursor as it is in the target: it begins with the same event."""
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         log = self._writers[target].log
-        tick = await asyncio.to_thread(source.tick_at, cursor.pchannel, cursor.start)
-        event_tick = None if cursor.event is None else await asyncio.to_thread(source.tick_at, cursor.pchannel, cursor.event)
+        tick = await in_thread(source.tick_at, cursor.pchannel, cursor.start)
+        event_tick = None if cursor.event is None else await in_thread(source.tick_at, cursor.pchannel, cursor.event)
         start = (0, 0) if cursor.stale else (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
         event = None if event_tick is None else await _newest(log, event_tick)
         return msgspec.structs.replace(
@@ -297,7 +298,7 @@ class CopyTarget:
         log, pchannel = self._writers[target].log, cursor.pchannel
 
         async def moved(position: LogPosition) -> LogPosition:
-            tick = await asyncio.to_thread(source.tick_at, pchannel, position)
+            tick = await in_thread(source.tick_at, pchannel, position)
             return (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
 
         runs = [msgspec.structs.replace(run, first=await moved(run.first), last=await moved(run.last)) for run in state.runs]

@@ -10,7 +10,6 @@ is taken again until neither file changed meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -37,6 +36,7 @@ from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 from wal.storage.journal.segments import segment_bases
 from wal.storage.read_only import ReadOnlyPChannelLog
+from wal.threads import in_thread
 from wal.timestamp.timestamp import compose, parse, to_datetime
 from wal.write.schedule import ScheduleTable
 
@@ -155,7 +155,7 @@ class OutsideDetails:
 
     async def writer(self) -> WriterDetails:
         """Returns what is known of the writer."""
-        return await asyncio.to_thread(self._writer)
+        return await in_thread(self._writer)
 
     def _writer(self) -> WriterDetails:
         if self._directory is None:
@@ -169,15 +169,15 @@ class OutsideDetails:
     async def pchannel(self, name: str) -> PChannelDetails | None:
         """Returns the segments, the checkpoint and the rates of a pchannel."""
         log = self.core.logs.get(name)
-        return None if log is None else await asyncio.to_thread(self._pchannel, log)
+        return None if log is None else await in_thread(self._pchannel, log)
 
     async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]:
         """Returns the counts of these vchannels."""
-        return await asyncio.to_thread(self._counts, vchannels)
+        return await in_thread(self._counts, vchannels)
 
     async def lag(self, cursor: CursorInfo) -> Lag | None:
         """Returns what the cursor's reader has not read yet; None if its log is not known."""
-        return await asyncio.to_thread(self._lag, cursor)
+        return await in_thread(self._lag, cursor)
 
     def _pchannel(self, log: ReadOnlyPChannelLog) -> PChannelDetails:
         snapshot = log.reach()

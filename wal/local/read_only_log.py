@@ -32,6 +32,7 @@ from wal.read.sources import check_source, pauses, source_of
 from wal.retention.policy import RetentionBounds, pins_of
 from wal.retention.report import report_of
 from wal.settings import Settings
+from wal.threads import in_thread
 
 _T = TypeVar("_T")
 LOOK_S: Final = 0.05
@@ -103,7 +104,7 @@ class ReadOnlyLog:
         cause = _closed()
         await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
         await self.system.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._release)
+        await in_thread(self._release)
         self.released = True
 
     def abandon(self) -> None:

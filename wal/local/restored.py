@@ -10,8 +10,6 @@ In four steps, so that an interruption leaves either the log as it was, or one w
 
 from __future__ import annotations
 
-import asyncio
-
 from wal.channels.pchannels import load_checkpoint, load_pchannels, new_incarnation, raise_term, renew_incarnations
 from wal.errors import InvalidArgumentError
 from wal.local.log import LocalLog
@@ -21,6 +19,7 @@ from wal.message import Lineage, Restore
 from wal.settings import Settings
 from wal.storage.base import LogState
 from wal.storage.journal.backend import JournalBackend
+from wal.threads import in_thread
 
 
 async def mark_restored(location: Location, settings: Settings) -> dict[str, Lineage]:
@@ -59,7 +58,7 @@ async def _renewed(backend: JournalBackend, storage: Storage) -> dict[str, Linea
             await log.close()
         restore = Restore(meta.incarnation, state.end, _newest(state))
         lineages[name] = Lineage(new_incarnation(), (*before.restores, restore))
-        await asyncio.to_thread(backend.save_lineage, name, lineages[name])
+        await in_thread(backend.save_lineage, name, lineages[name])
     await renew_incarnations(kv, metas, {name: lineage.incarnation for name, lineage in lineages.items()})
     return lineages
 

@@ -6,7 +6,6 @@ since it names the topics. With `create=False` nothing is created.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from wal.storage.base import FRAME_BYTES_MAX, LogBackend
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.memory import MemoryBackend
 from wal.storage.metadata import PULSAR_ROOT, check_requirements, open_metadata, pulsar_address
+from wal.threads import in_thread
 from wal.timestamp import COUNT_MAX
 from wal.write.txn_table import TxnLimits
 
@@ -142,7 +142,7 @@ async def _check_metadata_file(location: Location, settings: Settings) -> None:
     file = None if location.path is None else location.path / META_FILE
     if settings.kv is not None:
         file = kv_location if isinstance(kv_location := parse_kv(settings.kv), Path) else None
-    if file is not None and not await asyncio.to_thread(file.exists):
+    if file is not None and not await in_thread(file.exists):
         raise FormatError(f"{file}, the metadata of the log at {location}, is not there: {_remedy(settings)}")
 
 

@@ -29,6 +29,7 @@ from wal.errors import StorageError, WALError
 from wal.metrics.families import FAMILIES, described, families
 from wal.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
 from wal.read.pchannel import Histogram
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -127,7 +128,7 @@ class Collector(RegistryCollector):
             registry.register(self)
             return generate_latest(registry)
 
-        return await asyncio.to_thread(made), CONTENT_TYPE_LATEST
+        return await in_thread(made), CONTENT_TYPE_LATEST
 
     def _snapshot(self) -> Snapshot:
         if asyncio._get_running_loop() is self._loop:
@@ -179,7 +180,7 @@ class MetricsEndpoint:
         self._collector = Collector.of(self._source)
         registry.register(self._collector)
         try:
-            self._server, self._thread = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+            self._server, self._thread = await in_thread(start_http_server, int(port), host.strip("[]"), registry)
         except OSError as error:
             self._collector.close()
             raise StorageError(f"metrics cannot be served at {self.address}: {error.strerror or error}") from error
@@ -193,4 +194,4 @@ class MetricsEndpoint:
             self._thread.join()
 
         self._collector.close()
-        await asyncio.to_thread(end)
+        await in_thread(end)

@@ -21,6 +21,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.network.endpoints import Endpoints
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.network.in_process import DirectChannel
@@ -90,7 +91,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         if self.certificate is None:
             raise InvalidArgumentError("a server with TLS needs a certificate and its key: give both")
         ca, key, certificate = await self._read()
-        await asyncio.to_thread(self._check, ca, key, certificate)
+        await in_thread(self._check, ca, key, certificate)
         return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
     def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
@@ -114,7 +115,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgumentError(f"the TLS file {_shown(self.ca)} holds no PEM certificate: give that of an authority") from error
 
     async def _read(self) -> list[bytes | None]:
-        return await asyncio.to_thread(lambda: [_read(path) for path in (self.ca, self.key, self.certificate)])
+        return await in_thread(lambda: [_read(path) for path in (self.ca, self.key, self.certificate)])
 
 
 class ServerCertificate:

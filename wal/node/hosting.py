@@ -23,6 +23,7 @@ from wal.kv import KVBase
 from wal.read.lease import OWN, Lease
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.storage.base import LogBackend, PChannelLog
+from wal.threads import in_thread
 from wal.timestamp import TimestampOracle
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
@@ -169,7 +170,7 @@ class Hosting:
     async def _open(self, meta: PChannelMeta, place: _Place) -> tuple[PChannel, int]:
         began_s = self._clock.monotonic()
         record = place.checkpoint = await load_checkpoint(self._kv, meta.name)
-        compressor = await asyncio.to_thread(Compressor) if await load_compression(self._kv) else None
+        compressor = await in_thread(Compressor) if await load_compression(self._kv) else None
         log = place.log = await self._backend.open(
             meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
         )

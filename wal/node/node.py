@@ -31,6 +31,7 @@ from wal.read.lease import OWN, Lease
 from wal.retention.policy import RetentionBounds
 from wal.settings import Settings
 from wal.storage.base import LogBackend
+from wal.threads import in_thread
 from wal.timestamp import TimestampOracle
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import compose, to_datetime
@@ -120,7 +121,7 @@ class StreamingNode:
         lineages = {name: pchannel.log.lineage for name, pchannel in self.pchannels.items()}
         await store.begin(self.pchannels)
         if any(lineage.restores for lineage in lineages.values()):
-            await asyncio.to_thread(store.adopt, lineages)
+            await in_thread(store.adopt, lineages)
         self.cursors = self.routes.cursors = CursorService(
             store, view=self._cursor_view, wall=self.system.clock.wall, catch_up=self.routes.known.catch_up
         )

@@ -18,6 +18,7 @@ from typing import Final
 
 from wal.backoff import Backoff
 from wal.files.system import open_descriptors
+from wal.threads import in_thread
 
 KEPT: Final = 256
 """The descriptors that no connection may use: for segments, indexes, cursors, maps, the metadata, and probes of this server's own."""
@@ -66,7 +67,7 @@ class ProcessWatch:
 
     async def start(self) -> None:
         """Starts to watch. The descriptors that are open now are none of connections."""
-        before = await asyncio.to_thread(open_descriptors)
+        before = await in_thread(open_descriptors)
         self._task = asyncio.get_running_loop().create_task(self._run(before), name="watching the process")
 
     async def close(self) -> None:
@@ -80,8 +81,8 @@ class ProcessWatch:
         trimmer = _Trimmer()
         while True:
             await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(trimmer.look, self._monotonic())
-            used = await asyncio.to_thread(open_descriptors) - before
+            await in_thread(trimmer.look, self._monotonic())
+            used = await in_thread(open_descriptors) - before
             now = self._monotonic()
             if used >= 0.95 * self._most and (warned is None or now - warned >= WARN_S):
                 warned = now

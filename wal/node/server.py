@@ -38,6 +38,7 @@ from wal.rpc.auth import TokenCheck
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
 from wal.rpc.serving import MESSAGE_BYTES_MAX, Draining, Handler, add_handlers, listen, server_options
 from wal.settings import Settings
+from wal.threads import in_thread
 
 COORDINATOR: Final = "streamingcoord"
 NODE: Final = "streamingnode"
@@ -154,7 +155,7 @@ class Server:
             self._check = TokenCheck(access.tokens, monotonic=time.monotonic)
         if access.tls is not None:
             self._certificate = await ServerCertificate.of(access.tls)
-        connections = await asyncio.to_thread(connections_within, access.bounds.connections_max)
+        connections = await in_thread(connections_within, access.bounds.connections_max)
         self._watch = ProcessWatch(connections, monotonic=time.monotonic)
         options = server_options(
             message_bytes_max=self._request_bytes,

@@ -21,6 +21,7 @@ from wal.kv.etcd import EtcdKV, EtcdSession
 from wal.loop_thread import LoopThread
 from wal.secret import Secret
 from wal.storage.metadata import open_metadata
+from wal.threads import in_thread
 
 TTL_S: Final = 10.0
 """The lifetime of a node's session: it outlives an election of etcd's."""
@@ -37,7 +38,7 @@ def _boot_time() -> float:
 
 async def _in_thread(thread: LoopThread, call: Callable[..., Awaitable[_T]], *args: object) -> _T:
     """Returns the outcome of a call in this thread. The loop of the caller, which may be a client's, is not held meanwhile."""
-    starting = asyncio.ensure_future(asyncio.to_thread(partial(thread.start, call, *args)))
+    starting = in_thread(partial(thread.start, call, *args))
     try:
         running = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -67,7 +68,7 @@ class NodeSession:
     @classmethod
     async def open(cls, kv: str | Secret, *, ttl_s: float = TTL_S) -> NodeSession:
         """Takes a lease in the etcd at `kv`, `etcd://…/root`. Raises what opening a KV raises."""
-        thread = await asyncio.to_thread(LoopThread)
+        thread = await in_thread(LoopThread)
 
         async def begin() -> tuple[EtcdKV, EtcdSession]:
             opened = await open_metadata(kv)
@@ -81,7 +82,7 @@ class NodeSession:
         try:
             return cls(thread, *await _in_thread(thread, begin))
         except BaseException:
-            await asyncio.to_thread(thread.stop)
+            await in_thread(thread.stop)
             raise
 
     @property
@@ -105,7 +106,7 @@ class NodeSession:
             await asyncio.wait([self._watching])
         if not self._thread.stopped:
             self._thread.closing = self._kv.close
-            await asyncio.to_thread(self._thread.stop)
+            await in_thread(self._thread.stop)
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()

@@ -20,6 +20,7 @@ from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
+from wal.threads import in_thread
 
 _T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001
@@ -219,12 +220,11 @@ class ThreadedLog(ShownLog):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            loop = asyncio.get_running_loop()
             if self._log.refresh_waits:  # ends calls that wait for a server; it asks the server too, so not on the loop
-                await loop.run_in_executor(None, self._log.close)
+                await in_thread(self._log.close)
             if calls := list(self._calls):
                 await asyncio.wait([asyncio.wrap_future(call) for call in calls])
-            await loop.run_in_executor(None, self._log.close)
+            await in_thread(self._log.close)
 
     def abandon(self) -> None:
         """Releases the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""

@@ -35,6 +35,7 @@ from wal.rocksmq.requests import (
 )
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
+from wal.threads import in_thread
 
 T = TypeVar("T")
 _log: Final = logging.getLogger("wal.rocksmq")
@@ -168,8 +169,7 @@ class Broker(Actor):
 
     async def close_store(self) -> None:
         """Closes the database and ends the threads; idempotent. Call it only after the actor has ended."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._shut)
+        await in_thread(self._shut)
 
     def _shut(self) -> None:
         self._compactions.shutdown(cancel_futures=True)

@@ -29,6 +29,7 @@ from wal.rocksmq.requests import (
 )
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 from wal.rocksmq.store import Store
+from wal.threads import in_thread
 
 __all__ = ["IDAllocator", "RocksMQ"]
 
@@ -63,7 +64,7 @@ class RocksMQ:
         """
         settings = settings or RocksMQSettings()
         path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
-        opening = asyncio.ensure_future(asyncio.to_thread(_open, path, settings))
+        opening = in_thread(_open, path, settings)
         try:
             store, catalog = await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -29,6 +29,7 @@ from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.network.in_process import InProcessServer
@@ -155,9 +156,7 @@ async def check_free(address: str) -> None:
     """Raises StorageError, with the system's reason, if no server can listen at `HOST:PORT` now. gRPC does not report the reason."""
     host, _, port = address.rpartition(":")
     try:
-        addresses = await asyncio.get_running_loop().getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        addresses = await in_thread(socket.getaddrinfo, host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, place in addresses:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: not refused after a restart

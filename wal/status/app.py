@@ -40,6 +40,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess
 from wal.status.actions import perform
+from wal.threads import in_thread
 
 LIMIT_MAX: Final = 500
 """The most rows of one answer."""
@@ -133,7 +134,7 @@ class Status:
         async def asset(_request: Request) -> Response:
             nonlocal text
             if text is None:
-                text = await asyncio.to_thread((files("wal.status") / "assets" / name).read_bytes)
+                text = await in_thread((files("wal.status") / "assets" / name).read_bytes)
             return Response(text, media_type=kind, headers=_HEADERS)
 
         return asset
@@ -158,7 +159,7 @@ class Status:
             except (TimeoutError, WALError):
                 checks["pchannels answer"] = False
         if self._directory is not None:
-            free = await asyncio.to_thread(free_bytes, self._directory)
+            free = await in_thread(free_bytes, self._directory)
             checks["disk has room"] = free is None or free >= ROOM_BYTES_MIN
         ok = all(checks.values())
         return _json({"ok": ok, "checks": checks}, status=200 if ok else 503)
@@ -205,7 +206,7 @@ class Status:
         async def answer(request: Request) -> Response:
             rows = list(await build())
             offset, limit, text = _page(request)
-            return await asyncio.to_thread(_listed, rows, offset, limit, text)
+            return await in_thread(_listed, rows, offset, limit, text)
 
         return answer
 
@@ -221,7 +222,7 @@ class Status:
             found = sorted((info for info in infos if text in info.name), key=lambda info: info.name)
             return found[offset : offset + limit], len(found)
 
-        shown, total = await asyncio.to_thread(cut)
+        shown, total = await in_thread(cut)
         rows = await vchannel_rows(_SomeVChannels(self._log, shown))
         return _json({"total": total, "offset": offset, "rows": [as_dict(row) for row in rows]})
 

@@ -24,6 +24,7 @@ from wal.installation import install_hint
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess, is_loopback
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     import uvicorn
@@ -68,11 +69,11 @@ class StatusServer:
 
     async def __aenter__(self) -> Self:
         """Serves from now on. Raises StorageError if nothing can listen at the address, ImportError without the extra."""
-        app, uvicorn = await asyncio.to_thread(_load_server)  # it takes longer than the loop of a log may stand still
-        listening = await asyncio.to_thread(self._listen)
+        app, uvicorn = await in_thread(_load_server)  # it takes longer than the loop of a log may stand still
+        listening = await in_thread(self._listen)
         self._status = app.Status(self._log, self._access, directory=self._log_directory, settings=self._settings)
         config = uvicorn.Config(self._status.app, log_config=None, access_log=False, lifespan="off", server_header=False, ws="none")
-        await asyncio.to_thread(config.load)
+        await in_thread(config.load)
         self._server = server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # the signals are the process's
         self._serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]), name="status service")
@@ -80,7 +81,7 @@ class StatusServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.address = f"http://{host}:{port}"
         if self._directory is not None:
-            await asyncio.to_thread(_publish, self._directory, self._host, port)
+            await in_thread(_publish, self._directory, self._host, port)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -93,7 +94,7 @@ class StatusServer:
             return
         self._status.close()
         if self._directory is not None:
-            await asyncio.to_thread(_withdraw, self._directory)
+            await in_thread(_withdraw, self._directory)
         self._server.should_exit = True
         await asyncio.wait((serving,), timeout=1.0)
         self._server.force_exit = True

@@ -6,7 +6,6 @@ imports etcd's client only when an `etcd://` location is opened. The caller clos
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from wal.kv import KVBase, SqliteKV
 from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv
 from wal.secret import Secret
 from wal.settings import Settings
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.kv.etcd import EtcdKV
@@ -55,7 +55,7 @@ async def check_requirements(location: Location, settings: Settings) -> None:
     It comes before anything is created, so that no part of a log is left by an opening that cannot succeed.
     """
     if settings.compression == "zstd":
-        await asyncio.to_thread(load_zstd)
+        await in_thread(load_zstd)
     chosen = None if settings.kv is None else parse_kv(settings.kv)
     if isinstance(chosen, EtcdLocation):
         await import_late("wal.kv.etcd")  # it needs grpcio, an extra
@@ -63,12 +63,12 @@ async def check_requirements(location: Location, settings: Settings) -> None:
 
         if chosen.tls:
             await TlsFiles(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key).credentials()
-        await asyncio.to_thread(_user, chosen)
+        await in_thread(_user, chosen)
     if location.pulsar is not None:
         await import_late("wal.storage.pulsar.connection")
         from wal.storage.pulsar.connection import check_requirements as check_pulsar
 
-        await asyncio.to_thread(check_pulsar, pulsar_address(location.pulsar, settings))
+        await in_thread(check_pulsar, pulsar_address(location.pulsar, settings))
 
 
 async def open_metadata(kv: str | Secret) -> KVBase:
@@ -99,7 +99,7 @@ async def open_etcd(chosen: EtcdLocation) -> EtcdKV:
         chosen.endpoints,
         root_path=chosen.root_path,
         tls=tls,
-        user=await asyncio.to_thread(_user, chosen),
+        user=await in_thread(_user, chosen),
         timeout_s=TIMEOUT_S if chosen.timeout_s is None else chosen.timeout_s,
     )
 

@@ -40,6 +40,7 @@ from wal.read.last_events import LastEvents
 from wal.read.lease import Lease, lost_lease
 from wal.read.pchannel import Histogram
 from wal.storage.base import REFUSALS, PChannelLog
+from wal.threads import in_thread
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
 from wal.write.operations import Append, KeyedAppend
@@ -402,7 +403,7 @@ class FramePipeline:
             tables = frame_tables(draft)
             if tables.body_len > COMPRESSED_HERE_BYTES_MAX:
                 self._packing = True
-                packing = asyncio.get_running_loop().run_in_executor(None, compressed, tables, compressor)
+                packing = in_thread(compressed, tables, compressor)
                 packing.add_done_callback(partial(self._pack_ended, draft))
                 return False
             self._packed = draft, compressed(tables, compressor)

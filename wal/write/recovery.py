@@ -17,6 +17,7 @@ from wal.errors import ChannelFencedError, ClosedError, CorruptionError, Storage
 from wal.frame import FrameView, RunName
 from wal.read.last_events import LastEvents
 from wal.storage.base import PChannelLog
+from wal.threads import in_thread
 from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorTable
 from wal.write.idempotency.table import IdempotencyTable
@@ -162,7 +163,7 @@ async def _restore(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoin
     try:
         blob = await log.load_state(checkpoint.state)
         # In a thread, so that tens of thousands of keys do not block the loop; nothing else uses the tables yet.
-        await asyncio.to_thread(state.restore, blob, live=live)
+        await in_thread(state.restore, blob, live=live)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error}. Only this file holds the idempotency keys, producers and broadcasts below position {checkpoint.position} of "

@@ -7,7 +7,6 @@ stored for a log that cannot be opened.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -24,6 +23,7 @@ from wal.spark.sink.locks import PublishingLock, check_topics
 from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.publishing import Publisher
+from wal.threads import in_thread
 
 _log: Final = logging.getLogger("wal.spark")
 
@@ -122,7 +122,7 @@ async def _commit(
 ) -> None:
     publisher = Publisher(log, folder, options.settings)
     await _finish_others(publisher, folder, key)
-    own = await asyncio.to_thread(_decided, folder, key, files, stream=stream)
+    own = await in_thread(_decided, folder, key, files, stream=stream)
     try:
         await publisher.publish(own)
     except Exception as error:
@@ -130,12 +130,12 @@ async def _commit(
             journal = options.location.directory()
             error.add_note(_DECIDED.format("with the options of this job" if journal is None else repr(str(journal))))
         raise
-    await asyncio.to_thread(folder.sweep, age_s=options.orphan_age_s)
+    await in_thread(folder.sweep, age_s=options.orphan_age_s)
 
 
 async def _recover(log: WALAccesser, options: SinkOptions, folder: SinkFolder) -> None:
     failures = await _finish_others(Publisher(log, folder, options.settings), folder, None)
-    await asyncio.to_thread(folder.sweep, age_s=options.orphan_age_s)
+    await in_thread(folder.sweep, age_s=options.orphan_age_s)
     if failures:
         raise failures[0]
 
@@ -145,9 +145,9 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
     manifests: list[Manifest] = []
     failures: list[WALError] = []
     damaged = False
-    for other in await asyncio.to_thread(folder.decided):
+    for other in await in_thread(folder.decided):
         try:
-            manifest = await asyncio.to_thread(folder.load, other)
+            manifest = await in_thread(folder.load, other)
         except WALError as error:
             if key is not None and other.write_id == key.write_id:
                 raise
@@ -163,8 +163,8 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
         if manifest.key == key:
             continue
         try:
-            if manifest.stream and await asyncio.to_thread(folder.is_published, manifest.key):
-                await asyncio.to_thread(folder.forget, manifest.key)
+            if manifest.stream and await in_thread(folder.is_published, manifest.key):
+                await in_thread(folder.forget, manifest.key)
             else:
                 await publisher.publish(manifest)
         except WALError as error:

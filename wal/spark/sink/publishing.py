@@ -22,6 +22,7 @@ from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import Manifest, is_producer_of
 from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
+from wal.threads import in_thread
 from wal.write.idempotency.keys import ProducerKey
 
 WINDOW: Final = 64
@@ -47,14 +48,14 @@ class Publisher:
         """Forgets this folder's producers except those of these manifests, which must be all manifests of the folder."""
         current = {manifest.producer for manifest in manifests}
         known = {info.name for info in await self._log.producers()}
-        folder_id = await asyncio.to_thread(lambda: self._folder.id)
+        folder_id = await in_thread(lambda: self._folder.id)
         for name in sorted(known - current):
             if is_producer_of(folder_id, name):
                 await self._log.forget_producer(name)
 
     async def publish(self, manifest: Manifest) -> None:
         """Publishes every chunk, then finishes the manifest, its mark and its files. It can be called again after an error."""
-        if missing := await asyncio.to_thread(self._folder.missing, manifest):
+        if missing := await in_thread(self._folder.missing, manifest):
             raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before any part of it is written
         self._pchannels = {info.name: info.pchannel for info in await self._log.vchannels()}
         done = manifest.published
@@ -62,7 +63,7 @@ class Publisher:
         committing: asyncio.Task[None] | None = None
         open_txns: list[Txn[AppendResult | ForgottenResult]] = []
         try:
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            while (chunk := await in_thread(next, chunks, None)) is not None:
                 if done - manifest.published >= self._window:
                     if committing is not None:
                         await committing
@@ -81,13 +82,13 @@ class Publisher:
                 await asyncio.gather(committing, return_exceptions=True)
             await asyncio.gather(*(txn.rollback() for txn in open_txns), return_exceptions=True)
             raise
-        await asyncio.to_thread(self._folder.finish, manifest)
+        await in_thread(self._folder.finish, manifest)
         await self._forget(manifest.producer)
 
     async def _advance(self, manifest: Manifest, published: int) -> Manifest:
         """Stores how many chunks are in the log, and only then forgets the producer that shows it."""
         after = manifest.after(published)
-        await asyncio.to_thread(self._folder.store, after)
+        await in_thread(self._folder.store, after)
         await self._forget(manifest.producer)
         return after
 

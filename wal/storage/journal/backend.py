@@ -27,6 +27,7 @@ from wal.storage.journal.log import JournalLog
 from wal.storage.journal.read_only_journal import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
+from wal.threads import in_thread
 
 _T = TypeVar("_T")
 
@@ -158,7 +159,7 @@ class JournalBackend(LogBackend):
         self._closed = True
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        await in_thread(self._close)
 
     def finish_calls(self) -> None:
         self._pool.shutdown(wait=True)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.installation import install_hint
 from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, position_of
+from wal.threads import in_thread
 
 if TYPE_CHECKING:
     import pulsar
@@ -289,7 +290,7 @@ class PulsarConnection:
 
     async def close(self) -> None:
         """Ends the client and the threads. Idempotent."""
-        await asyncio.get_running_loop().run_in_executor(None, self.abandon)
+        await in_thread(self.abandon)
 
     def abandon(self) -> None:
         """Ends the client and the threads. Blocks; idempotent."""
