@@ -1,18 +1,25 @@
 """Clocks: the machine's clock, and a virtual clock for tests that stands still until it is moved.
 
-Owns monotonic time (leases, stalls, timers), wall time (ticks) and timers, in one protocol, so that no other code of the project reads a
-clock. A step of the wall clock never touches a timer.
+Owns monotonic time (leases, stalls, timers), wall time (ticks), elapsed time (to judge wall time by) and timers, in one protocol, so that
+no other code of the project reads a clock. A step of the wall clock never touches a timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
 import heapq
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_TIMEX_BYTES = 512
+"""More than Linux' struct timex has; all zero it asks for the state of the clock and changes nothing."""
+_TIME_ERROR = 5
+"""What Linux' adjtimex returns for a clock that is not synchronised: since it was set, or since its server was lost."""
 
 
 class Timer(Protocol):
@@ -23,13 +30,19 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Two kinds of time, and timers. A clock belongs to one event loop."""
+    """Three kinds of time, and timers. A clock belongs to one event loop."""
 
     def monotonic(self) -> float:
         """Returns seconds since an arbitrary moment; it never steps, and only differences are meaningful."""
 
     def wall(self) -> float:
         """Returns seconds since 1970 (UTC); it may step in both directions."""
+
+    def elapsed(self) -> float:
+        """Returns what `monotonic` does, but time during which the machine was suspended counts as well, as it does in wall time."""
+
+    def synchronised(self) -> bool:
+        """Returns whether the operating system says that a time server disciplines the wall clock."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         """Calls `callback(*args)` on the event loop after `delay_s` of monotonic time (never inside this call)."""
@@ -45,6 +58,13 @@ class SystemClock:
 
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(_ELAPSED)
+
+    def synchronised(self) -> bool:
+        state: int = -1 if (adjtimex := _adjtimex()) is None else adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+        return 0 <= state < _TIME_ERROR
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)
@@ -80,6 +100,11 @@ class VirtualClock:
 
     def wall(self) -> float:
         return (self._now + self._wall_ahead) / NS_PER_S
+
+    elapsed = monotonic
+
+    def synchronised(self) -> bool:
+        return False
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         timer = _VirtualTimer(self, callback, args)
@@ -173,3 +198,8 @@ class _VirtualTimer:
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+@functools.cache
+def _adjtimex() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), "adjtimex", None)  # not on macOS

@@ -269,6 +269,38 @@ async def test_it_holds_while_the_clocks_disagree(location: str, jump_s: float, 
 
 
 @pytest.mark.inside
+@pytest.mark.parametrize("ticks_are_ahead", [False, True])
+async def test_age_counts_whatever_the_clock_does(location: str, ticks_are_ahead: bool) -> None:
+    """What was sealed for longer than its age is dropped, by a clock that never steps: also events that are dated a year ahead."""
+    clock = VirtualClock()
+    log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=600.0)
+    clock.step_wall(365 * 86_400.0)
+    await fill(log, 8)
+    if ticks_are_ahead:
+        clock.step_wall(-365 * 86_400.0)
+    for seconds, dropped in [(0.0, False), (599.0, False), (2.0, True)]:
+        clock.advance(seconds)
+        await turn(log)
+        assert ((await numbers(log))[0] > 0) == dropped
+    await log.close()
+
+
+@pytest.mark.inside
+async def test_suspend_is_no_jump(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a machine is suspended its monotonic clock stands still, and wall time passes."""
+    clock, suspended_s = VirtualClock(), 0.0
+    monkeypatch.setattr(clock, "elapsed", lambda: clock.monotonic() + suspended_s, raising=False)
+    log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0)
+    await fill(log, 8)
+    suspended_s = 8 * 3600.0
+    clock.step_wall(suspended_s)
+    assert (await told(log)).clock_drift_s is None
+    await turn(log)
+    assert (await numbers(log))[0] > 0
+    await log.close()
+
+
+@pytest.mark.inside
 async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None:
     """A jump of the clock affects neither the bound by size nor the disk usage."""
     clock = VirtualClock()

@@ -85,7 +85,7 @@ async def test_overdue_messages_come_after_opening(location: str) -> None:
     await close_all(log)
 
 
-async def test_clock_steps_are_those_of_ticks(location: str) -> None:
+async def test_message_waits_for_ticks_and_clock(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     await log.append("orders", b"1", deliver_at=at(clock, 100))
@@ -94,9 +94,9 @@ async def test_clock_steps_are_those_of_ticks(location: str) -> None:
     assert await payloads(log, "orders") == []
     clock.step_wall(1_060)
     (message,) = await received(clock, log, 1)
-    clock.step_wall(-1_000)  # ticks do not go back
+    clock.step_wall(-1_000)  # ticks do not go back, and are no time of day
     result = await log.append("orders", b"2", deliver_at=timestamp.to_datetime(message.time_tick))
-    assert result.appended is not None
+    assert result.appended is None
     await close_all(log)
 
 

@@ -178,8 +178,7 @@ def claim_not_compared(_world: World) -> None:
     async def opened(self: NodeManager, info: Any, floor: int) -> None:
         meta = await load_pchannel(self._claims, info.name)
         await self._view.catch_up()
-        if floor > self._node.oracle.last:
-            self._node.oracle.observe(floor)
+        self._node.oracle.adopt(floor)
         await self._node.hosting.open(meta)
 
     _replace(NodeManager, "_open", opened)

@@ -496,6 +496,24 @@ async def promises_of_a_lost_node_hold(run: Run) -> None:
         await _written(run, "client1", vchannel)
 
 
+async def clocks_hours_ahead_refuse_nothing(run: Run) -> None:
+    """The clock of a node, then that of the leader, is hours ahead: clients, other nodes and later owners go on from their ticks."""
+    await run.served()
+    world, work = run.world, run.workload
+    node = run.owner(run.pchannel(VCHANNELS[0]))
+    names = run.of(node)
+    world.processes[node].wall_ahead_s = 3600.0
+    await asyncio.sleep(0.7)
+    for vchannel in VCHANNELS:  # the first is on that node, and others are not
+        await _written(run, "client1", vchannel)
+    world.kill(node)
+    await _moved(run, node, names)
+    world.processes[world.leader()].wall_ahead_s = 7200.0
+    assert (await _as(run, "client1", work.broadcast("client1", VCHANNELS))).outcome is Outcome.DONE
+    for vchannel in VCHANNELS:
+        await _written(run, "client1", vchannel)
+
+
 async def etcd_restored_loses_nothing(run: Run) -> None:
     """A copy of etcd is restored from before the pchannels moved."""
     await run.served()
@@ -589,6 +607,7 @@ INCIDENTS: Final[dict[str, Incident]] = {
         Incident(assign_after_remove_opens_nothing),
         Incident(leader_reads_anew_amid_moves),
         Incident(promises_of_a_lost_node_hold),
+        Incident(clocks_hours_ahead_refuse_nothing),
         Incident(etcd_restored_loses_nothing, is_long=True),
         Incident(etcd_restored_completes_broadcasts, pause_s=10.0, is_long=True),
         Incident(leader_goes_on_over_a_restored_etcd, pause_s=10.0),

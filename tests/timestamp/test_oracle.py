@@ -228,6 +228,44 @@ async def test_observe_is_a_floor_within_a_bound(kv: FailingKV, clock: FakeClock
         assert oracle.last == seen + 1
 
 
+async def test_own_ticks_are_never_refused(kv: FailingKV, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """A tick that the log has promised or saved is adopted, whatever the clock is, and warned of once until the clock has caught up."""
+    far = compose(START_MS + 3_600_000, 7)
+    async with TimestampOracle(kv, clock=clock) as oracle:
+        with pytest.raises(InvalidArgumentError, match="set the clock of the machine"):
+            oracle.observe(far)
+        oracle.adopt(far)
+        assert await oracle.allocate() == far + 1
+        oracle.adopt(far + 10)
+        await clock.advance(1)
+        assert "3600 s ahead" in caplog.text
+        assert len(caplog.records) == 1
+        await oracle.get_timestamp(COUNT_MAX, bounded=True)  # from where the ticks are, not from the clock
+        await oracle.get_timestamp(COUNT_MAX, bounded=True)
+        clock.step(3_600)
+        await clock.advance(1)
+        clock.step(-7_200)
+        await clock.advance(1)
+        assert len(caplog.records) == 2
+        last = oracle.last
+        kv.on_commit = Fault.REFUSED  # as a kill would
+    kv.on_commit = Fault.NONE
+    async with TimestampOracle(kv, clock=clock) as oracle:
+        assert await oracle.allocate() > last
+
+
+async def test_seen_ticks_of_other_oracles_are_accepted(kv: FailingKV, clock: FakeClock) -> None:
+    ahead = FakeClock(START_MS / 1000 + 3_600)
+    async with TimestampOracle(kv, clock=ahead, key="timestamp/nodes/1") as other, TimestampOracle(kv, clock=clock) as oracle:
+        seen = await other.allocate()
+        await oracle.observe_seen(seen)
+        assert await oracle.allocate() == seen + 1
+        for stranger in (other.limit, TICK_MAX):
+            with pytest.raises(InvalidArgumentError, match="ahead"):
+                await oracle.observe_seen(stranger)
+        assert oracle.last == seen + 1
+
+
 async def test_observed_ticks_never_leave_the_wall_clock(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock, observe_ahead_max_s=60) as oracle:
         for _ in range(70):

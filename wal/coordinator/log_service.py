@@ -263,7 +263,7 @@ class BroadcastCalls:
         _check_count("properties", len(request.properties), "PROPERTIES_MAX", PROPERTIES_MAX)
         message = broadcast_from_proto(request)
         message.check_size(message_bytes_max=settings.message_bytes_max, frame_bytes_max=self._frame_bytes_max)
-        self._oracle.observe(request.seen_time_tick)
+        await self._oracle.observe_seen(request.seen_time_tick)
         return result_to_proto(await (await self._running()).append(message, wait=request.wait))
 
     async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> Empty:
@@ -356,7 +356,7 @@ class LogService:
 
     async def _allocate_time_ticks(self, request: proto.AllocateRequest, _context: object) -> proto.AllocatedRange:
         oracle = self._oracle
-        oracle.observe(request.seen_time_tick)
+        await oracle.observe_seen(request.seen_time_tick)
         ticks = await oracle.get_timestamp(request.count or _ONE, bounded=True)
         return proto.AllocatedRange(first=ticks.start, count=len(ticks))
 

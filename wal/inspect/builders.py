@@ -33,6 +33,7 @@ from wal.inspect.rows import (
 from wal.message import MessageID, ResourceKey
 from wal.read.cursors.cursor import CursorInfo
 from wal.settings import MEANINGS, Settings
+from wal.timestamp.oracle import AHEAD_MAX_S
 from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
@@ -303,9 +304,11 @@ def setting_rows(settings: Settings, sources: Mapping[str, str] | None = None) -
     return rows
 
 
-def health_rows(log: Sequence[Row]) -> list[HealthRow]:
-    """Returns what the rows of `log_rows` say about the health of the log."""
+def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[HealthRow]:
+    """Returns what the rows of `log_rows` say about the health of the log. `now_s` is the wall time, None: that of this machine."""
     rows = []
+    promised = max((row.promised for row in log if isinstance(row, PChannelRow) and row.promised is not None), default=None)
+    ahead_s = 0.0 if promised is None else promised.timestamp() - (time.time() if now_s is None else now_s)
     for row in log:
         if isinstance(row, LogRow):
             rows.append(
@@ -321,6 +324,15 @@ def health_rows(log: Sequence[Row]) -> list[HealthRow]:
             )
         elif isinstance(row, PChannelRow):
             rows.append(HealthRow(check=f"pchannel {row.pchannel}", ok=True, detail=f"readable up to {row.end} in term {row.term}"))
+    if ahead_s > AHEAD_MAX_S:  # nothing is refused for it, and a restart would not help
+        rows.append(
+            HealthRow(
+                check="clock",
+                ok=True,
+                detail=f"the time ticks are {ahead_s:.0f} s ahead of the clock: it was ahead when they were given, or was set back since; "
+                "until it has caught up, ticks do not tell the time",
+            )
+        )
     return rows
 
 

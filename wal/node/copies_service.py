@@ -74,8 +74,7 @@ class CopiesService:
         names = tuple(request.vchannels)
         await self._know(names)
         header = BroadcastHeader.from_bytes(request.header)
-        if header.broadcast_id > self._node.oracle.last:  # a tick of the coordinator, above all that the caller has seen
-            self._node.oracle.observe(header.broadcast_id)
+        self._node.oracle.adopt(header.broadcast_id)  # a tick of the coordinator, above all that the caller has seen
         if request.aborts:
             outcomes = await self._operator.append_aborts(pchannel.channel, names, header, request.payload.decode())
         else:

@@ -20,6 +20,7 @@ from wal.channels.pchannels import CheckpointRecord, PChannelMeta, hand_over_che
 from wal.errors import ChannelFencedError, ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import Compressor, RunName
 from wal.kv import KVBase
+from wal.node.wall_time import WallTime
 from wal.read.lease import OWN, Lease
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.storage.base import LogBackend, PChannelLog
@@ -67,6 +68,7 @@ class Hosting:
         in_flight: InFlight,
         limits: TxnLimits,
         checkpoint_rule: CheckpointRule,
+        wall: WallTime,
         is_live: Callable[[RunName], bool],
         lease: Lease = OWN,
     ) -> None:
@@ -80,6 +82,7 @@ class Hosting:
         self._in_flight = in_flight
         self._limits = limits
         self._rule = checkpoint_rule
+        self._wall = wall
         self._is_live = is_live
         self._lease = lease
         self._places: dict[str, _Place] = {}
@@ -175,8 +178,7 @@ class Hosting:
             meta.name, incarnation=meta.incarnation, term=meta.term, checkpoint=None if record is None else record.position
         )
         state, last, (replayed, replayed_bytes) = await self._recover(log, meta, record, place)
-        if log.state.promised_tick >= self._oracle.last:
-            self._oracle.observe(log.state.promised_tick)
+        self._oracle.adopt(log.state.promised_tick)
         group = self._system.group(meta.name, inbox_max=INBOX_MAX)
         place.group = group
         pchannel = PChannel(
@@ -190,6 +192,7 @@ class Hosting:
             keepalive=self._settings.txn_keepalive,
             interval_s=self._settings.time_tick_interval_s,
             monotonic=self._clock.monotonic,
+            due_ms=self._wall.due_ms,
             state=state,
             lease=self._lease,
             compressor=compressor,
@@ -305,6 +308,7 @@ class Hosting:
 
     def _timer_turn(self) -> None:
         self.arm()
+        self._wall.look()
         for pchannel in self._pchannels.values():
             try:
                 pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)

@@ -154,8 +154,7 @@ class NodeManager:
                 f"pchannel {info.name!r} was to be opened in term {info.term}, and its claim has term {meta.term}: nothing was opened"
             )
         await self._view.catch_up()
-        if floor > self._node.oracle.last:
-            self._node.oracle.observe(floor)
+        self._node.oracle.adopt(floor)  # of the node that had the pchannel before, whatever its clock was
         await self._node.hosting.open(meta)
 
     async def _close(self, info: pchannel_pb2.PChannelInfo) -> None:

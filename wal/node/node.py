@@ -23,6 +23,7 @@ from wal.node.cursor_homes import CursorHomes
 from wal.node.hosting import Hosting
 from wal.node.retention import RetentionKeeper
 from wal.node.routes import KnownVChannels, Routes
+from wal.node.wall_time import WallTime
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
@@ -61,6 +62,7 @@ class StreamingNode:
         self.system = system
         self.pchannels: dict[str, PChannel] = {}
         self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
+        self.wall: WallTime = WallTime(system.clock)
         self._place = place
         self._spawned = 0
 
@@ -92,6 +94,7 @@ class StreamingNode:
             in_flight=self.in_flight,
             limits=limits,
             checkpoint_rule=checkpoint_rule,
+            wall=self.wall,
             is_live=lambda name: self.routes.incarnation(name[0]) == name[1],
             lease=lease,
         )
@@ -145,7 +148,7 @@ class StreamingNode:
         """Begins to drop what the settings say; `retention.close` ends that."""
         settings = self.settings
         bounds = RetentionBounds(settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s)
-        self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock)
+        self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock, wall=self.wall)
         self.hosting.on_opened = self._opened
         await self.retention.start()
 

@@ -137,8 +137,7 @@ class ScheduleCalls:
         assert isinstance(key, str), "the field is a string"
         if request.due_ms > MILLISECONDS_MAX:
             raise InvalidArgumentError(f"due_ms={request.due_ms} is after the last time tick: at most {MILLISECONDS_MAX} (the year 4199)")
-        if request.seen_time_tick > self._node.oracle.last:
-            self._node.oracle.observe(request.seen_time_tick)
+        await self._node.oracle.observe_seen(request.seen_time_tick)
         message = Message(request.vchannel, request.payload, properties=dict(request.properties))
         result = await self._node.appends.schedule(message, request.due_ms, key, keyed=request.keyed)
         response = proto.ScheduleResponse(due_ms=from_datetime(result.deliver_at) >> LOGICAL_BITS, duplicate=result.duplicate)

@@ -334,7 +334,7 @@ class ProduceStream:
             return
         appends = appends_of(request)
         self._unanswered += count
-        refusal = self._begin(request.seen_time_tick)
+        refusal = await self._begin_seen(request.seen_time_tick)
         expecting = request.HasField("expected_last")
         async for number, append in sliced(appends):
             if isinstance(append, InvalidArgumentError) or (refusal := refusal or self._refusal) is not None:
@@ -424,9 +424,9 @@ class ProduceStream:
             key = key_of(request.key)
             bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
             expected = await expected_in(request.expected_last, names)
-            self._node.oracle.check_ahead(request.barrier_time_tick)
-            if (refusal := self._begin(request.seen_time_tick)) is not None:
+            if (refusal := await self._begin_seen(request.seen_time_tick)) is not None:
                 raise refusal
+            self._node.oracle.check_ahead(request.barrier_time_tick)
             async for name in sliced(names):
                 await self._places.check(name)
             change = await self._txns.change_of(request)
@@ -446,7 +446,7 @@ class ProduceStream:
         """Executes a withdrawal, or a request about a transaction whose bodies the client keeps."""
         self._unanswered += 1
         try:
-            if (refusal := self._begin(getattr(request, "seen_time_tick", 0))) is not None:
+            if (refusal := await self._begin_seen(getattr(request, "seen_time_tick", 0))) is not None:
                 raise refusal
             if name == "commit_txn":
                 self._node.oracle.check_ahead(request.barrier_time_tick)
@@ -477,6 +477,14 @@ class ProduceStream:
 
     def _names_in(self, request: append_pb2.BeginTxnRequest | append_pb2.CommitTxnRequest) -> tuple[str, ...]:
         return names_in(request.vchannels, names_max=self._node.settings.txn_bodies_max)
+
+    async def _begin_seen(self, seen_time_tick: int) -> WALError | None:
+        """Does the same as `_begin`, and accepts a tick of this log from any node, however far that node's clock is ahead."""
+        try:
+            await self._node.oracle.observe_seen(seen_time_tick)
+        except WALError as error:
+            return error
+        return self._begin(0)
 
     def _begin(self, seen_time_tick: int) -> WALError | None:
         """Returns why a request is refused as a whole, else None. From now on ticks are larger than the one that the client has seen."""

@@ -22,11 +22,12 @@ from actors import Clock
 from wal.engine import PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
-from wal.read.cursors.cursor import Cursor
+from wal.node.wall_time import WallTime
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
-from wal.retention.policy import DRIFT_MAX_S, ClockWatch, Pin, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.retention.policy import AGREED_S, DRIFT_MAX_S, Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.retention.report import report_of
 from wal.storage.base import Extent
 from wal.write.pchannel import PChannel
@@ -43,13 +44,18 @@ _log: Final = logging.getLogger("wal.retention")
 class RetentionKeeper:
     """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
 
-    def __init__(self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock) -> None:
+    def __init__(
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock, wall: WallTime
+    ) -> None:
         self.bounds = bounds
         self._pchannels = pchannels
         self._service = cursors
         self._clock = clock
-        self._watch = ClockWatch(wall=clock.wall(), monotonic=clock.monotonic())
-        self._believed = True
+        self._wall = wall
+        self._sealed_since: dict[str, dict[int, float]] = {}
+        """By pchannel, the end of each sealed extent, and the elapsed time at which it was first seen."""
+        self._saved_since: dict[CursorKey, tuple[float, float]] = {}
+        """The newest save of each cursor, and the elapsed time at which it was first seen."""
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
         """The logged warnings whose cause has not ended."""
@@ -127,10 +133,9 @@ class RetentionKeeper:
 
     async def report(self, pchannels: Iterable[PChannel] | None = None) -> list[PChannelRetention]:
         """Returns the state of the log of each of these pchannels (None: all)."""
-        self._look()
+        drift_s = None if self._look() is not None else self._wall.drift_s
         cursors = await self._service.run(self._service.store.load_all)
         view = await self._service.view_for(cursors)
-        drift_s = None if self._believed else self._watch.drift_s
         return [
             await report_of(
                 pchannel,
@@ -207,14 +212,7 @@ class RetentionKeeper:
             cursors = await self._mark_homed(cursors, view, now_s)
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in list(self._pchannels.items()):
-                drop_plan = plan(
-                    self._extents(pchannel),
-                    self.bounds,
-                    _pins(cursors, view, pchannel),
-                    earliest=pchannel.log.earliest,
-                    now_s=now_s,
-                    extents_max=_EXTENTS_MAX,
-                )
+                drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
                 if drop_plan.end is not None:
                     await self._truncate(pchannel, (drop_plan.end, 0), cursors)
                     truncated.append(pchannel)
@@ -228,25 +226,45 @@ class RetentionKeeper:
 
     def _look(self) -> float | None:
         """Returns the wall time, or None while it cannot be trusted."""
-        wall = self._clock.wall()
-        self._believed = self._watch.look(wall=wall, monotonic=self._clock.monotonic())
-        if self._believed:
+        if (now_s := self._wall.look()) is not None:
             self._warned.discard("clocks")
-            return wall
+            return now_s
         self._warn(
             "clocks",
-            "the wall clock has moved %+.0f s against monotonic time (more than %g s): nothing is dropped for its age, and no cursor turns "
-            "stale for its age, until it is back or the log is reopened",
-            self._watch.drift_s,
+            "the wall clock has moved %+.0f s against elapsed time (more than %g s): nothing is dropped for an age by this clock, and no "
+            "cursor turns stale for one, until it is back, has agreed with elapsed time for %g s, or is synchronised with a time server",
+            self._wall.drift_s,
             DRIFT_MAX_S,
+            AGREED_S,
         )
         return None
 
+    def _note_saves(self, cursors: Iterable[Cursor | DamagedCursor]) -> None:
+        """Notes which saves of cursors are new."""
+        elapsed, before = self._wall.elapsed(), self._saved_since
+        self._saved_since = {}
+        for cursor in cursors:
+            if isinstance(cursor, Cursor):
+                saved_at, since = before.get(cursor.key, (None, elapsed))
+                self._saved_since[cursor.key] = cursor.saved_at, since if saved_at == cursor.saved_at else elapsed
+
     def _is_due(self, now_s: float | None) -> bool:
         """Returns whether any part of a log would be dropped if there were no pins."""
-        return self.bounds.of_logs and any(
-            plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted is not None
-            for pchannel in self._pchannels.values()
+        return self.bounds.of_logs and any(self._plan(pchannel, (), now_s).wanted is not None for pchannel in self._pchannels.values())
+
+    def _plan(self, pchannel: PChannel, pins: Iterable[Pin], now_s: float | None) -> Plan:
+        extents, elapsed = self._extents(pchannel), self._wall.elapsed()
+        before = self._sealed_since.get(pchannel.channel, {})
+        since = {extent.end: before.get(extent.end, elapsed) for extent in extents if extent.sealed}
+        self._sealed_since[pchannel.channel] = since
+        return plan(
+            extents,
+            self.bounds,
+            pins,
+            earliest=pchannel.log.earliest,
+            now_s=now_s,
+            extents_max=_EXTENTS_MAX,
+            kept_s=lambda extent: elapsed - since[extent.end],
         )
 
     async def _has_stale(self, now_s: float | None) -> bool:
@@ -254,13 +272,16 @@ class RetentionKeeper:
         if not self.bounds.of_cursors:
             return False
         cursors = self._current(await self._service.run(self._service.store.load_all))
+        self._note_saves(cursors)
         view = await self._service.view_for(cursors)
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
     def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
         if cursor_status(cursor, view) is not CursorStatus.LIVE:
             return ""
-        return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s)
+        saved_at, since = self._saved_since.get(cursor.key, (None, 0.0))
+        kept_s = self._wall.elapsed() - since if saved_at == cursor.saved_at else 0.0
+        return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s, kept_s=kept_s)
 
     def _current(self, cursors: list[Cursor | DamagedCursor]) -> list[Cursor | DamagedCursor]:
         """Returns stored cursors, those that move with transactions as their homes have them."""

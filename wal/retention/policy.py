@@ -7,7 +7,7 @@ between `bytes_max` less one extent and `bytes_max`, or to what its pins need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -65,10 +65,12 @@ def plan(
     earliest: tuple[int, int],
     now_s: float | None,
     extents_max: int | None = None,
+    kept_s: Callable[[Extent], float] = lambda _: 0.0,
 ) -> Plan:
-    """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be trusted: then nothing is too old.
+    """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be trusted: then nothing is too old by it.
 
-    It drops at most `extents_max` extents at a time.
+    `kept_s` returns for how long an extent is known to have been sealed, by a clock that never steps: its events are older than that,
+    whatever their ticks and the wall clock say. It drops at most `extents_max` extents at a time.
     """
     held = [extent for extent in extents if extent.end > earliest[0]]
     if not held:
@@ -76,7 +78,7 @@ def plan(
     size = sum(extent.size for extent in held)
     target_end: int | None = None
     for extent in held:
-        if not extent.sealed or not _too_much(extent, size, bounds, now_s):
+        if not extent.sealed or not _too_much(extent, size, bounds, now_s, kept_s):
             break
         size -= extent.size
         target_end = extent.end
@@ -105,50 +107,78 @@ def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pi
     return [Pin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
-def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None) -> str:
-    """Returns the bound that this cursor is over; empty for none. `now_s`: see `plan`."""
+def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None, kept_s: float = 0.0) -> str:
+    """Returns the bound that this cursor is over; empty for none. `now_s`: see `plan`; `kept_s`: its last save is at least so old."""
     held_bytes = log.held_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and held_bytes > lag_max:
         return f"{held_bytes} bytes of log came after it, over cursor_lag_bytes_max={lag_max}"
-    age_max = bounds.cursor_age_max_s
-    if age_max is not None and now_s is not None and now_s - cursor.saved_at > age_max:
-        return f"it was last saved {now_s - cursor.saved_at:.3g} s before, over cursor_age_max_s={age_max:g}"
+    age_max, age_s = bounds.cursor_age_max_s, kept_s if now_s is None else max(kept_s, now_s - cursor.saved_at)
+    if age_max is not None and age_s > age_max:
+        return f"it was last saved {age_s:.3g} s before, over cursor_age_max_s={age_max:g}"
     return ""
 
 
-def _too_much(extent: Extent, size: int, bounds: RetentionBounds, now_s: float | None) -> bool:
+def _too_much(extent: Extent, size: int, bounds: RetentionBounds, now_s: float | None, kept_s: Callable[[Extent], float]) -> bool:
     if bounds.bytes_max is not None and size > bounds.bytes_max:
         return True
-    if bounds.age_max_s is None or now_s is None:
+    if bounds.age_max_s is None:
         return False
-    return now_s - parse(extent.newest_tick)[0] / 1000 > bounds.age_max_s
+    if now_s is not None and now_s - parse(extent.newest_tick)[0] / 1000 > bounds.age_max_s:
+        return True
+    return kept_s(extent) > bounds.age_max_s
 
 
 DRIFT_MAX_S: Final = 60.0
+"""How far the wall clock may be from where elapsed time would have it."""
+SLEW_MAX: Final = 0.1
+"""How fast the wall clock may be corrected, in seconds a second: time servers' clients slew it by at most a twelfth."""
+AGREED_S: Final = 3600.0
+"""After this time without another jump the wall clock is trusted again."""
 
 
 class ClockWatch:
-    """Tells whether the wall clock can be trusted; created when both clocks were trusted.
+    """Tells whether the wall clock can be trusted; created when it was.
 
     Age is counted on the wall clock, and a wall clock that is set forward by a day makes everything a day older at once. So the wall clock
-    is compared with monotonic time, which never steps. Small differences are accepted from one look to the next (a wall clock with small
-    corrections is trusted for years). After a difference of more than DRIFT_MAX_S the clock is not trusted until the difference is gone or
-    the log is reopened.
+    is compared with elapsed time, which never steps and counts suspends. It is followed as fast as a clock is slewed (small corrections are
+    accepted for years). While it is more than DRIFT_MAX_S from there it is not trusted: until it is back, or has moved with elapsed time
+    for AGREED_S, or is synchronised, as the operating system says.
     """
 
-    __slots__ = ("_monotonic", "_wall", "drift_s")
+    __slots__ = ("_jumped", "_looked", "_offset", "_since", "drift_s")
 
     def __init__(self, *, wall: float, monotonic: float) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
+        self._offset = wall - monotonic
+        """What the wall clock shows at elapsed time 0, as far as it is trusted."""
+        self._looked = monotonic
+        self._jumped = self._offset
+        """The same as the last jump left it, and the time of that jump; None without one."""
+        self._since: float | None = None
         self.drift_s: float = 0.0
-        """How far the wall clock was ahead of monotonic time at the last look, relative to the last trusted one."""
+        """How far the wall clock was ahead of the trusted one at the last look."""
 
-    def look(self, *, wall: float, monotonic: float) -> bool:
-        """Returns whether the wall clock can be trusted now."""
-        self.drift_s = (wall - self._wall) - (monotonic - self._monotonic)
+    def look(self, *, wall: float, monotonic: float, synchronised: bool = False) -> bool:
+        """Returns whether the wall clock can be trusted now. `monotonic` is elapsed time."""
+        offset = wall - monotonic
+        slew = SLEW_MAX * max(0.0, monotonic - self._looked)
+        self._looked = monotonic
+        self.drift_s = offset - self._offset
         if abs(self.drift_s) > DRIFT_MAX_S:
-            return False
-        self._wall, self._monotonic = wall, monotonic
+            if self._since is None or abs(offset - self._jumped) > DRIFT_MAX_S:
+                self._jumped, self._since = offset, monotonic
+            if not synchronised and monotonic - self._since < AGREED_S:
+                self._jumped += _within(offset - self._jumped, slew)
+                return False
+            synchronised = True
+        self._since = None
+        self._offset = offset if synchronised else self._offset + _within(self.drift_s, slew)
         return True
+
+    def trusted(self, monotonic: float) -> float:
+        """Returns the wall time at this elapsed time, as far as it is trusted: no jump is in it, and no fast correction."""
+        return self._offset + monotonic
+
+
+def _within(drift_s: float, slew_s: float) -> float:
+    return max(-slew_s, min(drift_s, slew_s))

@@ -13,6 +13,7 @@ limit again. While ticks are ahead they use up the logic, and the wall clock cat
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
@@ -73,6 +74,11 @@ class SavedLimit:
             if held == text:
                 return
 
+    async def highest(self) -> int:
+        """Returns the highest limit that any oracle of this log has saved, in milliseconds; 0 if none has."""
+        _, texts = await self._kv.load_with_prefix(LIMITS)
+        return max((self._decode(text)[0] for text in texts), default=0)
+
     async def give_back(self, limit_ms: int) -> None:
         """Saves a lower limit, if the value in the KV is certainly this owner's; otherwise does nothing, which is no worse than a crash."""
         if not self._unsure:
@@ -103,13 +109,18 @@ class SavedLimit:
         return int(digits), owner
 
 
+LIMITS: Final = "timestamp/"
+"""The prefix of the keys of all oracles of a log."""
 LIMIT_KEY: Final = "timestamp/limit"
-"""The key of the only oracle of a log."""
+"""The key of the only oracle of a log, or of that of a cluster's leader."""
 SAVE_WINDOW_S: Final = 3.0
+AHEAD_MAX_S: Final = 60.0
+"""How far a tick from outside may be ahead of the wall clock; ticks of the log itself that are further ahead are worth a warning."""
 AHEAD_STEP_MS: Final = 10
 """The time that one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
 _RENEWAL: Final = 3
 """The limit is saved again when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
+_log: Final = logging.getLogger("wal.timestamp")
 
 
 class OracleStatistics(msgspec.Struct, frozen=True):
@@ -140,7 +151,7 @@ class TimestampOracle:
         clock: WallClock | None = None,
         save_window_s: float = SAVE_WINDOW_S,
         update_interval_s: float = 0.05,
-        observe_ahead_max_s: float = 60.0,
+        observe_ahead_max_s: float = AHEAD_MAX_S,
     ) -> None:
         if not update_interval_s > 0:
             raise InvalidArgumentError(f"update_interval_s={update_interval_s} must be above 0: Milvus' is 0.05")
@@ -157,6 +168,8 @@ class TimestampOracle:
         self._window_ms = max(1, int(save_window_s * 1000))
         self._update_interval_s = update_interval_s
         self._observe_ahead_ms = int(observe_ahead_max_s * 1000)
+        self._own_ms = 0
+        """The largest tick that the log itself had promised or saved before this oracle returned any, in milliseconds."""
         self._table = HybridClock()
         self._limit = 0  # a tick; 0 before the start and after the end: then no range fits and take() looks why
         self._started = False
@@ -168,6 +181,8 @@ class TimestampOracle:
         self._closing: asyncio.Task[None] | None = None
         self._saves = 0
         self._failures = 0
+        self._warned = False
+        """Whether ticks are known to be ahead of the clock, and a warning said so."""
 
     @property
     def limit(self) -> int:
@@ -219,6 +234,31 @@ class TimestampOracle:
         self.check_ahead(tick)
         self._table.observe(tick)
 
+    async def observe_seen(self, tick: int) -> None:
+        """Does the same for a tick that a client of this log has seen.
+
+        A tick below the limit of any oracle of the log is accepted, however far it is ahead of the wall clock: the log itself returned it.
+        The limits are read only for a tick that `observe` refuses.
+        """
+        try:
+            self.observe(tick)
+        except InvalidArgumentError:
+            if tick >= await self._saved.highest() << LOGICAL_BITS:
+                raise
+            self._table.observe(tick)
+            self._warn_ahead()
+
+    def adopt(self, tick: int) -> None:
+        """Makes every later tick larger than `tick`, which is the log's own: it was promised, or another oracle of the log returned it.
+
+        However far it is ahead of the wall clock, it is adopted, since ticks must ascend. Ticks stay ahead until the clock has caught up.
+        """
+        check_int("tick", tick, 0, TICK_MAX)
+        self._own_ms = max(self._own_ms, tick >> LOGICAL_BITS)
+        if tick > self._table.last:
+            self._table.observe(tick)
+            self._warn_ahead()
+
     def check_ahead(self, tick: int) -> None:
         """Raises InvalidArgumentError for a tick above the last one that is more than `observe_ahead_max_s` ahead of the wall clock.
 
@@ -230,13 +270,26 @@ class TimestampOracle:
         if tick > self._table.last and ahead_ms > self._observe_ahead_ms:
             raise InvalidArgumentError(
                 f"the tick {tick} is {ahead_ms / 1000} s ahead of this clock, and {self._observe_ahead_ms / 1000} s are allowed: "
-                f"set the clock it comes from, or raise observe_ahead_max_s"
+                "set the clock of the machine that it comes from, or give a tick of this log"
+            )
+
+    def _warn_ahead(self) -> None:
+        ahead_ms = (self._table.last >> LOGICAL_BITS) - self._now_ms()
+        if ahead_ms > self._observe_ahead_ms and not self._warned:
+            self._warned = True
+            _log.warning(
+                "time ticks are %.0f s ahead of this machine's clock, which was ahead when they were given, or was set back since: they "
+                "ascend all the same, and slowly, until the clock has caught up; if the clock is wrong now, set it",
+                ahead_ms / 1000,
             )
 
     def _check_room(self, count: int) -> None:
-        """Raises WouldBlockError if `count` more ticks would begin a millisecond that is too far ahead of the wall clock."""
+        """Raises WouldBlockError if `count` more ticks would begin a millisecond that is too far ahead.
+
+        It is measured from the wall clock, or from where the ticks of the log were before, if that is later.
+        """
         last = self._table.last
-        ahead_ms = (last >> LOGICAL_BITS) - self._now_ms()
+        ahead_ms = (last >> LOGICAL_BITS) - max(self._now_ms(), self._own_ms)
         if ahead_ms >= self._observe_ahead_ms and (last & LOGICAL_MAX) + count >= COUNT_MAX:
             raise WouldBlockError(
                 f"the ticks are {ahead_ms / 1000} s ahead of this clock, at most {self._observe_ahead_ms / 1000} s are allowed: ask for "
@@ -323,7 +376,7 @@ class TimestampOracle:
 
     def _first_limit_ms(self, saved_ms: int) -> int:
         # Ticks continue from the saved limit, even if its owner crashed right after saving it.
-        self._table.observe((saved_ms << LOGICAL_BITS) - 1)
+        self.adopt(max(0, (saved_ms << LOGICAL_BITS) - 1))
         return self._target_ms()
 
     def _start_done(self, task: asyncio.Task[None]) -> None:
@@ -338,7 +391,12 @@ class TimestampOracle:
         """Renews the limit in time; one save at a time; the next turn of the timer retries a failed one."""
         if self._end is not None:
             return
-        base_ms = max(self._now_ms(), self._table.last >> LOGICAL_BITS)
+        now_ms, last_ms = self._now_ms(), self._table.last >> LOGICAL_BITS
+        if last_ms - now_ms > self._observe_ahead_ms:
+            self._warn_ahead()
+        else:
+            self._warned = False
+        base_ms = max(now_ms, last_ms)
         left_ms = (self._limit >> LOGICAL_BITS) - base_ms
         if not self._is_saving() and left_ms * _RENEWAL <= self._target_ms() - base_ms:
             self._save_in_background()

@@ -87,11 +87,15 @@ class PChannel(ReadablePChannel, Member):
         keepalive: float,
         interval_s: float,
         monotonic: Callable[[], float],
+        due_ms: Callable[[], int],
         state: RecoveryState,
         lease: Lease = OWN,
         compressor: Compressor | None = None,
     ) -> None:
-        """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane."""
+        """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane.
+
+        `due_ms` returns the wall time up to which scheduled messages are due, in milliseconds.
+        """
         self.promised: PromisedTick = PromisedTick(log.state.promised_tick)
         super().__init__(log, form=form, promised_tick=self.promised.tick, newest=log.state.newest, lease=lease)
 
@@ -128,7 +132,7 @@ class PChannel(ReadablePChannel, Member):
             schedule=state.schedule,
         )
         self.schedule: ScheduleWrites = ScheduleWrites(
-            state.schedule, self.frames, self.ticks, self.keyed, in_flight=in_flight, mark=self._mark_scheduled
+            state.schedule, self.frames, self.ticks, self.keyed, in_flight=in_flight, due_ms=due_ms, mark=self._mark_scheduled
         )
         self.opening_s = 0.0
         """How long its opening took, and how many events after the last checkpoint that replayed."""
@@ -288,8 +292,8 @@ class PChannel(ReadablePChannel, Member):
         if not self._closing:
             self.frames.write_due_tick()
         self.advance_promised()
-        if self.schedule.table.next_due_ms < inf and not self._closing and (tick := self.ticks.take()) is not None:
-            self.schedule.deliver(tick >> LOGICAL_BITS)
+        if self.schedule.table.next_due_ms < inf and not self._closing and self.ticks.take() is not None:
+            self.schedule.deliver()
 
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns whether that is possible now.

@@ -6,9 +6,9 @@ nothing is due, and nothing of it is on the way of an ordinary append.
 
 What is due is appended as ordinary messages, in one frame with the record that it waits no more, so each message is in the log once,
 whatever crashes. One such frame is under way at a time, with a bounded number of messages; the next one follows as soon as it is durable.
-If it is refused (a full disk), its messages wait for the next turn of the timer. The time is that of ticks: a message is appended with a
-tick at or above its time, and steps of the wall clock mean what they mean for ticks. A message with an idempotency key is remembered as
-any append with a key is.
+If it is refused (a full disk), its messages wait for the next turn of the timer. A message is due once both the ticks and the trusted wall
+clock have passed its time: its tick is at or above its time, and neither ticks that are ahead of the clock nor a clock that jumps ahead
+and comes back make it early. A message with an idempotency key is remembered as any append with a key is.
 
 The first scheduled message of a pchannel waits until a checkpoint says that there are any (`Checkpointer.mark`). An older version, which
 would forget such messages, refuses the checkpoint.
@@ -97,7 +97,11 @@ class LeavingSubmission(Submission):
 
 
 class ScheduleWrites:
-    """The scheduled messages of one pchannel. `mark` has a checkpoint say that there are any, and calls back with its outcome."""
+    """The scheduled messages of one pchannel.
+
+    `due_ms` returns the wall time up to which messages are due; `mark` has a checkpoint say that there are any, and calls back with its
+    outcome.
+    """
 
     def __init__(
         self,
@@ -107,6 +111,7 @@ class ScheduleWrites:
         keyed: KeyedWrites,
         *,
         in_flight: InFlight,
+        due_ms: Callable[[], int],
         mark: Callable[[Callable[[WALError | None], None]], None],
     ) -> None:
         self.table = table
@@ -116,6 +121,7 @@ class ScheduleWrites:
         self._ticks = ticks
         self._keyed = keyed
         self._in_flight = in_flight
+        self._due_ms = due_ms
         self._mark = mark
         self._marked = table.used
         self._unmarked: list[tuple[VChannelMember, ScheduledAppend]] = []
@@ -148,12 +154,11 @@ class ScheduleWrites:
         if operation.keyed and self._keyed.answered((name,), key, operation.future):
             self._give_back(operation)
             return
-        if (tick := self._ticks.take()) is None:
+        if self._ticks.take() is None:
             self._ticks.hold(vchannel, [operation])
             return
-        now_ms = tick >> LOGICAL_BITS
-        if operation.due_ms <= now_ms:
-            self.deliver(now_ms)  # what was due before it comes before it
+        if operation.due_ms <= self._now_ms():
+            self.deliver()  # what was due before it comes before it
             self._append_now(vchannel, operation)
             return
         if not self._marked:
@@ -211,11 +216,15 @@ class ScheduleWrites:
 
     # -- what is due
 
-    def deliver(self, now_ms: int) -> None:
-        """Appends what is due at this time, in milliseconds since 1970, unless the messages before it are not durable yet."""
+    def _now_ms(self) -> int:
+        """Returns the time up to which messages are due: later ticks are above it, and the wall clock has passed it."""
+        return min(self._ticks.oracle.last >> LOGICAL_BITS, self._due_ms())
+
+    def deliver(self) -> None:
+        """Appends what is due now, unless the messages before it are not durable yet."""
         if self._under_way is not None or self._frames.fault is not None:
             return
-        if messages := self.table.take_due(now_ms, count_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES):
+        if messages := self.table.take_due(self._now_ms(), count_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES):
             self._under_way = LeavingSubmission(self, messages, delivers=True)
             self._delivering = frozenset([message.name for message in messages])
             self._frames.submit(self._under_way)
@@ -251,7 +260,7 @@ class ScheduleWrites:
         self._under_way = None
         self.delivered_messages += len(submission.messages)
         self.left(submission)
-        self.deliver(self._ticks.oracle.last >> LOGICAL_BITS)
+        self.deliver()
 
     def left(self, submission: LeavingSubmission) -> None:
         """Notes that messages wait no more."""
