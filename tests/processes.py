@@ -2,9 +2,11 @@
 
 * `run_python`: a program that runs to its end.
 * `Child`: a program with which the test talks line by line, until it kills it or lets it end.
-* `Other`: a function of a test, with a pipe of objects to the test. They are forked from a process that has imported the product and
-  started nothing, so that a hundred of them cost little. An exception of the function becomes an AssertionError here, with its traceback;
-  a process whose test has died sees the end of its pipe and ends.
+* `Other`: a function of a test, with a pipe of objects to the test. An exception of the function becomes an AssertionError here, with its
+  traceback; a process whose test has died sees the end of its pipe and ends.
+
+All of them are forked from a server that has imported the product and started nothing: a process costs 20 ms of processor time instead of
+a second, and is killed just as truly. With `fresh` a process is a new interpreter, for tests of imports, of flags and of its own end.
 
 A function that waits has a twin with `_now` for tests without a loop.
 """
@@ -12,21 +14,27 @@ A function that waits has a twin with `_now` for tests without a loop.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from multiprocessing.connection import Connection
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from multiprocessing import reduction
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -38,7 +46,13 @@ context: Final = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
         "wal.bridge",
+        "wal.cli.main",
+        "wal.cli.cluster",
+        "wal.cluster.coordinator",
+        "wal.cluster.node",
+        "wal.local.server",
         "wal.spark.sink.locks",
+        "uvloop",
         "pyarrow",
         "pytest",
         "hypothesis",
@@ -61,24 +75,149 @@ class Ended(NamedTuple):
 
 
 def run_python(
-    *arguments: object, code: int | None = 0, timeout_s: float = WAIT_TIMEOUT_S, environment: Mapping[str, str] | None = None
+    *arguments: object,
+    code: int | None = 0,
+    timeout_s: float = WAIT_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    input: str = "",
+    fresh: bool = False,
 ) -> Ended:
     """Runs Python with these arguments to its end; AssertionError if it ends with another exit code than `code` (None: any)."""
-    command = _command(arguments)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert code is None or done.returncode == code, f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
-    return Ended(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(input.encode())
+        given.seek(0)
+        process = start_python(arguments, given, out, err, environment=environment, cwd=cwd, fresh=fresh)
+        try:
+            process.wait(timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    assert process.returncode is not None
+    assert code is None or process.returncode == code, f"exit code {process.returncode}:\n{texts[0]}{texts[1]}"
+    return Ended(process.returncode, *texts)
+
+
+def start_python(
+    arguments: Sequence[object],
+    stdin: IO[bytes],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    fresh: bool = False,
+) -> Process:
+    """Starts Python with these arguments and files; the code after "-c" may be indented. Flags before "-c" or "-m" make it fresh."""
+    texts = list(map(str, arguments))
+    if "-c" in texts:
+        program = texts.index("-c") + 1
+        texts[program] = textwrap.dedent(texts[program])
+    environment = dict(os.environ if environment is None else environment)
+    if fresh or texts[0] not in ("-c", "-m"):
+        command = [sys.executable, *texts]
+        return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+    return Forked(texts, [file.fileno() for file in (stdin, stdout, stderr)], environment, cwd)
+
+
+class Forked:
+    """A program in a process of the fork server, with the calls of `subprocess.Popen` that tests need."""
+
+    def __init__(self, arguments: list[str], descriptors: list[int], environment: dict[str, str], cwd: Path) -> None:
+        self._lock = threading.Lock()
+        self._process = context.Process(
+            target=_run_program, args=(arguments, list(map(_Descriptor, descriptors)), environment, cwd), daemon=True
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns the exit code once the process has ended, a negative one after a signal."""
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = self._process.exitcode
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit code when the process has ended; subprocess.TimeoutExpired if it does not within `timeout` seconds."""
+        if self.returncode is None and not wait([self._process.sentinel], timeout) and timeout is not None:
+            raise subprocess.TimeoutExpired(str(self._process), timeout)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Sends a signal, if the process still runs."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+Process = Forked | subprocess.Popen[bytes]
+
+
+class _Descriptor:
+    """A file descriptor that a process of the fork server gets."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __getstate__(self) -> Any:
+        return reduction.DupFd(self.descriptor)
+
+    def __setstate__(self, duplicate: Any) -> None:
+        self.descriptor = duplicate.detach()
+
+
+def _run_program(arguments: list[str], descriptors: list[_Descriptor], environment: dict[str, str], cwd: Path) -> None:
+    """Runs a module or code as `python -m` and `python -c` do. It dies with the fork server, which dies with the tests."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor.descriptor, number)
+        os.close(descriptor.descriptor)
+    sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stderr.reconfigure(line_buffering=True)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.path[0] = str(cwd)
+    flag, program, *rest = arguments
+    try:
+        if flag == "-m":
+            sys.argv = [program, *rest]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = ["-c", *rest]
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
 
 
 class Child:
     """A program that hears and says lines. It is killed at the end of the `with` or `async with`, if it still runs."""
 
-    def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
-        """Starts Python with these arguments; text after "-c" may be indented."""
+    def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path = ROOT, fresh: bool = False) -> None:
+        """Starts Python as `start_python` does."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            _command(arguments), cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
-        )
+        (their_input, our_input), (our_output, their_output) = os.pipe(), os.pipe()
+        self._input, self._output = open(our_input, "wb", buffering=0), open(our_output, "rb", buffering=0)  # noqa: SIM115
+        with open(their_input, "rb") as stdin, open(their_output, "wb") as stdout:
+            self._process = start_python(arguments, stdin, stdout, self._errors, environment=environment, cwd=cwd, fresh=fresh)
         self._heard = b""
 
     @property
@@ -91,15 +230,12 @@ class Child:
 
     def tell(self, line: object = "") -> None:
         """Sends a line, if it still runs."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{line}\n".encode())
+            self._input.write(f"{line}\n".encode())
 
     def close_input(self) -> None:
         """Ends what it hears."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._input.close()
 
     async def line(self) -> str:
         """Returns the next line that it says; AssertionError with its errors if it ends instead, or says nothing for too long."""
@@ -146,6 +282,10 @@ class Child:
         self.end_now(0, -signal.SIGKILL)
         return lines
 
+    async def wait(self) -> int:
+        """Waits until it has ended; returns its exit code, whatever it is."""
+        return await asyncio.to_thread(self._process.wait, WAIT_TIMEOUT_S)
+
     async def end(self, *codes: int) -> int:
         """Waits until it has ended with one of these exit codes (0), which is returned; AssertionError with its errors for any other."""
         return await asyncio.to_thread(self.end_now, *codes)
@@ -162,8 +302,7 @@ class Child:
         self._process.kill()
         self._process.wait()
         self.close_input()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._output.close()
         self._errors.close()
 
     async def __aenter__(self) -> Self:
@@ -174,12 +313,11 @@ class Child:
 
     def _next_line(self) -> str | None:
         """Returns the next whole line; None at the end, where part of a line may be lost."""
-        assert self._process.stdout is not None
         end = time.monotonic() + WAIT_TIMEOUT_S
         while b"\n" not in self._heard:
-            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not select.select([self._output], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise AssertionError(f"the child said nothing for {WAIT_TIMEOUT_S} s:\n{self._failure()}")
-            more = os.read(self._process.stdout.fileno(), 1 << 16)
+            more = os.read(self._output.fileno(), 1 << 16)
             if not more:
                 return None
             self._heard += more
@@ -189,14 +327,6 @@ class Child:
     def _failure(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
-
-
-def _command(arguments: tuple[object, ...]) -> list[str]:
-    texts = list(map(str, arguments))
-    if "-c" in texts:
-        program = texts.index("-c") + 1
-        texts[program] = textwrap.dedent(texts[program])
-    return [sys.executable, *texts]
 
 
 async def stopped(pid: int) -> None:

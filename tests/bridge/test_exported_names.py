@@ -27,4 +27,4 @@ def test_importing_the_bridge_imports_no_pyarrow_and_starts_nothing() -> None:
         "import sys, threading, wal; assert 'wal.bridge' not in sys.modules; import wal.bridge; "
         "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules; assert threading.active_count() == 1"
     )
-    run_python("-c", code)
+    run_python("-c", code, fresh=True)

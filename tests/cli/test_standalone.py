@@ -211,7 +211,7 @@ async def without(package: str, *arguments: str) -> tuple[int | None, str, str]:
     """Runs the command in a process that cannot import a package; returns its exit code, its output and its standard error."""
     block = f"sys.modules['{package}'] = None"
     program = f"import sys; {block}; from wal.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    return await asyncio.to_thread(run_python, "-c", program, *arguments, code=None)
+    return await asyncio.to_thread(run_python, "-c", program, *arguments, code=None, fresh=True)
 
 
 @pytest.mark.parametrize("package", ["grpc", "google"])
@@ -328,7 +328,7 @@ async def test_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
                     durable += 1
             assert "renamed" in str(raised.value) or "removed" in str(raised.value)
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            assert await server.process.wait() == 3
+            assert await server.ended() == 3
             await asyncio.to_thread(aside.rename, data_dir)
             async with child(data_dir, listen=server.address):
                 await log.raw_append(Message("orders", b"x"), idempotency_key=str(durable))

@@ -8,15 +8,14 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.links import Link
-from tests.processes import eventually
-from tests.servers.process import ServerProcess, free_ports
+from tests.processes import eventually, run_python
+from tests.servers.process import PYTHON, ServerProcess, free_ports
 from wal import Secret
 from wal.cli.cluster import _as_json
 from wal.errors import WALError
@@ -38,7 +37,7 @@ class Member(ServerProcess):
         """`before` is Python that runs in the process before anything of ours."""
         (self.port,) = free_ports(1)
         program = ["-c", f"{before}\nfrom wal.cli.main import main\nmain()"] if before else ["-m", "wal"]
-        command = [sys.executable, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
+        command = [PYTHON, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
         log = folder / f"{name}.log"
         self._begins = 0
         self._starting = threading.Lock()
@@ -150,19 +149,9 @@ class Cluster:
 
     async def order(self, *arguments: str, code: int | None = 0) -> str:
         """Runs `wal cluster …` and returns what it prints."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "wal",
-            "cluster",
-            *arguments,
-            env=os.environ | self.environment | ({"WAL_TOKEN": self.token} if self.token else {}),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await process.communicate()
-        assert code is None or process.returncode == code, (process.returncode, out.decode(), err.decode())
-        return out.decode() if process.returncode == 0 else out.decode() + err.decode()
+        environment = os.environ | self.environment | ({"WAL_TOKEN": self.token} if self.token else {})
+        done = await asyncio.to_thread(run_python, "-m", "wal", "cluster", *arguments, environment=environment, code=code)
+        return done.out if done.code == 0 else done.out + done.err
 
     async def status(self) -> dict[str, Any]:
         """Returns what `wal cluster status --json` prints; AssertionError if no coordinator answers."""

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
+from tests import processes
 from tests.servers.process import free_ports
 from wal.api.factory import with_absolute_paths
 from wal.local.log import LocalLog
@@ -21,8 +20,6 @@ from wal.node.access import Access
 from wal.node.server import DRAIN_S, LATE_S
 from wal.rpc.connection import Connection
 from wal.settings import Settings
-
-START_S = 60.0
 
 
 class Serving:
@@ -68,7 +65,7 @@ async def connected(address: str, **options: Any) -> AsyncIterator[Connection]:
 class Child:
     """`wal standalone` as a process of its own, by `start`; `address` is where it listens."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+    def __init__(self, process: processes.Child, address: str) -> None:
         self.process = process
         self.address = address
 
@@ -76,31 +73,31 @@ class Child:
     async def start(cls, location: str | Path, *flags: str, listen: str | None = None, **variables: str) -> Child:
         """Starts it at `listen`, or at a port where it can be started again."""
         listen = listen or f"127.0.0.1:{free_ports(1)[0]}"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "wal", "standalone", str(location), "--listen", listen, *flags,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **variables},
-        )  # fmt: skip
-        assert process.stdout is not None
+        command = ("-m", "wal", "standalone", location, "--listen", listen, *flags)
+        process = processes.Child(*command, environment={**os.environ, **variables})
         try:
-            async with asyncio.timeout(START_S):
-                line = (await process.stdout.readline()).decode()
+            line = await process.line()
         except BaseException:
-            process.kill()
+            await process.__aexit__()
             raise
-        assert line.startswith("listening on "), f"exit code {await process.wait()}"
+        assert line.startswith("listening on "), line
         return cls(process, line.removeprefix("listening on ").strip())
 
     async def kill(self) -> None:
         """Kills it, as a crash does."""
-        self.process.kill()
-        await self.process.wait()
+        self.process.send_signal(signal.SIGKILL)
+        await self.ended()
 
     async def stop(self) -> int:
         """Asks it to stop; returns its exit code."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
-        return await self.process.wait()
+        self.process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """Waits until it has ended; returns its exit code."""
+        code = await self.process.wait()
+        await self.process.__aexit__()
+        return code
 
 
 @contextlib.asynccontextmanager
@@ -110,8 +107,7 @@ async def child(location: str | Path, *flags: str, **options: Any) -> AsyncItera
     try:
         yield started
     finally:
-        if started.process.returncode is None:
-            await started.kill()
+        await started.process.__aexit__()
 
 
 class ServerProcess:
@@ -121,7 +117,7 @@ class ServerProcess:
         self._data = data
         self._flags = flags
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: processes.Child | None = None
         self.start()
 
     @property
@@ -130,25 +126,16 @@ class ServerProcess:
 
     def start(self) -> None:
         """Starts it; returns when it listens."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "wal", "standalone", str(self._data), "--listen", self.address, *self._flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("listening on "), f"exit code {self._process.wait()}"
+        self._process = processes.Child("-m", "wal", "standalone", self._data, "--listen", self.address, *self._flags)
+        line = self._process.line_now()
+        assert line.startswith("listening on "), line
         self.address = line.split()[-1]
 
     def kill(self) -> None:
         """Kills it with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+            process.__exit__()
 
     def __enter__(self) -> Self:
         return self

@@ -5,51 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tests.outages.client import WRITTEN
 from tests.outages.report import Load, Report
+from tests.processes import Child
 
-_ROOT: Final = Path(__file__).parents[2]
-_LINE_BYTES_MAX: Final = 1 << 28
 WAIT_S: Final = 40.0
 
 
 class Client:
     """A process of `tests.outages.client`."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, load: Load) -> None:
         self.calls = 0
         """How many calls of it have an outcome."""
         self.written = False
         """Whether its writers have ended."""
         self.report: Report | None = None
-        self.process = process
+        self.process = Child("-m", "tests.outages.client", msgspec.json.encode(load).decode())
         self.reading = asyncio.ensure_future(self._read())
-
-    @classmethod
-    async def start(cls, load: Load) -> Client:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.outages.client", msgspec.json.encode(load).decode(),
-            cwd=_ROOT, stdin=PIPE, stdout=PIPE, limit=_LINE_BYTES_MAX,
-        )  # fmt: skip
-        return cls(process)
 
     def stop(self) -> None:
         """Tells its writers to end."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"stop\n")
+        self.process.tell("stop")
 
     async def _read(self) -> None:
-        stdout = self.process.stdout
-        assert stdout is not None
-        while (line := await stdout.readline()).endswith(b"\n"):
+        async for line in self.process.lines():
             told = msgspec.json.decode(line, type=int | str | Report)
             if told == WRITTEN:
                 self.written = True
@@ -57,7 +42,7 @@ class Client:
                 self.calls = told
             elif isinstance(told, Report):
                 self.report = told
-        assert await self.process.wait() == 0, "a client failed: see its traceback"
+        await self.process.end()
 
 
 class Clients:
@@ -68,15 +53,14 @@ class Clients:
         self._clients: list[Client] = []
 
     async def __aenter__(self) -> Clients:
-        for load in self._loads:
-            self._clients.append(await Client.start(load))
+        self._clients = list(map(Client, self._loads))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for client in self._clients:
-            if client.process.returncode is None:
-                client.process.kill()
+            client.process.send_signal(signal.SIGKILL)
             await asyncio.wait([client.reading])
+            await client.process.__aexit__()
 
     @property
     def calls(self) -> int:
@@ -91,8 +75,7 @@ class Clients:
                 yield
         except TimeoutError:
             for client in self._clients:
-                if client.process.returncode is None:
-                    client.process.send_signal(signal.SIGUSR1)
+                client.process.send_signal(signal.SIGUSR1)
             await asyncio.sleep(1.0)  # the clients need it to write what they wait for
             raise AssertionError(f"waited {WAIT_S} s for {what}") from None
 

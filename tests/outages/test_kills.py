@@ -38,7 +38,7 @@ async def run(directory: Path, rounds: int, how: signal.Signals) -> dict[int, Re
                 for _ in range(rounds):
                     await asyncio.sleep(rng.random() * 0.2)  # the moment is the point, nothing is waited for
                     server.process.send_signal(how)
-                    assert await server.process.wait() == (0 if how is signal.SIGTERM else -how)
+                    assert await server.ended() == (0 if how is signal.SIGTERM else -how)
                     server = await Child.start(directory, listen=server.address)
                     await clients.each_makes(rng.randint(40, 200))
                 await clients.stop_writers()
@@ -48,7 +48,7 @@ async def run(directory: Path, rounds: int, how: signal.Signals) -> dict[int, Re
         assert len(reports) == CLIENTS
         assert await server.stop() == 0
     finally:
-        if server.process.returncode is None:
+        if server.process.runs:
             await server.kill()
     async with open_wal(directory) as log:
         await judge(log, SIDES, reports)

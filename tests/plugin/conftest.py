@@ -18,7 +18,7 @@ Service = Callable[..., Ended]
 def service(tmp_path: Path) -> Service:
     """Returns a function that runs pytest on a test file with this text, with the log's plugin and those that `plugins` names."""
 
-    def run(text: str, *options: str, plugins: tuple[str, ...] = (), code: int = 0) -> Ended:
+    def run(text: str, *options: str, plugins: tuple[str, ...] = (), code: int = 0, fresh: bool = False) -> Ended:
         directory = tmp_path / "service"
         directory.mkdir(exist_ok=True)
         file = directory / "test_service.py"
@@ -27,6 +27,6 @@ def service(tmp_path: Path) -> Service:
         loaded = [part for plugin in ("wal.testing.plugin", *plugins) for part in ("-p", plugin)]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         arguments = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *loaded, *options, file)
-        return run_python(*arguments, code=code, environment=environment)
+        return run_python(*arguments, code=code, environment=environment, fresh=fresh)
 
     return run

@@ -94,7 +94,7 @@ def test_plugin_is_installed_for_pytest() -> None:
 
 
 def test_plugin_imports_nothing_unasked(service: Service) -> None:
-    assert "1 passed" in service(INERT).out
+    assert "1 passed" in service(INERT, fresh=True).out
 
 
 def test_fixtures_need_no_async_plugin(service: Service) -> None:

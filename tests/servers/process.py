@@ -21,12 +21,17 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
+from tests.processes import Process, is_stopped, start_python
+
 POLL_S: Final = 0.02
+PYTHON: Final = "python"
 LOG_TAIL_BYTES: Final = 4000
 
 
 class ServerProcess:
     """One server. `command` runs with `environment` added to this process's own; its output goes to `log`.
+
+    A command that begins with PYTHON is forked from the fork server of `tests.processes`.
 
     `is_ready` is called until it returns True; a call neither waits long nor raises.
     """
@@ -47,7 +52,7 @@ class ServerProcess:
         self._environment = {**os.environ, **(environment or {})}
         self._is_ready = is_ready
         self._ready_timeout_s = ready_timeout_s
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Process | None = None
 
     @property
     def pid(self) -> int:
@@ -96,7 +101,8 @@ class ServerProcess:
     def stop(self) -> None:
         """Freezes the server (SIGSTOP), and waits until it is frozen: its connections stay open, but it does not answer."""
         self._running().send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        while not is_stopped(self.pid):
+            time.sleep(POLL_S)
 
     def cont(self) -> None:
         """Resumes the server after `stop`."""
@@ -107,7 +113,7 @@ class ServerProcess:
         self.kill()
         self.start()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Process:
         if self._child is None or self._child.poll() is not None:
             raise RuntimeError(f"{self.name} is not running: start() it first")
         return self._child
@@ -156,7 +162,10 @@ _spawner: threading.Thread | None = None
 _spawner_lock: Final = threading.Lock()
 
 
-def _spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], environment: dict[str, str], log: Path) -> Process:
+    if command[0] == PYTHON:
+        with log.open("ab") as output, open(os.devnull, "rb") as no_input:
+            return start_python(command[1:], no_input, output, output, environment=environment)
     # The kernel sends PR_SET_PDEATHSIG when the *thread* that created the child ends, so one thread, which lives as long as this process,
     # creates all of them: a test may then start a server from any thread.
     global _spawner
