@@ -34,12 +34,12 @@ async def test_backups_lie_in_an_s3_server(tmp_path: Path, monkeypatch: pytest.M
         await asyncio.to_thread(store.create, f"{PREFIX}1", b"first")
         with pytest.raises(ObjectExistsError):
             await asyncio.to_thread(store.create, f"{PREFIX}1", b"second")
-        assert await asyncio.to_thread(store.get, f"{PREFIX}1") == b"first"
+        assert await asyncio.to_thread(store.get, f"{PREFIX}1", 5) == b"first"
         assert list(await asyncio.to_thread(store.names, PREFIX)) == [f"{PREFIX}1"]
         for _ in range(2):
             await asyncio.to_thread(store.delete, f"{PREFIX}1")
         with pytest.raises(FileNotFoundError):
-            await asyncio.to_thread(store.get, f"{PREFIX}1")
+            await asyncio.to_thread(store.get, f"{PREFIX}1", 5)
 
         data = tmp_path / "data"
         async with open_wal(data) as log:

@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Final
 
 import google_crc32c
+import msgspec
 
-from wal.backup.manifest import OBJECTS, PREFIX, Chunk, Manifest, decode_manifest, manifest_name, numbered
+from broadcaster.records import read_records
+from wal.backup.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
 from wal.backup.rounds import Progress, Rounds
 from wal.backup.store import Store, age_s, open_store
+from wal.channels.directory import PREFIX as VCHANNELS
+from wal.channels.directory import record_from
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
-from wal.frame.codec import load_zstd
+from wal.frame.codec import expand, load_zstd
+from wal.inspect.outside import checkpoint_records
 from wal.location import Location, parse_location
+from wal.read.cursors.files import CURSORS_NAME, decode_cursor, file_name
+from wal.storage.journal.layout import SegmentHeader
+from wal.storage.metadata import BROADCAST_ROOT
 from wal.threads import in_thread
 
 _GRACE_S: Final = 3600.0
@@ -103,31 +111,72 @@ def manifests(store: Store) -> tuple[list[Manifest], dict[int, CorruptionError]]
     damaged: dict[int, CorruptionError] = {}
     for number, name in numbered(store.names(PREFIX)):
         try:
-            readable.append(decode_manifest(name, store.get(name)))
+            readable.append(load_manifest(store, name))
         except CorruptionError as error:
             damaged[number] = error
     return readable, damaged
 
 
+def load_manifest(store: Store, name: str) -> Manifest:
+    """Returns the manifest of this name. Raises FormatError for a newer version, CorruptionError if it is damaged."""
+    return decode_manifest(name, store.get(name, BYTES_MAX))
+
+
 def fetch(store: Store, chunk: Chunk) -> bytes:
     """Returns the bytes of a chunk. Raises CorruptionError if they are missing or damaged."""
+    is_compressed = chunk.name.endswith(".zst")
     try:
-        data = store.get(chunk.name)
+        data = store.get(chunk.name, chunk.size + (chunk.size // 128 + 1024 if is_compressed else 0))  # zstd may add less than that
+        if is_compressed:
+            data = expand(load_zstd(), data, chunk.size)
     except FileNotFoundError:
         raise _damaged(store, chunk, "it is missing") from None
-    if chunk.name.endswith(".zst"):
-        zstd = load_zstd()
-        try:
-            data = zstd.decompress(data)
-        except zstd.ZstdError as error:
-            raise _damaged(store, chunk, str(error)) from error
-    if len(data) != chunk.end - chunk.start or google_crc32c.value(data) != chunk.crc:
+    except CorruptionError as error:
+        raise _damaged(store, chunk, str(error)) from error
+    if len(data) != chunk.size or google_crc32c.value(data) != chunk.crc:
         raise _damaged(store, chunk, f"it has {len(data)} bytes and CRC32C {google_crc32c.value(data):#010x}")
     return data
 
 
+def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
+    """Returns the metadata of a backup. Raises CorruptionError if they are missing or damaged."""
+    data = fetch(store, manifest.metadata)
+    try:
+        metadata = msgspec.json.decode(data, type=dict[str, str])
+        checkpoint_records(metadata)
+        for key, value in metadata.items():
+            if key.startswith(VCHANNELS):
+                record_from(key, value)
+        root = f"{BROADCAST_ROOT}/"
+        broadcasts = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
+        read_records(list(broadcasts), list(broadcasts.values()))
+    except (msgspec.DecodeError, RecursionError, ValueError, CorruptionError) as error:
+        raise _damaged(store, manifest.metadata, str(error)) from error
+    return metadata
+
+
+def check_header(store: Store, segment: SegmentCopy, data: bytes) -> None:
+    """Raises CorruptionError unless these bytes, the first chunk of a segment, begin the segment that the manifest says."""
+    try:
+        header = SegmentHeader.unpack(data)
+        if (header.generation, header.base, header.size) != (segment.generation, segment.base, segment.size):
+            raise CorruptionError("it is the beginning of another segment than the manifest says")
+    except (CorruptionError, FormatError) as error:
+        raise _damaged(store, segment.chunks[0], str(error)) from error
+
+
+def check_cursor(store: Store, file: str, chunk: Chunk, data: bytes) -> None:
+    """Raises CorruptionError if these bytes are a cursor that belongs in another file. Those that were damaged in the log pass."""
+    try:
+        name = file_name(decode_cursor(data).key)
+    except (CorruptionError, FormatError):
+        return
+    if file != f"{CURSORS_NAME}/{name}":
+        raise _damaged(store, chunk, f"it is the cursor in {name}, and the manifest says {file}")
+
+
 def _damaged(store: Store, chunk: Chunk, what: str) -> CorruptionError:
-    expected = f"{chunk.end - chunk.start} bytes with CRC32C {chunk.crc:#010x}"
+    expected = f"{chunk.size} bytes with CRC32C {chunk.crc:#010x}"
     path = f"{store.place}/{chunk.name}"
     return CorruptionError(f"{path} is damaged: {what}; expected {expected}", path=path, offset=0, expected=expected)
 
@@ -146,15 +195,26 @@ def _verify(store: Store) -> list[str]:
     if not readable and not damaged:
         raise FormatError(f"{store.place} holds no backup")
     findings = [f"backup {number}: {error}" for number, error in damaged.items()]
-    checked: set[str] = set()
+    checked: set[tuple[str, str | int]] = set()
     damage = {part: manifest.number for manifest in reversed(readable) for part in manifest.damage}
     findings += [f"backup {number}: the log was damaged when it was copied, {part}" for part, number in damage.items()]
     for manifest in readable:
+        parts = [segment for pchannel in manifest.pchannels.values() for segment in pchannel.segments]
+        firsts = {segment.chunks[0].name: segment for segment in parts if segment.chunks}
+        files = {chunk.name: file for file, chunk in manifest.files.items()}
         for chunk in manifest.chunks():
-            if chunk.name not in checked:
-                checked.add(chunk.name)
+            segment, file = firsts.get(chunk.name), files.get(chunk.name, "")
+            if (key := (chunk.name, file if segment is None else segment.size)) not in checked:
+                checked.add(key)
                 try:
-                    fetch(store, chunk)
+                    if chunk.name == manifest.metadata.name:
+                        fetch_metadata(store, manifest)
+                        continue
+                    data = fetch(store, chunk)
+                    if segment is not None:
+                        check_header(store, segment, data)
+                    elif file:
+                        check_cursor(store, file, chunk, data)
                 except CorruptionError as error:
                     findings.append(f"backup {manifest.number}: {error}")
     return findings

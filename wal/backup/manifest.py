@@ -1,50 +1,100 @@
-"""Manifest: what one backup holds, as JSON with a version. Pure.
+"""Manifest: what one backup holds, as JSON with a version and a checksum. Pure.
 
 A backup is complete at its `tick`: it has every event of the log up to it, and none above. Objects are shared by the backups of a log.
+
+    {"version":2, … ,"crc32c":"01234567"}      the CRC32C of all bytes before the last comma
+
+The checksum ends a manifest of version 2 and of every later version, so that damage is never taken for a newer version. Version 1 had none:
+such a manifest has to be, byte for byte, what version 1 wrote, and to agree with the lengths and checksums in the names of its objects.
+A store is not trusted: names are those of files of a journal, and lengths and positions have bounds.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
+import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError
 
-VERSION: Final = 1
+VERSION: Final = 2
 PREFIX: Final = "manifests/"
 OBJECTS: Final = "objects/"
+METADATA: Final = "metadata"
+"""What the name of the object says that has the metadata."""
+BYTES_MAX: Final = 1 << 30
+"""The largest manifest, and the largest file that is copied in one object. A part of a segment is much smaller."""
+PART_BYTES_MAX: Final = 64 << 20
+_UNCHECKED: Final = 1
+"""The version without a checksum."""
+
+Bounded = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Bits32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+PChannelName = Annotated[str, msgspec.Meta(pattern=r"\Ap(0|[1-9][0-9]{0,8})\Z")]
+PChannelFile = Annotated[str, msgspec.Meta(pattern=r"\A(lineage|checkpoint-[0-9a-f]{16})\Z")]
+CursorFile = Annotated[str, msgspec.Meta(pattern=r"\Acursors/[A-Za-z0-9_-]{1,200}\.cursor\Z")]
+ObjectName = Annotated[str, msgspec.Meta(pattern=r"\Aobjects/[A-Za-z0-9_.-]{1,200}-[0-9a-f]{1,16}-[0-9a-f]{8}(\.zst)?\Z")]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Bytes [start, end) of a file, in the object `name`; `crc` is the CRC32C of these bytes before they were compressed."""
+    """Bytes [start, end) of a file, in the object `name`; `crc` is the CRC32C of these bytes before they were compressed.
 
-    name: str
-    start: int
-    end: int
-    crc: int
+    The name of the object ends with the number of these bytes and with `crc`, both in hexadecimal.
+    """
+
+    name: ObjectName
+    start: Bounded
+    end: Bounded
+    crc: Bits32
+
+    def __post_init__(self) -> None:
+        length, crc = self.name.removesuffix(".zst").split("-")[-2:]
+        if (self.end - self.start, self.crc) != (int(length, 16), int(crc, 16)):
+            raise ValueError(f"bytes {self.start} to {self.end} with CRC32C {self.crc:08x} are not in the object {self.name}")
+        if self.size > BYTES_MAX:
+            raise ValueError(f"the object {self.name} has more than {BYTES_MAX} bytes")
+
+    @property
+    def size(self) -> int:
+        """How many bytes they are."""
+        return self.end - self.start
 
 
 class SegmentCopy(msgspec.Struct, frozen=True):
     """The bytes of a segment file up to the end of the backup; the file is `size` bytes long, and the rest are zeros."""
 
-    base: int
-    generation: int
-    size: int
+    base: Bounded
+    generation: Annotated[int, msgspec.Meta(ge=0)]
+    size: Bounded
     chunks: tuple[Chunk, ...]
+
+    def __post_init__(self) -> None:
+        edges = [0, *(edge for chunk in self.chunks for edge in (chunk.start, chunk.end))]
+        if any(stop != start for stop, start in zip(edges[::2], edges[1::2], strict=False)) or edges[-1] > self.size:
+            raise ValueError(f"the chunks of the segment with base {self.base} are not its first bytes, up to at most {self.size}")
+        if any(chunk.size > PART_BYTES_MAX for chunk in self.chunks):
+            raise ValueError(f"the segment with base {self.base} has a chunk of more than {PART_BYTES_MAX} bytes")
 
 
 class PChannelCopy(msgspec.Struct, frozen=True):
     """A pchannel: the fields of its control page, its segments, and its other files by name."""
 
-    incarnation: int
-    term: int
-    end: int
-    earliest: tuple[int, int]
-    limit: int
+    incarnation: Bounded
+    term: Bounded
+    end: Bounded
+    earliest: tuple[Bounded, Bits32]
+    limit: Bounded
     segments: tuple[SegmentCopy, ...]
-    files: dict[str, Chunk]
+    files: dict[PChannelFile, Chunk]
+
+    def __post_init__(self) -> None:
+        stops = [*(segment.base for segment in self.segments[1:]), self.end]
+        for segment, stop in zip(self.segments, stops, strict=bool(self.segments)):
+            if not segment.chunks or segment.base + segment.chunks[-1].end != stop:
+                raise ValueError(f"the segment with base {segment.base} does not end at {stop}")
 
 
 class DamagedPart(msgspec.Struct, frozen=True):
@@ -65,13 +115,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = VERSION
-    number: int
-    tick: int
+    number: Bounded
+    tick: Bounded
     at_s: float
-    pchannels: dict[str, PChannelCopy]
-    files: dict[str, Chunk]
+    pchannels: Annotated[dict[PChannelName, PChannelCopy], msgspec.Meta(min_length=1)]
+    files: dict[CursorFile, Chunk]
     metadata: Chunk
     damage: tuple[DamagedPart, ...] = ()
+
+    def __post_init__(self) -> None:
+        parts = [(METADATA, self.metadata), *((part_of_cursor(file), chunk) for file, chunk in self.files.items())]
+        for name, pchannel in self.pchannels.items():
+            parts += [(part_of_file(name, file), chunk) for file, chunk in pchannel.files.items()]
+            for segment in pchannel.segments:
+                parts += [(part_of_segment(name, segment.base, segment.generation, chunk.start), chunk) for chunk in segment.chunks]
+        for part, chunk in parts:
+            if not chunk.name.startswith(f"{OBJECTS}{part}-"):
+                raise ValueError(f"the object {chunk.name} does not hold {part}")
 
     @property
     def log_id(self) -> int:
@@ -87,12 +147,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def encode(self) -> bytes:
-        """Returns the JSON."""
-        return msgspec.json.encode(self)
+        """Returns the JSON with its checksum."""
+        body = msgspec.json.encode(self)[:-1]
+        return body + _end_of(body)
 
 
-class _Version(msgspec.Struct):
-    version: int
+def part_of_segment(pchannel: str, base: int, generation: int, start: int) -> str:
+    """Returns what the name of the object says that has the bytes of a segment from `start` on."""
+    return f"{pchannel}-{base:016x}-{generation:016x}-{start:x}"
+
+
+def part_of_file(pchannel: str, file: str) -> str:
+    """Returns what the name of the object says that has a file of a pchannel."""
+    return f"{pchannel}-{file}"
+
+
+def part_of_cursor(file: str) -> str:
+    """Returns what the name of the object says that has a cursor."""
+    return f"cursor-{file.removesuffix('.cursor')[-41:]}"
 
 
 def manifest_name(number: int) -> str:
@@ -102,16 +174,39 @@ def manifest_name(number: int) -> str:
 
 def numbered(names: Iterable[str]) -> list[tuple[int, str]]:
     """Returns the names of manifests among these by number, ascending."""
-    stems = {name: name.removeprefix(PREFIX).removesuffix(".json") for name in names}
-    return sorted((int(stem), name) for name, stem in stems.items() if stem.isascii() and stem.isdigit())
+    return sorted((number, name) for name in names if (number := _number(name)) is not None)
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
     """Returns the manifest in these bytes. Raises FormatError for a newer version, CorruptionError for anything else that is none."""
     try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version > VERSION:
+        body = data[:-_END_BYTES]
+        is_checked = data.endswith(_end_of(body))
+        if is_checked and (version := msgspec.json.decode(body + b"}", type=_Version).version) > VERSION:
             raise FormatError(f"the backup {name} has version {version}, known here is {VERSION}: upgrade to use it")
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
+        manifest = msgspec.json.decode(body + b"}" if is_checked else data, type=Manifest)
+        if not is_checked and (manifest.version != _UNCHECKED or msgspec.json.encode(manifest) != data):
+            raise ValueError("its checksum does not fit, or it is not as version 1 wrote it")
+        if manifest.number != _number(name):
+            raise ValueError(f"it is backup {manifest.number}")
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"{name} is damaged: {error}", path=name, offset=0, expected="a manifest") from error
+    return manifest
+
+
+def _number(name: str) -> int | None:
+    """Returns the number in the name of a manifest, None in any other name."""
+    match = re.fullmatch(rf"{PREFIX}([0-9]{{1,18}})\.json", name)
+    return int(match[1]) if match else None
+
+
+def _end_of(body: bytes) -> bytes:
+    """Returns the checksum of these bytes as the end of a manifest."""
+    return b',"crc32c":"%08x"}' % google_crc32c.value(body)
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_END_BYTES: Final = len(_end_of(b""))

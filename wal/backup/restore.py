@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
-from wal.backup.backup import fetch, journal_path, manifests, verify
-from wal.backup.manifest import Manifest, PChannelCopy
+from wal.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
+from wal.backup.manifest import Chunk, Manifest, PChannelCopy
 from wal.backup.point import Plan, cursor_at, cut_journal, metadata_at, plan
 from wal.backup.rounds import META_FILE
 from wal.backup.store import Store, open_store
-from wal.channels.pchannels import CHECKPOINT_PREFIX
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock
+from wal.inspect.outside import checkpoint_records
 from wal.kv import SqliteKV
 from wal.local.restored import mark_restored
 from wal.location import parse_location
@@ -139,7 +139,7 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
     disk = Disk()
     disk.access = access
     top, base = chosen.top, chosen.base
-    metadata = _metadata(store, top)
+    metadata = fetch_metadata(store, top)
     try:
         claim_format(disk, building)
         for name, pchannel in chosen.pchannels().items():
@@ -148,14 +148,15 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
             _write_pchannel(disk, folder, store, top.tick, pchannel)
         tick, at_tick = top.tick, None
         if chosen.tick is not None or len(top.pchannels) > 1:  # of several pchannels, one may lack a copy of a broadcast
-            before = {} if base is None else _metadata(store, base)
+            before = {} if base is None else fetch_metadata(store, base)
             records = {name: before if base is not None and name in base.pchannels else metadata for name in top.pchannels}
-            begins = {name: msgspec.json.decode(records[name][CHECKPOINT_PREFIX + name])["position"] for name in records}
+            saved = {name: checkpoint_records(texts).get(name) for name, texts in records.items()}
+            begins = {name: 0 if record is None else record.position for name, record in saved.items()}
             at_tick = cut_journal(building, disk, chosen, begins)
             tick, metadata = at_tick.tick, metadata_at(chosen, at_tick, before, metadata)
-        files = {} if base is None else {file: fetch(store, chunk) for file, chunk in base.files.items()}
+        files = {} if base is None else {file: _cursor(store, file, chunk) for file, chunk in base.files.items()}
         for file, chunk in top.files.items():
-            data = fetch(store, chunk)
+            data = _cursor(store, file, chunk)
             if base is None or (at_tick is not None and cursor_at(data, at_tick)):
                 files[file] = data
         for file, data in files.items():
@@ -167,17 +168,20 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
     return metadata, tick
 
 
-def _metadata(store: Store, manifest: Manifest) -> dict[str, str]:
-    metadata: dict[str, str] = msgspec.json.decode(fetch(store, manifest.metadata), type=dict[str, str])
-    return metadata
+def _cursor(store: Store, file: str, chunk: Chunk) -> bytes:
+    data = fetch(store, chunk)
+    check_cursor(store, file, chunk, data)
+    return data
 
 
 def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel: PChannelCopy) -> None:
     for segment in pchannel.segments:
         with (folder / segment_name(segment.base)).open("xb") as file:
             for chunk in segment.chunks:
-                file.seek(chunk.start)
-                file.write(fetch(store, chunk))
+                data = fetch(store, chunk)
+                if chunk is segment.chunks[0]:
+                    check_header(store, segment, data)
+                file.write(data)
             file.truncate(segment.size)
     for name, chunk in pchannel.files.items():
         (folder / name).write_bytes(fetch(store, chunk))

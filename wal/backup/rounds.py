@@ -30,6 +30,8 @@ import google_crc32c
 import msgspec
 
 from wal.backup.manifest import (
+    BYTES_MAX,
+    METADATA,
     OBJECTS,
     PREFIX,
     Chunk,
@@ -40,11 +42,15 @@ from wal.backup.manifest import (
     decode_manifest,
     manifest_name,
     numbered,
+    part_of_cursor,
+    part_of_file,
+    part_of_segment,
 )
 from wal.backup.store import ObjectExistsError, Store
-from wal.channels.pchannels import FORMAT_KEY
+from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
+from wal.inspect.outside import checkpoint_records
 from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
@@ -187,7 +193,7 @@ def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
     """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
     for _, name in reversed(names):
         try:
-            return decode_manifest(name, store.get(name))
+            return decode_manifest(name, store.get(name, BYTES_MAX))
         except CorruptionError as error:
             _log.warning("a backup is left out, see `wal backup verify`: %s", error)
     return None
@@ -230,15 +236,15 @@ class _Copy:
         if {key for key in metadata if key.startswith("pchannels/") and key != FORMAT_KEY} != {f"pchannels/{name}" for name in logs}:
             raise _Behind("a pchannel is being created")
         tick = min(state.promised_tick for state in states.values())
-        checkpoints = {name: msgspec.json.decode(metadata[f"checkpoints/{name}"]) for name in logs}
+        checkpoints = dict.fromkeys(logs, CheckpointRecord(0, 0)) | checkpoint_records(metadata)  # without one, recovery reads all
         records = {name: self._record(name, log) for name, log in logs.items()}
-        own_files = {name: self._own_files(log, checkpoints[name].get("state")) for name, log in logs.items()}
+        own_files = {name: self._own_files(log, checkpoints[name].state) for name, log in logs.items()}
         cursors = self._cursors()
         pchannels = {}
         for name, log in logs.items():
             record = records[name]
             end = _end(log, record.earliest[0], states[name].durable_end, tick)
-            segments = self._segments(name, record, end, tick, checkpoints[name]["position"])
+            segments = self._segments(name, record, end, tick, max(record.earliest[0], checkpoints[name].position))
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
             pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
         return Manifest(
@@ -247,7 +253,7 @@ class _Copy:
             at_s=time.time(),
             pchannels=pchannels,
             files={file: chunk.result() for file, chunk in cursors.items()},
-            metadata=self._put(msgspec.json.encode(metadata), "metadata").result(),
+            metadata=self._put(msgspec.json.encode(metadata), METADATA).result(),
             damage=tuple(self._damage),
         )
 
@@ -281,7 +287,7 @@ class _Copy:
                 log.checkpoint_state(state)
         if (log.directory / LINEAGE_NAME).exists():
             files.append(LINEAGE_NAME)  # it was checked when the log was opened
-        return {file: self._put((log.directory / file).read_bytes(), f"{log.pchannel}-{file}") for file in files}
+        return {file: self._put((log.directory / file).read_bytes(), part_of_file(log.pchannel, file)) for file in files}
 
     def _cursors(self) -> dict[str, Future[Chunk]]:
         """Puts the saved cursors."""
@@ -290,7 +296,7 @@ class _Copy:
             file, data = f"{CURSORS_NAME}/{path.name}", path.read_bytes()
             with self._naming(file):
                 decode_cursor(data)
-            files[file] = self._put(data, f"cursor-{path.name.removesuffix(CURSOR_SUFFIX)[-41:]}")
+            files[file] = self._put(data, part_of_cursor(file))
         return files
 
     @contextlib.contextmanager
@@ -349,8 +355,11 @@ class _Copy:
             # Small chunks are put once more, as part of a larger one, so that a segment has few, however many backups it grew through.
             while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
                 at = chunks.pop().start
-            prefix = f"{pchannel}-{base:016x}-{header.generation:016x}"
-            reader = _SegmentReader(file, at, stop, lambda data, start: self._put(data, f"{prefix}-{start:x}", start=start))
+
+            def put(data: bytes, start: int) -> Future[Chunk]:
+                return self._put(data, part_of_segment(pchannel, base, header.generation, start), start=start)
+
+            reader = _SegmentReader(file, at, stop, put)
             if not begins_frame:
                 checked = reader.next_frame(header, checked)
             for damage in check_frames(path, header, reader.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
@@ -368,6 +377,11 @@ class _Copy:
 
     def _put(self, data: bytes, prefix: str, *, start: int = 0) -> Future[Chunk]:
         """Begins to put these bytes; waits while others are being put. Raises what has failed of them."""
+        if len(data) > BYTES_MAX:
+            raise InvalidArgumentError(
+                f"{prefix} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
+                "copy the log with `wal copy` instead"
+            )
         while len(self._running) >= _AT_ONCE:
             self._running.popleft().result()
         future = self._pool.submit(self._stored, data, prefix, start)

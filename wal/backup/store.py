@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from wal.errors import InvalidArgumentError, NoSpaceError, StorageError
+from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.installation import install_hint
 
 _TEMPORARY: Final = ".tmp-"
@@ -36,8 +36,8 @@ class Store(abc.ABC):
         """Puts an object durably. Raises ObjectExistsError if there is one of this name."""
 
     @abc.abstractmethod
-    def get(self, name: str) -> bytes:
-        """Returns the content of an object."""
+    def get(self, name: str, bytes_max: int) -> bytes:
+        """Returns the content of an object. Raises CorruptionError if it has more than `bytes_max`, without reading it."""
 
     @abc.abstractmethod
     def names(self, prefix: str) -> dict[str, float]:
@@ -79,9 +79,10 @@ class DirectoryStore(Store):
             finally:
                 os.close(folder)
 
-    def get(self, name: str) -> bytes:
-        with _failures(f"{self._directory / name} cannot be read", may_be_missing=True):
-            return (self._directory / name).read_bytes()
+    def get(self, name: str, bytes_max: int) -> bytes:
+        with _failures(f"{self._directory / name} cannot be read", may_be_missing=True), (self._directory / name).open("rb") as file:
+            _check_size(self, name, os.fstat(file.fileno()).st_size, bytes_max)
+            return file.read(bytes_max)
 
     def names(self, prefix: str) -> dict[str, float]:
         folder = self._directory / prefix
@@ -111,9 +112,11 @@ class ObjectStore(Store):
             except self._obstore.exceptions.AlreadyExistsError:
                 raise ObjectExistsError(name) from None
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, bytes_max: int) -> bytes:
         with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
-            return bytes(self._obstore.get(self._store, name).bytes())
+            result = self._obstore.get(self._store, name)
+            _check_size(self, name, result.meta["size"], bytes_max)
+            return bytes(result.bytes())
 
     def names(self, prefix: str) -> dict[str, float]:
         with _failures(f"{self.place}/{prefix} cannot be listed"):
@@ -168,6 +171,13 @@ def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
         if not type(error).__module__.startswith("obstore"):
             raise
         raise StorageError(f"{what}: {str(error).splitlines()[0]}") from error
+
+
+def _check_size(store: Store, name: str, size: int, bytes_max: int) -> None:
+    """Raises CorruptionError for an object that has more bytes than it can have."""
+    if size > bytes_max:
+        path = f"{store.place}/{name}"
+        raise CorruptionError(f"{path} is damaged: it has {size} bytes", path=path, offset=0, expected=f"at most {bytes_max} bytes")
 
 
 def age_s(put_at_s: float) -> float:

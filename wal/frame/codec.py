@@ -48,18 +48,20 @@ def decompress(stored: bytes, size: int) -> bytes:
 
     Whatever the stored bytes claim, no more than `size` bytes are made of them.
     """
-    if len(stored) == size:
-        return stored
-    zstd = _required("the frame is compressed")
+    return stored if len(stored) == size else expand(_required("the frame is compressed"), stored, size)
+
+
+def expand(zstd: Any, stored: bytes, size: int) -> bytes:
+    """Returns the `size` bytes that `zstd`, the module, makes of what is stored, and never more. Raises CorruptionError."""
     try:
         decompressor = zstd.ZstdDecompressor()
-        block: bytes = decompressor.decompress(stored, size)
+        data: bytes = decompressor.decompress(stored, size)
         whole = decompressor.eof and not decompressor.unused_data
     except zstd.ZstdError as error:
         raise CorruptionError(f"a compressed block cannot be read: {error}", expected=f"zstd of {size} bytes") from error
-    if len(block) != size or not whole:
-        raise CorruptionError("a compressed block has another size than its table says", expected=f"{size} bytes")
-    return block
+    if len(data) != size or not whole:
+        raise CorruptionError("a compressed block has another size than is stated for it", expected=f"{size} bytes")
+    return data
 
 
 def _required(what: str) -> Any:
