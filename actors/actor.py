@@ -214,6 +214,11 @@ class ActorRef:
         return self._failure
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether the actor is cancelled from outside: its stop took too long, or its system ends."""
+        return self._scope.cancel_called
+
+    @property
     def task(self) -> asyncio.Task[Any] | None:
         """The task that the actor runs in; None before the task's first step."""
         return self._task

@@ -12,6 +12,15 @@
 from __future__ import annotations
 
 
+def described(cause: BaseException) -> str:
+    """Returns the cause as one line: `ValueError: no such thing`. It never raises, whatever the `__str__` of the cause does."""
+    kind = type(cause).__name__
+    try:
+        return f"{kind}: {cause}"
+    except BaseException as broken:
+        return f"{kind} (its text cannot be shown: its __str__ raised {type(broken).__name__})"
+
+
 class ActorError(Exception):
     """The base of every error of this package, except TypeError and ValueError for wrong arguments."""
 
@@ -23,7 +32,7 @@ class ActorFailedError(ActorError):
     """
 
     def __init__(self, name: str, cause: BaseException) -> None:
-        super().__init__(f"actor {name!r} failed and takes no more messages: {type(cause).__name__}: {cause}")
+        super().__init__(f"actor {name!r} failed and takes no more messages: {described(cause)}")
         self.name = name
         self.cause = cause
         self.__cause__ = cause

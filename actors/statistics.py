@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.errors import described
+
 
 class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """An ActorSystem at one moment, in the order of starting.
@@ -55,4 +57,4 @@ class MemberStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 def failure_text(cause: BaseException | None) -> str | None:
     """Returns the cause as one line: `ValueError: no such thing`."""
-    return None if cause is None else f"{type(cause).__name__}: {cause}"
+    return None if cause is None else described(cause)

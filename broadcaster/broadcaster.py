@@ -38,6 +38,7 @@ from broadcaster.running import Running
 from broadcaster.task import TICK_LOGICAL_BITS
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv import KVBase
+from wal.user_code import described
 
 COLLECT_INTERVAL_S: Final = 300.0
 
@@ -234,7 +235,7 @@ class Broadcaster(Actor):
             task.missing_appends,
             task.missing_acks,
             self._age_s(task.broadcast_id),
-            None if error is None else f"{type(error).__name__}: {error}",
+            None if error is None else described(error),
         )
 
     def _age_s(self, broadcast_id: int) -> float:

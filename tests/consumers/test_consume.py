@@ -278,7 +278,8 @@ async def test_timed_out_thread_keeps_its_lane(log: WALAccesser) -> None:
                 delivery.append("done", b"late")
 
     await append(log, "ab")
-    async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, concurrency=2, backoff_s=NO_PAUSE) as consumer:
+    options = {"concurrency": 2, "order": "key", "key": lambda message: message.vchannel}
+    async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[arg-type]
         while consumer.statistics().in_hand != 1:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)  # past its time: nothing else of the lane may begin

@@ -29,6 +29,10 @@ async def refuse(delivery: Delivery) -> None:
     raise ValueError("not now")
 
 
+async def generator(delivery: Delivery) -> Any:
+    yield delivery
+
+
 async def test_redriven_letter_is_for_its_cursor(log: WALAccesser) -> None:
     handled: dict[str, list[bytes]] = {"one": [], "two": []}
 
@@ -195,6 +199,8 @@ async def test_values_of_a_type_are_delivered(log: WALAccesser) -> None:
         ({"cursor": ""}, InvalidArgumentError, "cursor is empty"),
         ({"concurrency": 0}, InvalidArgumentError, "concurrency=0 is out of range: 1 to 1024"),
         ({"concurrency": True}, TypeError, "concurrency must be an int"),
+        ({"concurrency": 8}, InvalidArgumentError, "concurrency=8 has no effect .* order='key' with key= .* or order='none'"),
+        ({"handler": generator}, TypeError, "a generator function"),
         ({"order": "keys"}, InvalidArgumentError, "order='keys' is not known"),
         ({"order": "key"}, InvalidArgumentError, "give key="),
         ({"key": len}, InvalidArgumentError, "leave key out"),

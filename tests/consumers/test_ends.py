@@ -113,8 +113,8 @@ async def test_error_ends_the_block(log: WALAccesser) -> None:
     await append(log, "a")
     with pytest.raises(InvalidArgumentError, match="returned 5"):
         async with log.consume("jobs", nothing, cursor="worker", order="key", key=lambda message: 5):  # type: ignore[arg-type, return-value]
-            while log.consumers():
-                await asyncio.sleep(0.001)
+            await eventually(lambda: log.consumers()[0].state == "ended")
+    assert log.consumers() == []
 
 
 async def test_position_passes_what_is_not_for_it(log: WALAccesser) -> None:

@@ -155,22 +155,70 @@ class OddError(BaseException):
     """As programs derive them that do not want to be caught."""
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-@pytest.mark.parametrize("error", [OddError("odd"), asyncio.CancelledError("odd"), StopIteration("odd")])
-async def test_whatever_a_plain_function_raises_is_a_failure(error: BaseException, in_thread: bool) -> None:
+class MuteError(Exception):
+    """It cannot be shown."""
+
+    def __str__(self) -> str:
+        raise KeyError("message")
+
+
+ODD_ERRORS = [
+    OddError("odd"),
+    asyncio.CancelledError("odd"),
+    StopIteration("odd"),
+    SystemExit("odd"),
+    KeyboardInterrupt("odd"),
+    GeneratorExit("odd"),
+    MuteError(),
+]
+
+
+@pytest.mark.parametrize("kind", ["plain", "in_thread", "coroutine"])
+async def test_whatever_operate_raises_is_a_failure(kind: str) -> None:
     class Raising(BaseNode):
         def operate(self, msgs: list[Msg]) -> Outputs:
             if msgs[0].time_tick == 3:
                 raise error
             return None
 
-    graph = row(Input([1, 2, 3], endless=True), Raising("raising", in_thread=in_thread))
-    async with graph, asyncio.timeout(60):  # less than drain_timeout_s
-        await graph.done()
-    assert isinstance(graph.error, NodeFailedError)
-    assert (graph.error.node, graph.error.tick) == ("raising", 3)
-    assert error in (graph.error.__cause__, getattr(graph.error.__cause__, "__cause__", None))
-    assert graph.statistics().nodes[1].active == 0
+    class RaisingLater(Raising):
+        async def operate(self, msgs: list[Msg]) -> Outputs:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return super().operate(msgs)
+
+    for error in ODD_ERRORS:
+        node = RaisingLater("raising") if kind == "coroutine" else Raising("raising", in_thread=kind == "in_thread")
+        graph = row(Input([1, 2, 3], endless=True), node)
+        async with graph, asyncio.timeout(60):  # less than drain_timeout_s
+            await graph.done()
+        assert isinstance(graph.error, NodeFailedError)
+        assert (graph.error.node, graph.error.tick) == ("raising", 3)
+        assert type(error) in (type(graph.error.__cause__), type(getattr(graph.error.__cause__, "__cause__", None)))
+        assert graph.statistics().nodes[1].active == 0
+
+
+async def test_whatever_commit_and_close_raise_ends_the_graph() -> None:
+    closed: list[str] = []
+
+    class Closing(Step):
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    class Failing(Input):
+        async def commit(self, tick: int) -> None:
+            raise error
+
+        async def close(self) -> None:
+            raise error
+
+    for error in ODD_ERRORS:
+        if isinstance(error, GeneratorExit):  # as a coroutine that is destroyed
+            continue
+        async with row(Failing(itertools.count(3)), Closing()) as graph, asyncio.timeout(60):
+            await graph.done()
+        assert isinstance(graph.error, NodeFailedError)
+        assert graph.error.node == "input"
+        assert closed.pop() == "step"
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -250,7 +298,7 @@ async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: py
         await graph.done()
     assert isinstance(graph.error, NodeFailedError)
     assert isinstance(graph.error.__cause__, RuntimeError)
-    assert "node 'input' of a flow graph could not be closed: a node cannot wait" in caplog.text
+    assert "node 'input' of a flow graph could not be closed: RuntimeError: a node cannot wait" in caplog.text
 
 
 async def test_commit_that_does_not_end_in_time_is_cancelled() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +142,63 @@ async def test_handler_that_awaits_a_cancelled_future(ended: WALAccesser, caplog
     assert len(errors(caplog)) == 1
 
 
+async def cancel_own_task(_: object) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def raising(error: BaseException) -> Callable[[object], None]:
+    def fail(_: object) -> None:
+        raise error
+
+    return fail
+
+
+class MuteError(Exception):
+    """It cannot be shown."""
+
+    def __str__(self) -> str:
+        raise KeyError("message")
+
+    __repr__ = __str__
+
+
+async def test_whatever_a_handler_raises_ends_its_scanner(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+    class Closing:
+        def __init__(self, error: BaseException) -> None:
+            self.close = lambda: raising(error)(None)
+
+        def handle(self, message: ImmutableMessage) -> None: ...
+
+    raised = [
+        MuteError(),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(),
+        StopAsyncIteration(),
+        asyncio.CancelledError(),
+    ]
+    handlers: list[tuple[Any, type[BaseException]]] = [(raising(error), type(error)) for error in raised]
+    handlers += [(Closing(error), type(error)) for error in raised if not isinstance(error, GeneratorExit)]
+    handlers += [(cancel_own_task, asyncio.CancelledError), (lambda message: (message for _ in "a"), TypeError)]
+    for handler, kind in handlers:
+        caplog.clear()
+        async with asyncio.timeout(30), ended.read("orders", follow=False, handler=handler) as scanner:
+            await scanner.done()
+            assert type(scanner.error) is kind
+        assert len(errors(caplog)) == 1
+    await ended.raw_append(Message("orders", b"two"))  # the log goes on
+    with pytest.raises(TypeError, match="generator function"):
+        ended.read("orders", handler=generator)
+
+
+async def generator(message: ImmutableMessage) -> AsyncIterator[None]:
+    yield
+
+
 async def test_reader_that_acknowledges(log: WALAccesser) -> None:
     await log.broadcast().append(BroadcastMessage(vchannels=["orders"], payload=b"all"))
     with pytest.raises(HandlingError):
@@ -189,6 +248,13 @@ async def test_damage_under_a_handler_is_told_as_well(data: str, caplog: pytest.
         assert re.search(r"'orders'.*damaged", record.getMessage())
 
 
+class Later:
+    def __init__(self, _: object) -> None: ...
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
 def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"one"))
@@ -197,6 +263,10 @@ def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
                 pass
         with log.read("orders", handler=fails) as scanner:
             scanner.done()
+        for handler, kind in ((lambda _: next(iter(())), RuntimeError), (raising(SystemExit(3)), SystemExit), (Later, TypeError)):
+            with log.read("orders", handler=handler) as scanner:
+                scanner.done()
+                assert type(scanner.error) is kind
         with pytest.raises(ZeroDivisionError), log.read("orders", handler=fails):
             raise ZeroDivisionError
     assert {record.name for record in errors(caplog)} == {"wal.scanner"}

@@ -34,7 +34,7 @@ async def test_consumer_outlives_its_server(server: Child, data_dir: object) -> 
 
     async with open_wal(f"wal://{server.address}") as log:
         await log.append_txn("in", [b"%d" % number for number in range(COUNT)])
-        async with log.consume("in", handle, cursor="worker", concurrency=4, order="vchannel") as consumer:
+        async with log.consume("in", handle, cursor="worker") as consumer:
             for event in third[1:]:
                 await event.wait()
                 await server.kill()

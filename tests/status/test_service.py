@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import subprocess
 import sys
 import time
@@ -20,8 +21,8 @@ from starlette.routing import Mount, Route
 from tests.cli.golden import inexact
 from tests.locations import open_wal
 from tests.probes import local
-from wal import BroadcastMessage, Delivery, Message, ResourceKey, WALAccesser
-from wal.errors import InvalidArgumentError, StorageError
+from wal import BroadcastMessage, Consumer, Delivery, Message, ResourceKey, WALAccesser
+from wal.errors import HandlerFailedError, InvalidArgumentError, StorageError
 from wal.inspect.rows import VERSION
 from wal.read.cursors.files import CursorFiles
 from wal.status import status_app
@@ -38,6 +39,9 @@ async def log(data_dir: Path) -> AsyncIterator[WALAccesser]:
         yield log
 
 
+async def nothing(delivery: Delivery) -> None: ...
+
+
 async def action(client: httpx.AsyncClient, name: str, **arguments: Any) -> httpx.Response:
     return await client.post(f"/api/actions/{name}", headers=BEARER, json=arguments)
 
@@ -47,9 +51,6 @@ async def test_rows_are_those_of_the_command_line(log: WALAccesser) -> None:
     async with log.read("orders", cursor="billing", follow=False) as scanner:
         await scanner.save()
     await log.broadcast().append(BroadcastMessage(vchannels=["a"], payload=b"z", resource_keys=[ResourceKey("c", "k")]))
-
-    async def nothing(delivery: Delivery) -> None: ...
-
     async with (
         log.serve_status() as page,
         httpx.AsyncClient(base_url=page.address) as client,
@@ -108,12 +109,48 @@ async def test_readiness_names_what_is_wrong(log: WALAccesser) -> None:
     async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["ok"]) == (200, True)
-        assert set(ready.json()["checks"]) == {"open", "takes appends", "pchannels answer", "disk has room"}
+        assert set(ready.json()["checks"]) == {"open", "takes appends", "pchannels answer", "disk has room", "consumers run"}
         assert (await client.get("/healthz")).status_code == 200
         next(iter(local(log).node.pchannels.values())).fail(StorageError("the disk is gone"))
         ready, health = await client.get("/readyz"), await client.get("/healthz")
         assert (ready.status_code, ready.json()["checks"]["takes appends"]) == (503, False)
         assert health.status_code == 503
+
+
+async def test_ended_consumer_stays_visible(log: WALAccesser) -> None:
+    """Until its owner closes it, or starts another consumer of the cursor."""
+
+    async def fail(delivery: Delivery) -> None:
+        raise ValueError("the shop has closed")
+
+    async def ended() -> tuple[int, list[tuple[str, str]], list[str], str]:
+        ready = await client.get("/readyz")
+        assert ready.json()["checks"]["consumers run"] is (ready.status_code == 200)
+        rows = (await client.get("/api/consumers")).json()["rows"]
+        health = [row["check"] for row in (await client.get("/api/health")).json()["rows"] if not row["ok"]]
+        up = re.search(r'wal_consumer_up{cursor="worker"} (.)', (await client.get("/metrics")).text)
+        return ready.status_code, [(row["state"], row["error"]) for row in rows], health, "" if up is None else up[1]
+
+    def consumer(handler: Any) -> Consumer:
+        return log.consume("jobs", handler, cursor="worker", attempts=1)
+
+    await log.append("jobs", b"a")
+    async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
+        running = asyncio.create_task((first := consumer(fail)).run())
+        await asyncio.wait([running])
+        error = f"HandlerFailedError: {running.exception()}"
+        assert "ValueError: the shop has closed" in error
+        assert await ended() == (503, [("ended", error)], ["consumer worker"], "0")
+        assert log.consumers()[0].ended_at is not None
+        await first.close()
+        assert await ended() == (200, [], [], "")
+        with pytest.raises(HandlerFailedError):
+            await consumer(fail).run()
+        assert (await ended())[0] == 503
+        async with consumer(nothing) as following:
+            await following.caught_up()
+            assert await ended() == (200, [("running", "")], [], "1")
+        assert await ended() == (200, [], [], "")
 
 
 async def test_readiness_reads_no_cursor(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -599,10 +599,12 @@ class WALAccesser:
         return consume(self._lifecycle, options)
 
     def consumers(self) -> list[ConsumerStatistics]:
-        """Returns the counts of the consumers that run in this process, by cursor."""
+        """Returns the counts of the consumers of this process, by cursor: those that run, and those that an error has ended.
+
+        One that has ended is there until its owner closes it (leaving its block does), or starts another consumer of the cursor.
+        """
         registry = self._lifecycle.consumers
-        running = [] if registry is None else [consumer.statistics() for consumer in registry.running]
-        return sorted(running, key=lambda one: (one.cursor, one.vchannels))
+        return [] if registry is None else registry.statistics()
 
     async def redrive(self, dead_letter: str) -> int:
         """Appends the dead letters of a vchannel to where they came from, each once, and returns how many they were.

@@ -22,6 +22,7 @@ from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.options import ReadPosition
 from wal.read.progress import BodyTurns
 from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
+from wal.user_code import called, check_ran, shown
 
 if TYPE_CHECKING:
     from wal.api.txn import Txn
@@ -285,8 +286,11 @@ class _InThread:
         self._close = close
 
     async def handle(self, message: ImmutableMessage) -> None:
-        await asyncio.to_thread(self._handle, message)
+        result = await asyncio.to_thread(called, self._handle, message)
+        check_ran(result)
+        if inspect.isawaitable(result):
+            raise TypeError(f"the handler returned {shown(result)}, which nobody awaits here: give a plain function")
 
     async def close(self) -> None:
         if self._close is not None:
-            await asyncio.to_thread(self._close)
+            await asyncio.to_thread(called, self._close)

@@ -62,6 +62,8 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
         await consumer.run()
     except HandlerFailedError as error:
         raise error.__cause__ or error from None
+    finally:
+        await consumer.close()
     return consumer.statistics().handled
 
 

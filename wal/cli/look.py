@@ -14,6 +14,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.cli.output import LOCATION, add_log, add_settings, details_of, opened, settings_of, show, tables
 from wal.cli.status_service import StatusService
@@ -194,6 +196,10 @@ def _broadcasts(arguments: argparse.Namespace) -> int:
 def _health(arguments: argparse.Namespace) -> int:
     location = parse_location(arguments.location)
     rows = builders.health_rows(_rows(arguments, _log_rows(arguments)))
+    try:
+        rows += builders.health_rows(_consumer_rows(arguments) or ())
+    except WALError as error:  # without the service's token
+        rows.append(HealthRow(check="consumers", ok=True, detail=f"not known: {error}"))
     if arguments.writer:
         rows = [HealthRow(check=row.check, ok=row.ok and "has the log open for" in row.detail, detail=row.detail) if row.check == "writer"
                 else row for row in rows]  # fmt: skip
@@ -226,20 +232,25 @@ def _settings(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _consumer_rows(arguments: argparse.Namespace) -> list[Row] | None:
+    """Returns the consumers of the process that writes a journal; None if it serves no status page."""
+    location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
+    if location.path is None or (service := StatusService.of(location, settings)) is None:
+        return None
+    return [msgspec.convert(row, ConsumerRow) for row in service.get("/api/consumers?limit=500")["rows"]]
+
+
 def _consumers(arguments: argparse.Namespace) -> int:
     from wal.inspect.outside import writer_of
 
-    location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
+    location = parse_location(arguments.location)
     if location.path is None:
         raise InvalidArgumentError(
             f"{location} does not tell which consumers run: each is known to the process that runs it, so look at that process's status "
             "page or metrics, and at `wal cursors` for what they have saved"
         )
-    consumers: list[Row] = []
-    if (service := StatusService.of(location, settings)) is not None:
-        for row in service.get("/api/consumers?limit=500")["rows"]:
-            known = {name: row[name] for name in ConsumerRow.__struct_fields__}
-            consumers.append(ConsumerRow(**{**known, "vchannels": tuple(row["vchannels"])}))
+    if (consumers := _consumer_rows(arguments)) is not None:
+        pass
     elif (writer := writer_of(location.path)).state == "open":
         raise LockedError(
             f"the journal {location.path} is open in process {writer.pid or 'that cannot be seen from here'}, which alone knows its "
@@ -249,7 +260,7 @@ def _consumers(arguments: argparse.Namespace) -> int:
     else:
         with details_of(arguments):  # there is a log
             pass
-    show(consumers, arguments)
+    show(consumers or (), arguments)
     return 0
 
 

@@ -7,7 +7,8 @@ the cursor. The task outlives a caller that is cancelled: what handlers had is r
                                   ^                    |
                                   +--- cursor lost ----+
 
-ConsumerRegistry: the running consumers of an open log, which ends them when the log is closed.
+ConsumerRegistry: the consumers of an open log, which ends them when the log is closed. One that has ended with an error stays visible there
+until its owner closes it, or starts another one of its cursor: a service whose consumer has gone must not look healthy.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -36,6 +38,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.read.options import named
+from wal.user_code import described, shielded, shown
 
 if TYPE_CHECKING:
     from wal.engine import WritableEngine
@@ -57,7 +60,8 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     `pending_max`. `lag_messages` are read and unfinished, without what waits in the log to be read (`log.cursors()` counts that
     by the indexes, which a plain call cannot read); `lag_bytes` are the bytes of the log after the position, `lag_s` is the age of
     the first unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` says
-    which message holds the position and why, empty if none does.
+    which message holds the position and why, empty if none does. `error` is what ended it, with its class, and `ended_at` when; the counts
+    are those of then.
     """
 
     state: str
@@ -77,13 +81,22 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     lag_s: float = 0.0
     idle_s: float = 0.0
     held_by: str = ""
+    error: str = ""
+    ended_at: datetime | None = None
 
 
 class ConsumerRegistry:
-    """The running consumers of an open log."""
+    """The consumers of an open log."""
 
     def __init__(self) -> None:
         self.running: set[Consumer] = set()
+        self.ended: dict[CursorKey, Consumer] = {}
+        """Those that have ended with an error and are not closed: the last one of each cursor."""
+
+    def statistics(self) -> list[ConsumerStatistics]:
+        """Returns the counts of all, by cursor."""
+        counts = [consumer.statistics() for consumer in self.running.union(self.ended.values())]
+        return sorted(counts, key=lambda one: (one.cursor, one.vchannels))
 
     def check(self, key: CursorKey) -> None:
         """Raises InvalidArgumentError if a consumer of this name has other vchannels."""
@@ -111,6 +124,7 @@ class ConsumerRegistry:
         if lingering:
             await asyncio.wait(lingering)
         self.running.clear()
+        self.ended.clear()
 
 
 class Consumer(AsyncOnly):
@@ -142,7 +156,10 @@ class Consumer(AsyncOnly):
         self._paused = False
         self._drain_s = DRAIN_S
         self._began_s = 0.0
-        self._untold: BaseException | None = None
+        self._ended_s = 0.0
+        self._ended_at: datetime | None = None
+        self._is_told = False
+        """Whether a caller got the error that ended it, or gets it when `run` returns."""
 
     def __repr__(self) -> str:
         return f"Consumer({named(self._options.vchannels)}, cursor={self.key.name!r}, {self._state})"
@@ -159,9 +176,10 @@ class Consumer(AsyncOnly):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.close(drain_s=0.0 if kind is not None and issubclass(kind, asyncio.CancelledError) else DRAIN_S)
-        untold, self._untold = self._untold, None
-        if kind is None and untold is not None:
+        with shielded():
+            await self.close(drain_s=0.0 if kind is not None and issubclass(kind, asyncio.CancelledError) else DRAIN_S)
+        if kind is None and not self._is_told and (untold := self._error) is not None:
+            self._is_told = True
             raise untold
 
     async def run(self) -> None:
@@ -176,20 +194,24 @@ class Consumer(AsyncOnly):
             await asyncio.shield(task)
         except asyncio.CancelledError:
             self._close(0.0)
-            await asyncio.shield(asyncio.wait((task,)))
+            with shielded():
+                await asyncio.shield(asyncio.wait((task,)))
             raise
         finally:
-            self._untold = None
+            self._is_told = True
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Ends the consumer: no more handlers start, and those that run get `drain_s` seconds before they are released. Idempotent.
 
-        A released message counts no attempt, and is delivered again by the next consumer. A sync handler that still runs after that keeps
-        its message, and the cursor, until it returns.
+        A released message counts no attempt, and is delivered again by the next consumer. A handler that still runs after that, since it
+        is sync, or takes as long again (at least a second) to end after its cancellation, keeps its message, and the cursor, until it
+        returns. A handler that closes its own consumer does not wait.
         """
         self._close(check_drain(drain_s))
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not None and not self._is_inside():
             await asyncio.shield(asyncio.wait((self._task,)))
+        if self._registry.ended.get(self.key) is self:
+            del self._registry.ended[self.key]
 
     def _start(self) -> asyncio.Task[None]:
         if self._task is None:
@@ -198,6 +220,7 @@ class Consumer(AsyncOnly):
             if not self._shares_name:
                 self._registry.check(self.key)
             self._registry.running.add(self)
+            self._registry.ended.pop(self.key, None)
             loop = asyncio.get_running_loop()
             self._began_s = loop.time()
             self._task = loop.create_task(self._run(), name=f"consumer {self.key.name}")
@@ -206,11 +229,22 @@ class Consumer(AsyncOnly):
             raise ClosedError("the consumer has ended: call consume again")
         return self._task
 
+    def _is_inside(self) -> bool:
+        """Returns whether the caller is a handler of this consumer, or the consumer itself."""
+        task = asyncio.current_task()
+        return task is self._task or (self._session is not None and self._session.has_begun and self._session.pool.runs(task))
+
     def _close(self, drain_s: float) -> None:
         self._drain_s = min(drain_s, self._drain_s) if self._closing.is_set() else drain_s
         self._closing.set()
         if self._session is not None:
             self._session.stop()
+
+    @property
+    def _error(self) -> BaseException | None:
+        """The error that ended it; None while it runs, and after an end without one."""
+        task = self._task
+        return None if task is None or not task.done() or task.cancelled() else task.exception()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._changed.set()
@@ -218,15 +252,16 @@ class Consumer(AsyncOnly):
             self._registry.running.discard(self)
         else:
             self._lingering.add_done_callback(lambda _: self._registry.running.discard(self))
-        if task.cancelled() or (error := task.exception()) is None:
+        if (error := self._error) is None:
             return
-        self._untold = error
+        self._ended_s, self._ended_at = task.get_loop().time(), datetime.now(UTC)
         if not isinstance(error, ClosedError):
+            self._registry.ended[self.key] = self
             _log.error(
                 "consumer %r of %s has ended: %s",
                 self.key.name,
                 named(self.key.vchannels),
-                error,
+                described(error),
                 exc_info=error,
                 extra={"wal_event": "consumer ended", "wal_cursor": self.key.name, "wal_error": type(error).__name__},
             )
@@ -301,8 +336,11 @@ class Consumer(AsyncOnly):
     async def caught_up(self) -> None:
         """Returns when every message that is durable now is finished: handled, or a dead letter; and the position is saved.
 
-        Raises the error that ended the consumer, or a ClosedError after `close`.
+        Raises the error that ended the consumer, or a ClosedError after `close`; InvalidArgumentError in a handler of this consumer, which
+        would wait for itself.
         """
+        if self._is_inside():
+            raise InvalidArgumentError("a handler cannot wait until its own message is finished: call caught_up in another task")
         engine = await self._open_engine()
         ticks = [await engine.latest_tick(name) for name in self._options.vchannels]
         self._start() if self._task is None else None
@@ -311,8 +349,9 @@ class Consumer(AsyncOnly):
             if (session := self._session) is not None and await session.caught_up(max(ticks)):
                 return
             if self._task is not None and self._task.done():
-                self._untold = None
-                await self._task
+                self._is_told = True
+                if self._error is not None:
+                    raise self._error
                 raise ClosedError("the consumer was closed before it had caught up: call consume again to go on")
             await self._changed.wait()
 
@@ -348,7 +387,8 @@ class Consumer(AsyncOnly):
     def statistics(self) -> ConsumerStatistics:
         """Returns a snapshot of its counts."""
         counts, session = self._counts, self._session
-        now = asyncio.get_running_loop().time() if self._task is not None else 0.0
+        now = self._ended_s or asyncio.get_running_loop().time() if self._task is not None else 0.0
+        error = self._error
         statistics = ConsumerStatistics(
             state=self._state,
             cursor=self.key.name,
@@ -360,6 +400,8 @@ class Consumer(AsyncOnly):
             commits=counts.commits,
             pending_max=self._options.plan.pending_max,
             idle_s=now - (self._began_s if counts.progress_s is None else counts.progress_s),
+            error="" if error is None else described(error),
+            ended_at=self._ended_at,
         )
         if session is None or not session.has_begun:
             return statistics
@@ -379,7 +421,7 @@ class Consumer(AsyncOnly):
 
 def _held_by(first: Delivery, state: DeliveryState) -> str:
     """Returns which message holds the position, and why."""
-    key = f" with key {first._lane!r:.80}" if first._lane is not None and first._lane != first.vchannel else ""
+    key = f" with key {shown(first._lane)}" if first._lane is not None and first._lane != first.vchannel else ""
     text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
     match state:
         case DeliveryState.RESTING:

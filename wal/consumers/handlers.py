@@ -5,9 +5,12 @@ table; what ended is handed to the session, which commits it. A handler that nev
 after TURN_S the task yields.
 
 An attempt ends by returning, by Retry, Reject or another exception, by its time-out, or by a release: the consumer ends and cancels it. A
-cancellation that comes from inside the handler (it awaited something that was cancelled) is an exception like others. A sync handler runs
-in a thread, which cannot be stopped: after its time-out, or after a release, what it adds is refused, and its lane stays with it until it
-returns.
+cancellation that comes from inside the handler (it awaited something that was cancelled, or it cancelled its own task) is an exception like
+others, and so is a BaseException; only SystemExit and KeyboardInterrupt, which ask for the end of the process, end the consumer with an
+error. A task that a handler has cancelled is replaced, since each of its awaits might be cancelled once more.
+
+A sync handler runs in a thread, which cannot be stopped: after its time-out, or after a release, what it adds is refused, and its lane
+stays with it until it returns. An async handler that goes on after its cancellation keeps its lane in the same way.
 
 Without a dead letter, no lane ever leaves behind a message that is out of attempts: the pool releases it, starts nothing more, and reports
 the error that ends the consumer.
@@ -22,6 +25,7 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -33,11 +37,14 @@ from wal.consumers.plan import RELEASED, Dead, Failed, Outcome, Rejected, Releas
 from wal.consumers.table import Deliveries
 from wal.errors import HandlerFailedError, InvalidTransactionStateError, PayloadError
 from wal.message import Message
+from wal.user_code import called, check_ran, described, shown
 
 CHUNK: Final = 64
 """The bodies that are handled one after the other before a task looks how long it has not yielded."""
 TURN_S: Final = 0.0005
 """How long a task whose handlers never suspend goes on before other tasks get their turn of the loop."""
+CANCEL_S: Final = 1.0
+"""How long a handler that was cancelled may take to end, at least: the end of the consumer waits so long, and no longer."""
 _ENDED: Final = int(DeliveryState.ENDED)
 
 
@@ -68,7 +75,7 @@ class _Ended:
 class _Worker:
     """One task and the bodies that it took. The handlers of `ended` of them have returned, and `settled` are settled in the table."""
 
-    __slots__ = ("deadline", "ended", "expired", "settled", "task", "thread", "timer", "work")
+    __slots__ = ("deadline", "ended", "expired", "is_left", "settled", "task", "thread", "timer", "work")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
@@ -77,6 +84,8 @@ class _Worker:
         self.settled: int = 0
         self.deadline: float | None = None
         self.expired: bool = False
+        self.is_left: bool = False
+        """Whether the task ends, and another one takes its place."""
         self.timer: asyncio.TimerHandle | None = None
         self.thread: asyncio.Future[Any] | None = None
         """The call that a thread still makes for an attempt that was released: until it returns, `work` belongs to it."""
@@ -121,6 +130,8 @@ class HandlerPool:
         self._starved = starved
         self._fail = fail
         self._loop = asyncio.get_running_loop()
+        self._host = asyncio.current_task()
+        """The task of the consumer, which is cancelled together with the handlers when the loop ends."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._starts = True
         self._ending = False
@@ -136,7 +147,25 @@ class HandlerPool:
         self._is_plain = options.is_async and options.payloads is None and options.timeout_s is None
         self._workers = [_Worker() for _ in range(concurrency)]
         for number, worker in enumerate(self._workers):
-            worker.task = self._loop.create_task(self._run(worker), name=f"handler {number} of consumer {name}")
+            self._begin(worker, f"handler {number} of consumer {name}")
+
+    def _begin(self, worker: _Worker, name: str) -> None:
+        """Gives a worker a task."""
+        worker.is_left = False
+        worker.task = self._loop.create_task(self._run(worker), name=name)
+        worker.task.add_done_callback(partial(self._task_ended, worker))
+
+    def _task_ended(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+        """Goes on in another task if a handler has cancelled this one; an error of ours ends the consumer."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        elif not self._is_released:
+            self._begin(worker, task.get_name())
+
+    @property
+    def _is_released(self) -> bool:
+        """Whether a cancellation comes from the end of the consumer or of its loop, and not from inside a handler."""
+        return self._ending or (self._host is not None and self._host.cancelling() > 0)
 
     # -- for the session
 
@@ -147,9 +176,18 @@ class HandlerPool:
 
     def wake(self) -> None:
         """Wakes as many tasks as have something to start."""
-        idle = self._idle
-        for _ in range(min(len(idle), self._table.startable) if self._starts else 0):
-            idle.popleft().set_result(None)
+        if self._idle and self._starts:
+            self._wake(self._table.startable)
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            if not (waiter := self._idle.popleft()).done():  # else its task was cancelled just now
+                waiter.set_result(None)
+                count -= 1
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Returns whether handlers run in this task."""
+        return any(worker.task is task for worker in self._workers)
 
     def flush(self) -> None:
         """Settles what has returned in a task that took several bodies."""
@@ -163,27 +201,24 @@ class HandlerPool:
         self.wake()
 
     async def drain(self, timeout_s: float) -> list[asyncio.Future[Any]]:
-        """Starts no more handlers, waits for those that run, and after `timeout_s` releases those that still do.
+        """Starts no more handlers, waits for those that run, and after `timeout_s` cancels those that still do.
 
-        Returns the calls that threads still make; the bodies of these are not released.
+        Returns the calls that go on all the same: those of threads, and of coroutines that ignore their cancellation. Their bodies stay
+        with them until they return.
         """
         self._starts, self._ending = False, True
-        while self._idle:
-            self._idle.popleft().set_result(None)
-        tasks = [worker.task for worker in self._workers]
-        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        self._wake(len(self._idle))
+        _, late = await asyncio.wait([worker.task for worker in self._workers], timeout=timeout_s)
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late)
+            _, late = await asyncio.wait(late, timeout=max(timeout_s, CANCEL_S))
         if self._threads is not None:
             self._threads.shutdown(wait=False)
         for worker in self._workers:
             if worker.timer is not None:
                 worker.timer.cancel()
-            if not worker.task.cancelled() and (error := worker.task.exception()) is not None:
-                self._fail(error)
-        return [worker.thread for worker in self._workers if worker.thread is not None]
+        return [*late, *(worker.thread for worker in self._workers if worker.thread is not None)]
 
     def release_threads(self) -> None:
         """Releases the bodies of threads that returned after the end."""
@@ -207,8 +242,11 @@ class HandlerPool:
 
     async def _run(self, worker: _Worker) -> None:
         """Runs the handler on what may run, until the end."""
+        task = asyncio.current_task()
+        assert task is not None
+        worker.task, cancelling = task, task.cancelling
         table, size, options, turns = self._table, self._size, self._options, 0
-        handler, router = options.handler, self._router
+        handler, router, refusing = options.handler, self._router, self._refusing
         by_one = self._is_plain and size == 1 and options.batch is None
         until_s = time.monotonic() + TURN_S
         while not self._ending:
@@ -225,6 +263,7 @@ class HandlerPool:
             if by_one and (delivery := work[0])._owner is self:  # the usual case, in few calls
                 try:
                     await handler(delivery)
+                    delivery._owner = refusing
                     if router.unlocated and delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
                         await router.locate(unknown)
                 except BaseException as error:
@@ -233,10 +272,12 @@ class HandlerPool:
                     self._end(work)
             else:
                 worker.work, worker.ended, worker.settled = work, 0, 0
-                if options.batch is not None:
-                    await self._run_batch(worker)
-                else:
-                    await self._run_each(worker)
+                try:
+                    await (self._run_each(worker) if options.batch is None else self._run_batch(worker))
+                except GeneratorExit as error:  # of a future that the handler awaited: it has closed the coroutines in between
+                    self._settle_closed(worker, self._outcome_of(worker, error))
+            if cancelling() or worker.is_left:
+                return
             turns += len(work)
             if turns >= CHUNK:
                 turns = 0
@@ -258,14 +299,15 @@ class HandlerPool:
 
     async def _run_each(self, worker: _Worker) -> None:
         options, router, index = self._options, self._router, 0
-        handler, is_plain = options.handler, self._is_plain
+        handler, is_plain, refusing, cancelling = options.handler, self._is_plain, self._refusing, worker.task.cancelling
         outcome: Outcome
         work = worker.work
-        while index < len(work) and self._starts:
+        while index < len(work) and self._starts and not cancelling() and not worker.is_left:
             delivery = work[index]
             if is_plain and delivery._owner is self:  # the usual case, without another coroutine
                 try:
                     await handler(delivery)
+                    delivery._owner = refusing
                     if router.unlocated and delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
                         await router.locate(unknown)
                     index += 1
@@ -290,8 +332,15 @@ class HandlerPool:
             if lane is not None and (stops or outcome is RELEASED):  # its lane was taken back with it
                 self._drop(worker, [later for later in work[index:] if later._lane == lane])
                 work = worker.work
-        self._settle_ended(worker)
         self._release(worker)
+
+    def _settle_closed(self, worker: _Worker, outcome: Outcome) -> None:
+        """Settles what a task has: the attempt that runs has this outcome."""
+        self._settle_ended(worker)
+        if rest := worker.work[worker.settled :]:
+            count = 1 if self._options.batch is None else len(rest)
+            worker.settled = worker.ended = len(worker.work)
+            self._settle(rest, [*[outcome] * count, *[RELEASED] * (len(rest) - count)])
 
     def _drop(self, worker: _Worker, taken_back: list[Delivery]) -> None:
         if taken_back:
@@ -301,9 +350,7 @@ class HandlerPool:
 
     def _release(self, worker: _Worker) -> None:
         """Releases what the task has and did not settle."""
-        if rest := worker.work[worker.settled :]:
-            worker.settled = worker.ended = len(worker.work)
-            self._settle(rest, [RELEASED] * len(rest))
+        self._settle_closed(worker, RELEASED)
 
     async def _run_batch(self, worker: _Worker) -> None:
         work, router = worker.work, self._router
@@ -311,6 +358,7 @@ class HandlerPool:
         if self._is_plain and (self._table.is_regular or all(delivery._owner is self for delivery in work)):  # first attempts at payloads
             try:
                 result = await self._options.handler(work.copy())
+                self._refuse(work)
                 outcomes = None if result is None else self._results_of(result, len(work))
                 for delivery in work if router.unlocated else ():
                     if delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
@@ -344,6 +392,9 @@ class HandlerPool:
                     self._cause = error
                     outcomes[index] = Rejected(str(error))
                     continue
+                except BaseException as error:
+                    outcomes[index] = self._outcome_of(worker, error)
+                    continue
             views[index] = view
         if not views:
             return outcomes
@@ -353,9 +404,10 @@ class HandlerPool:
             if options.timeout_s is not None:
                 self._begin_time(worker, given, options.timeout_s)
             try:
-                result = await self._call(worker, given if options.batch is not None else given[0])
+                result = await self._call(worker, given, given.copy() if options.batch is not None else given[0])
             finally:
                 worker.deadline = None
+                self._refuse(given)
             results = [None] if options.batch is None else self._results_of(result, len(given))
             for view in given:
                 if view._outputs is not None and (unknown := self._router.unknown(view._outputs)):
@@ -370,31 +422,36 @@ class HandlerPool:
             outcomes[index] = result
             if view is not work[index]:
                 work[index]._outputs = view._outputs
-                view._state = _ENDED
         return outcomes
+
+    def _refuse(self, deliveries: Sequence[Delivery]) -> None:
+        """Takes no more outputs of these deliveries, whose handler has returned."""
+        for delivery in deliveries:
+            delivery._owner = self._refusing
 
     def _view(self, delivery: Delivery) -> Delivery:
         """Returns the delivery for a further attempt: whoever holds that of an earlier attempt adds nothing to this one."""
         return Delivery(delivery.message, self, delivery._lane, delivery._event, delivery.attempt, delivery._state)
 
-    async def _call(self, worker: _Worker, argument: Any) -> Any:
+    async def _call(self, worker: _Worker, given: Sequence[Delivery], argument: Any) -> Any:
         handler = self._options.handler
         if self._threads is None:
             return await handler(argument)
-        call = self._loop.run_in_executor(self._threads, contextvars.copy_context().run, handler, argument)
+        context = contextvars.copy_context()
+        call = self._loop.run_in_executor(self._threads, partial(context.run, called, handler, argument))
         try:
             result = await asyncio.shield(call)
         except asyncio.CancelledError:
             if call.done() and not call.cancelled():
                 raise
-            for view in argument if isinstance(argument, list) else [argument]:
-                view._owner = self._refusing
+            self._refuse(given)
             worker.deadline = None
             worker.thread = call
-            if worker.expired and not self._ending:
+            if not self._is_released:
                 await asyncio.wait((call,))
                 worker.thread = None
             raise
+        check_ran(result)
         return await result if inspect.isawaitable(result) else result
 
     def _results_of(self, results: Any, count: int) -> list[Outcome]:
@@ -402,35 +459,38 @@ class HandlerPool:
         if results is None:
             return [None] * count
         if not isinstance(results, list | tuple) or len(results) != count:
-            found = f"{len(results)} results" if isinstance(results, list | tuple) else repr(results)[:80]
+            found = f"{len(results)} results" if isinstance(results, list | tuple) else shown(results)
             raise TypeError(f"a handler of batches returns None, or a list with a result for each of its {count} deliveries, not {found}")
         outcomes: list[Outcome] = []
         for result in results:
             if result is not None and not isinstance(result, Exception):
-                raise TypeError(f"the result of a delivery is None, Retry, Reject or another exception, not {result!r:.80}")
+                raise TypeError(f"the result of a delivery is None, Retry, Reject or another exception, not {shown(result)}")
             outcomes.append(None if result is None else self._failure(result))
         return outcomes
 
     def _outcome_of(self, worker: _Worker, error: BaseException) -> Outcome:
-        """Returns the outcome of an attempt that raised. Raises what ends the process."""
+        """Returns the outcome of an attempt that raised."""
         if isinstance(error, asyncio.CancelledError):
-            if worker.expired:
-                return RELEASED  # its caller knows
-            if worker.task.cancelling():
+            if worker.expired or self._is_released:  # after a time-out the caller knows
                 return RELEASED
             self._cause = error
-            return Failed("CancelledError: the handler awaited something that was cancelled")
-        if isinstance(error, Exception):
-            return self._failure(error)
-        raise error
+            return Failed("CancelledError: the handler awaited something that was cancelled, or cancelled its own task")
+        if isinstance(error, GeneratorExit):
+            if self._loop.is_closed():  # the coroutine is destroyed, and must not await anything more
+                raise error
+            worker.is_left = True
+        return self._failure(error)
 
-    def _failure(self, error: Exception) -> Outcome:
+    def _failure(self, error: BaseException) -> Outcome:
         self._cause = error
-        if isinstance(error, Retry):
-            return Failed(str(error), error.delay_s)
-        if isinstance(error, Reject):
-            return Rejected(error.reason)
-        return Failed(f"{type(error).__name__}: {error}")
+        try:
+            if isinstance(error, Retry):
+                return Failed(str(error), Retry(error.delay_s).delay_s)
+            if isinstance(error, Reject):
+                return Rejected(Reject(error.reason).reason)
+        except BaseException as broken:  # of a subclass that does not keep what it was made with
+            return Failed(f"{described(error)} ({described(broken)})")
+        return Failed(described(error), ends=isinstance(error, SystemExit | KeyboardInterrupt))
 
     # -- time-outs
 
@@ -484,7 +544,8 @@ class HandlerPool:
             delivery = work[index]
             if isinstance(outcome, Failed):
                 counts.failed += 1
-            if options.dead_letter is None and (isinstance(outcome, Rejected) or delivery.attempt >= options.plan.attempts):
+            is_last = isinstance(outcome, Rejected) or delivery.attempt >= options.plan.attempts
+            if (is_last and options.dead_letter is None) or (isinstance(outcome, Failed) and outcome.ends):
                 self._starts = False
                 self._fail(self.failed(delivery, delivery.attempt, outcome.reason, self._cause))
                 table.start_over(delivery)
@@ -505,10 +566,11 @@ class HandlerPool:
     def failed(self, delivery: Delivery, attempts: int, reason: str, cause: BaseException | None = None) -> HandlerFailedError:
         """Returns the error of a consumer without a dead letter, for a message that is tried no more."""
         message = delivery.message
+        remedy = ", or name a vchannel with dead_letter=" if self._options.dead_letter is None else ""
         error = HandlerFailedError(
             f"consumer {self._options.cursor.name!r} has ended at message {message.message_id} of {message.vchannel!r} after "
-            f"{attempts} attempt{'s' * (attempts > 1)}: {reason}; nothing was skipped: mend the handler and start the consumer again, or "
-            "name a vchannel with dead_letter=",
+            f"{attempts} attempt{'s' * (attempts > 1)}: {reason}; nothing was skipped: mend the handler and start the consumer again"
+            f"{remedy}",
             message=message,
             attempts=attempts,
         )

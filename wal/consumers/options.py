@@ -19,6 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
 from wal.message.payloads import PayloadType
 from wal.read.cursors.cursor import CursorKey, check_cursor
+from wal.user_code import check_runs, shown
 
 CONCURRENCY_MAX: Final = 1024
 """The most handlers of a consumer that run at a time."""
@@ -69,7 +70,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         if not names:
             raise InvalidArgumentError("consume([], …) names no vchannel: name at least one")
         if not callable(handler):
-            raise TypeError(f"handler must be a callable that takes a Delivery, not {handler!r:.80}")
+            raise TypeError(f"handler must be a callable that takes a Delivery, not {shown(handler)}")
+        check_runs(handler)
         _check_choice("order", order, ("vchannel", "key", "none"))
         _check_choice("on_failure", on_failure, ("block", "park"))
         _check_choice("exclusive", exclusive, ("wait", "error"))
@@ -78,13 +80,18 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         if (key is None) == (order == "key"):
             remedy = "give key=, a function from a message to its key" if key is None else "leave key out, or use order='key'"
             raise InvalidArgumentError(f"order={order!r} with key={'None' if key is None else 'a function'}: {remedy}")
+        if _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX) > 1 and order == "vchannel" and len(names) == 1:
+            raise InvalidArgumentError(
+                f"concurrency={concurrency} has no effect with order='vchannel' on one vchannel, whose messages are handled one after the "
+                "other: use order='key' with key= (the messages of a key keep their order) or order='none', or leave concurrency out"
+            )
         if dead_letter is not None and check_vchannel(dead_letter) in names:
             raise InvalidArgumentError(
                 f"dead_letter={dead_letter!r} is a vchannel that this consumer reads, so its dead letters would come back to it: name "
                 "another vchannel"
             )
         plan = Plan(
-            _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX),
+            concurrency,
             cast("Literal['vchannel', 'key', 'none']", order),
             1 if batch is None else _check_number("batch", batch, 1, PAGE_MAX),
             _check_number("attempts", attempts, 1, ATTEMPTS_MAX),

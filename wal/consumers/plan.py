@@ -50,10 +50,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """An attempt has failed; it is repeated after `delay_s` (None: the backoff) unless it was the last one."""
+    """An attempt has failed; it is repeated after `delay_s` (None: the backoff) unless it was the last one, or it `ends` the consumer."""
 
     reason: str
     delay_s: float | None = None
+    ends: bool = False
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -34,13 +34,14 @@ from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import OutputRouter, is_for
 from wal.consumers.state import NO_STATE, decode_state, encode_state
 from wal.consumers.table import Deliveries
-from wal.errors import InvalidArgumentError, SessionLostError
+from wal.errors import InvalidArgumentError, SessionLostError, UnknownError
 from wal.message import ImmutableMessage, LogPosition, Message
 from wal.read.assembly import PlainMessages
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import Reached, ReadOptions
 from wal.read.scanner import Scanner
+from wal.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:
@@ -292,7 +293,10 @@ class ConsumerSession:
             self._urgent.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if not self._stopping:  # by a key function, or by the end of the loop, in which nobody waits for this error
+                self.fail(UnknownError(f"the {task.get_name()} was cancelled: start the consumer again"))
+        elif (error := task.exception()) is not None:
             self.fail(error)
 
     # -- reading
@@ -392,17 +396,21 @@ class ConsumerSession:
         assert key_function is not None
         try:
             key = key_function(message)
-        except Exception as error:
+        except BaseException as error:
             raise InvalidArgumentError(
                 f"the key function of consumer {self.options.cursor.name!r} failed at message {message.message_id} of "
-                f"{message.vchannel!r}: {type(error).__name__}: {error}; nothing was skipped: return a key for every message"
+                f"{message.vchannel!r}: {described(error)}; nothing was skipped: return a key for every message"
             ) from error
-        if not isinstance(key, str | bytes):
-            raise InvalidArgumentError(
-                f"the key function of consumer {self.options.cursor.name!r} returned {key!r:.80} for message {message.message_id} of "
-                f"{message.vchannel!r}: return a str or bytes for every message"
-            )
-        return key
+        if key.__class__ is str or key.__class__ is bytes:
+            return key
+        if isinstance(key, str):  # without what a subclass does when it is hashed, compared or shown
+            return str.__str__(key)
+        if isinstance(key, bytes):
+            return bytes.__getitem__(key, slice(None))
+        raise InvalidArgumentError(
+            f"the key function of consumer {self.options.cursor.name!r} returned {shown(key)} for message {message.message_id} of "
+            f"{message.vchannel!r}: return a str or bytes for every message"
+        )
 
     def _condemn(self) -> None:
         """Takes over the messages that the deaths of processes have condemned."""

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from actors import Member
 from wal.errors import InvalidArgumentError
 from wal.flowgraph.node import FlowGraphStates, InputAligner, Msg, Node, NodeFailedError, NodeStatistics, Outputs, SkipTickMsg
+from wal.user_code import called
 
 
 class Edge:
@@ -409,14 +410,12 @@ class NodeContext(Member):
             if self._executor is None:
                 result = self._node.operate(msgs)
             else:
-                result = asyncio.get_running_loop().run_in_executor(self._executor, _operate, self._node, msgs)
+                result = asyncio.get_running_loop().run_in_executor(self._executor, called, self._node.operate, msgs)
             if not isinstance(result, RESULTS) and isinstance(result, Awaitable):
                 work.awaitable = result
                 return work
         except BaseException as cause:  # also a CancelledError, which no call of a plain function stands for
             self.finish(work, None, cause)
-            if isinstance(cause, KeyboardInterrupt | SystemExit):
-                raise
         else:
             self.finish(work, result, None)
         return work
@@ -488,11 +487,3 @@ class NodeContext(Member):
         """Takes nothing more. Its edges do not end, as those of an input that is stopped."""
         self.ended = True
         self._failed(NodeFailedError(self.node_name, tick, cause))
-
-
-def _operate(node: Node, msgs: list[Msg]) -> Outputs | Awaitable[Outputs]:
-    """Runs in a thread. No future can have a StopIteration, such as that of `next()`: nobody would ever learn of it."""
-    try:
-        return node.operate(msgs)
-    except StopIteration as error:
-        raise RuntimeError("operate() raised StopIteration") from error

@@ -31,6 +31,7 @@ from wal.flowgraph.node import (
     Outputs,
     check_node,
 )
+from wal.user_code import described
 
 
 class Edges(msgspec.Struct, frozen=True):
@@ -154,7 +155,7 @@ class Worker(Actor):
                 if task is not None and task.cancelling():
                     raise  # the worker is cut off; else `operate` has awaited something that was cancelled
                 context.finish(work, None, cause)
-            except Exception as cause:
+            except (Exception, SystemExit, KeyboardInterrupt) as cause:  # the last two would end the loop; others end the worker
                 context.finish(work, None, cause)
             else:
                 context.finish(work, outputs, None)
@@ -234,7 +235,7 @@ class Committer(Actor):
             if not isinstance(committing, Awaitable):
                 raise TypeError("commit() must be a coroutine function: async def commit(self, tick)")
             await committing
-        except Exception as cause:
+        except (Exception, SystemExit, KeyboardInterrupt) as cause:  # as those of `operate`
             self._fail(cause)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -418,10 +419,12 @@ class TimeTickedFlowGraph:
                     if not isinstance(closing, Awaitable):
                         raise TypeError("close() must be a coroutine function: async def close(self)")
                     await closing
-                except (Exception, asyncio.CancelledError) as error:
-                    if (host := self._host) is not None and host.cancelling():
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and (host := self._host) is not None and host.cancelling():
                         raise  # the loop ends; else `close` has awaited something that was cancelled
-                    _log.error("node %r of a flow graph could not be closed: %s", node.name, error, exc_info=error)
+                    _log.error("node %r of a flow graph could not be closed: %s", node.name, described(error), exc_info=error)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
         """Creates the actors and the edges, and wakes every node."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from wal.errors import InvalidArgumentError, WALError
+from wal.user_code import described
 
 
 class Msg(Protocol):
@@ -69,7 +70,7 @@ class NodeFailedError(WALError):
 
     def __init__(self, node: str, tick: int | None, cause: BaseException) -> None:
         what = "its first tick" if tick is None else f"tick {tick}"
-        super().__init__(f"node {node!r} failed at {what}: {type(cause).__name__}: {cause}")
+        super().__init__(f"node {node!r} failed at {what}: {described(cause)}")
         self.node = node
         self.tick = tick
         self.__cause__ = cause

@@ -208,6 +208,8 @@ def consumer_rows(consumers: Iterable[ConsumerStatistics]) -> list[ConsumerRow]:
             lag_s=one.lag_s,
             idle_s=one.idle_s,
             held_by=one.held_by,
+            error=one.error,
+            ended_at=one.ended_at,
         )
         for one in consumers
     ]
@@ -305,7 +307,10 @@ def setting_rows(settings: Settings, sources: Mapping[str, str] | None = None) -
 
 
 def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[HealthRow]:
-    """Returns what the rows of `log_rows` say about the health of the log. `now_s` is the wall time, None: that of this machine."""
+    """Returns what the rows of `log_rows`, and of `consumer_rows` if they are among them, say about the health of the log.
+
+    `now_s` is the wall time, None: that of this machine.
+    """
     rows = []
     promised = max((row.promised for row in log if isinstance(row, PChannelRow) and row.promised is not None), default=None)
     ahead_s = 0.0 if promised is None else promised.timestamp() - (time.time() if now_s is None else now_s)
@@ -324,6 +329,8 @@ def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[Healt
             )
         elif isinstance(row, PChannelRow):
             rows.append(HealthRow(check=f"pchannel {row.pchannel}", ok=True, detail=f"readable up to {row.end} in term {row.term}"))
+        elif isinstance(row, ConsumerRow) and row.error:
+            rows.append(HealthRow(check=f"consumer {row.cursor}", ok=False, detail=row.error))
     if ahead_s > AHEAD_MAX_S:  # nothing is refused for it, and a restart would not help
         rows.append(
             HealthRow(

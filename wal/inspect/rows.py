@@ -108,7 +108,7 @@ class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
 
 
 class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
-    """One consumer that runs in this process; see `wal.ConsumerStatistics` for its counts."""
+    """One consumer of this process; see `wal.ConsumerStatistics` for its counts. `error` is what has ended it, empty while it runs."""
 
     cursor: str
     vchannels: tuple[str, ...]
@@ -125,6 +125,8 @@ class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
     lag_s: float
     idle_s: float
     held_by: str
+    error: str = ""
+    ended_at: datetime | None = None
 
 
 class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):

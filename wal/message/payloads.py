@@ -17,6 +17,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, PayloadError
 from wal.message.message import ImmutableMessage
+from wal.user_code import described
 
 VERSION_PROPERTY: Final = "payload_version"
 """The property that has the version of a payload's type, a decimal number."""
@@ -83,7 +84,7 @@ class PayloadType(Generic[T]):
         except Exception as error:
             raise PayloadError(
                 f"message {message.message_id} of {message.vchannel!r} has no {self} of version {version} in its {len(message.payload)} "
-                f"bytes: {type(error).__name__}: {error}",
+                f"bytes: {described(error)}",
                 message=message,
             ) from error
 

@@ -101,7 +101,8 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "wal_cursor_held_bytes": Family("gauge", "Bytes of log that retention keeps for the cursor", ("cursor",)),
     "wal_cursor_idle_seconds": Family("gauge", "Since the last save of the cursor", ("cursor",)),
-    "wal_consumers": Family("gauge", "Consumers that run in this process", ("state",)),
+    "wal_consumers": Family("gauge", "Consumers of this process that run, or that an error has ended", ("state",)),
+    "wal_consumer_up": Family("gauge", "1 while a consumer runs, 0 once an error has ended it", ("cursor",)),
     "wal_consumer_handled": Family("counter", "Messages that the handlers of a consumer have handled", ("cursor",)),
     "wal_consumer_failed_attempts": Family("counter", "Attempts that raised or timed out", ("cursor",)),
     "wal_consumer_dead_letters": Family("counter", "Messages that became dead letters", ("cursor",)),
@@ -285,14 +286,15 @@ def _cursors(values: _Values, cursors: Iterable[CursorLag]) -> None:
 
 
 def _consumers(values: _Values, consumers: Sequence[ConsumerStatistics]) -> None:
-    """Adds the consumers of this process by cursor; those that lag most if there are many."""
+    """Adds the consumers of this process by cursor; those that have ended, and that lag most, if there are many."""
     for state, count in Counter([consumer.state for consumer in consumers]).items():
         values.add("wal_consumers", count, state)
     shown: set[str] = set()
-    for consumer in sorted(consumers, key=lambda consumer: consumer.lag_s, reverse=True):
+    for consumer in sorted(consumers, key=lambda consumer: (bool(consumer.error), consumer.lag_s), reverse=True):
         if consumer.cursor in shown or len(shown) == CURSORS_MAX:  # a second one waits for the same cursor
             continue
         shown.add(consumer.cursor)
+        values.add("wal_consumer_up", 0 if consumer.error else 1, consumer.cursor)
         values.add("wal_consumer_handled", consumer.handled, consumer.cursor)
         values.add("wal_consumer_failed_attempts", consumer.failed, consumer.cursor)
         values.add("wal_consumer_dead_letters", consumer.dead_lettered, consumer.cursor)

@@ -28,6 +28,7 @@ from wal.read.cursors.service import CursorUse
 from wal.read.loop import Attach, ReadLoop
 from wal.read.options import ReadOptions, ReadPosition, named
 from wal.read.progress import BodyTurns
+from wal.user_code import check_ran, check_runs, described, shielded
 
 
 class ScannerStatistics(msgspec.Struct, frozen=True):
@@ -85,7 +86,8 @@ class Scanner(AsyncOnly):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
         if kind is None and self._actor is not None:
             self._actor.raise_untold()
 
@@ -424,11 +426,13 @@ class HandlerActor(Actor):
             async for message in self._messages:
                 self._handling = message.message_id
                 answer = handle(message)
-                if inspect.isawaitable(answer):
-                    await answer
+                if answer is not None:
+                    check_ran(answer)
+                    if inspect.isawaitable(answer):
+                        await answer
                 self._handling = None
         except asyncio.CancelledError as error:
-            if task.cancelling():  # the scanner, or the whole log, is being closed
+            if task.cancelling() and (self._handling is None or self.ref.is_cut_off):  # the scanner, or the whole log, is being closed
                 loop.finish(loop.pchannel.tail.failure)
                 raise
             self._ended_by(error)
@@ -441,9 +445,12 @@ class HandlerActor(Actor):
                     answer = handler.close()
                     if inspect.isawaitable(answer):
                         await answer
-                except Exception as error:
+                except BaseException as error:
+                    if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and self.ref.is_cut_off):
+                        loop.completed()
+                        raise
                     self._keep(error)
-                    _log.error("the handler of %s failed when it was closed: %r", self._where(), error, exc_info=error)
+                    _log.error("the handler of %s failed when it was closed: %s", self._where(), described(error), exc_info=error)
             loop.completed()
 
     def raise_untold(self) -> None:
@@ -458,10 +465,10 @@ class HandlerActor(Actor):
         elif self._handling is not None:
             self._keep(error)
             _log.error(
-                "the handler of %s failed at message %s, and the scanner has ended: %r",
+                "the handler of %s failed at message %s, and the scanner has ended: %s",
                 self._where(),
                 self._handling,
-                error,
+                described(error),
                 exc_info=error,
                 extra={
                     "wal_event": "handler failed",
@@ -492,5 +499,6 @@ class HandlerActor(Actor):
 
 def check_handler(handler: object) -> None:
     """Raises a TypeError unless the handler is a callable or has `handle` and `close`."""
+    check_runs(handler.handle if isinstance(handler, MessageHandler) else handler)
     if handler is not None and not isinstance(handler, MessageHandler) and not callable(handler):
         raise TypeError(f"handler must be a callable, or an object with handle and close, not {type(handler).__name__}")

@@ -161,6 +161,7 @@ class Status:
         if self._directory is not None:
             free = await in_thread(free_bytes, self._directory)
             checks["disk has room"] = free is None or free >= ROOM_BYTES_MIN
+        checks["consumers run"] = not any(consumer.error for consumer in self._log.consumers())
         ok = all(checks.values())
         return _json({"ok": ok, "checks": checks}, status=200 if ok else 503)
 
@@ -236,7 +237,7 @@ class Status:
         return [] if self._settings is None else list(setting_rows(self._settings))
 
     async def _health(self) -> list[Row]:
-        return list(health_rows(await log_rows(self._log, self._log.location)))
+        return list(health_rows([*await log_rows(self._log, self._log.location), *consumer_rows(self._log.consumers())]))
 
     # -- what is changed
 

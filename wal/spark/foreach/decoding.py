@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID
+from wal.user_code import described
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +169,7 @@ class PayloadDecoder:
                 decoded.append(None if payload is None else decode(payload))
             except Exception as error:
                 if not null_on_error:
-                    raise self._failed(naming, row, f"{type(error).__name__}: {error}") from error
+                    raise self._failed(naming, row, described(error)) from error
                 decoded.append(None)
         try:
             return self._array(decoded)

@@ -1,0 +1,67 @@
+"""What the code of a caller may do to ours, made harmless: raise what cannot be shown or kept, and cancel what must end in order.
+
+A handler, a key function, a codec or a callback is code that we call and did not write. Its exceptions go into reasons, errors and log
+lines; these texts never raise themselves. Pure, but for `shielded`, which asks anyio if the process uses it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def described(error: BaseException) -> str:
+    """Returns an exception as one text: `ValueError: no such thing`. It never raises, whatever the exception's `__str__` does."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except BaseException as broken:
+        return f"{kind} (its text cannot be shown: its __str__ raised {type(broken).__name__})"
+
+
+def shown(value: object, length: int = 80) -> str:
+    """Returns the start of the repr of a value. It never raises, whatever the value's `__repr__` does."""
+    try:
+        return repr(value)[:length]
+    except BaseException as broken:
+        return f"a {type(value).__name__} (its __repr__ raised {type(broken).__name__})"
+
+
+def called(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Makes the call in a thread, for a caller that waits for a future of its outcome.
+
+    A StopIteration, such as that of `next()`, becomes a RuntimeError, as in a coroutine: no future can hold one, and the caller would wait
+    for ever.
+    """
+    try:
+        return call(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError(f"{getattr(call, '__qualname__', type(call).__name__)}() raised StopIteration") from error
+
+
+def check_ran(result: object) -> None:
+    """Raises TypeError for what a call of a generator function returns: nothing of the function has run."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"the handler returned {shown(result)}, a generator, of which nothing has run: use no yield in a handler")
+
+
+def check_runs(handler: object) -> None:
+    """Raises TypeError for a generator function: nothing of it runs when it is called."""
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"handler {shown(handler)} is a generator function, of which a call runs nothing: use no yield in a handler")
+
+
+def shielded() -> AbstractContextManager[Any]:
+    """Returns a block whose awaits a cancelled scope of anyio leaves alone, so that the end of an `async with` completes within it.
+
+    anyio cancels each await in a cancelled scope anew, unless it is shielded; a task of asyncio is cancelled once. A process that has not
+    imported anyio has no scopes.
+    """
+    anyio = sys.modules.get("anyio")
+    return nullcontext() if anyio is None else anyio.CancelScope(shield=True)
