@@ -254,8 +254,9 @@ class WritableEngine(ReadableEngine, Protocol):
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
         """Returns the home of a cursor, which is named durably if the cursor has none: this pchannel, or (None) that of its vchannels.
 
-        A cursor that has a home keeps it, whatever `pchannel` says. Raises ChannelNotExistError if a vchannel does not exist and must not
-        be created, UnavailableError if the home cannot be named now.
+        A cursor that has a home keeps it, whatever `pchannel` says. Raises InvalidArgumentError if a cursor of this name is saved for
+        other vchannels and none for these, ChannelNotExistError if a vchannel does not exist and must not be created, UnavailableError if
+        the home cannot be named now.
         """
 
 

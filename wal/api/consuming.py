@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wal.consumers.consumer import Consumer, ConsumerRegistry
 from wal.consumers.delivery import Delivery
@@ -16,6 +16,7 @@ from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import DEAD_LETTER, redriven
 from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgumentError
 from wal.message import Message, MessageID, MessageType
+from wal.read.cursors.cursor import REDRIVE
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
 from wal.read.scanner import Scanner
@@ -24,17 +25,14 @@ if TYPE_CHECKING:
     from wal.api.lifecycle import Lifecycle
     from wal.read.loop import Attach
 
-REDRIVE: Final = "redrive"
-"""The cursor of `redrive` in the vchannel of the dead letters."""
 
-
-def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = True, shares_name: bool = False) -> Consumer:
-    """Returns a consumer that ends with the log. With `shares_name`, cursors of the same name may exist for other vchannels."""
+def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = True) -> Consumer:
+    """Returns a consumer that ends with the log."""
     lifecycle.check_writable()
     registry: ConsumerRegistry | None = lifecycle.consumers
     if registry is None:
         registry = lifecycle.consumers = ConsumerRegistry()
-    return Consumer(options, lifecycle.ready, registry, follow=follow, shares_name=shares_name)
+    return Consumer(options, lifecycle.ready, registry, follow=follow)
 
 
 async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
@@ -51,7 +49,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
         await appends.append_keyed_waiting(special, 0, f"redrive:{delivery.message.message_id}")
 
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
-    consumer = consume(lifecycle, options, follow=False, shares_name=True)
+    consumer = consume(lifecycle, options, follow=False)
     (name,) = options.vchannels
     if name not in {info.name for info in await (await lifecycle.ready()).list_vchannels()}:
         raise ChannelNotExistError(

@@ -56,7 +56,8 @@ class RemoteCursorHome:
         self._save_of = save_of
         self._fence = 0
         self._commits = 0
-        self._holder = b""
+        self._holder = secrets.token_bytes(16)
+        """What the server knows this consumer by: a lease that it could not release in an outage keeps itself from nothing."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def claim(self, *, exclusive: Literal["wait", "error"] = "wait") -> CursorClaim:
@@ -67,8 +68,7 @@ class RemoteCursorHome:
                     f"{self._key} is held by the caller itself (number {self._fence}): release it first", keys=(self._key.name,)
                 )
             await self.release(self._fence)
-        holder = secrets.token_bytes(16)
-        request = proto.ClaimCursorRequest(pchannel=self._info(), key=key_to_proto(self._key), holder=holder, lease_ms=LEASE_MS)
+        request = proto.ClaimCursorRequest(pchannel=self._info(), key=key_to_proto(self._key), holder=self._holder, lease_ms=LEASE_MS)
         while True:
             claiming = asyncio.ensure_future(self._nodes.repeat(self.pchannel, CLAIM_CURSOR, request, f"claiming {self._key}"))
             try:
@@ -81,7 +81,7 @@ class RemoteCursorHome:
                 if exclusive == "error":
                     raise
             await asyncio.sleep(POLL_S)
-        self._fence, self._commits, self._holder = answer.fence, 0, holder
+        self._fence, self._commits = answer.fence, 0
         self._keeping = self._supervision.start(partial(self._keep, answer.fence), f"keep {self._key}")
         position = cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
         return CursorClaim(answer.fence, position, answer.state)

@@ -104,6 +104,7 @@ class Nodes:
 
         A vchannel that does not exist is refused with the same error. That is raised if the server has the pchannel in the same term before
         and after the call: a node that was started again at its address has none of them, as long as the coordinator does not know of it.
+        A pchannel that is on no server for `MOVING_S` is an outage, whatever its last server said: UnavailableError.
         """
         loop, pauses = asyncio.get_running_loop(), Pauses()
         deadline = loop.time() + MOVING_S
@@ -113,7 +114,7 @@ class Nodes:
             try:
                 return await call(connection)
             except ELSEWHERE as error:
-                if not self.may_move(pchannel) or error.outcome_unknown or self._supervision.closing or loop.time() >= deadline:
+                if not self.may_move(pchannel) or error.outcome_unknown or self._supervision.closing:
                     raise
                 if isinstance(error, ChannelNotExistError) and (term := await self._term_at(connection, pchannel)) is not None:
                     if before == (connection, term):
@@ -122,7 +123,14 @@ class Nodes:
                     continue
                 before = None
                 report(error)
+                if loop.time() >= deadline:
+                    raise self._nowhere(pchannel, error) from error
                 await asyncio.sleep(pauses.next())
+
+    @staticmethod
+    def _nowhere(pchannel: str, error: WALError) -> UnavailableError:
+        """Returns the error of a call for a pchannel that is on no server for long; `error` is what was said last."""
+        return UnavailableError(f"pchannel {pchannel} was on no server for {MOVING_S:g} s, nothing was done: try again ({error})")
 
     async def _term_at(self, connection: Connection, pchannel: str) -> int | None:
         """Returns the term in which a server has a pchannel now, or None if it does not say so."""

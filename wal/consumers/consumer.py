@@ -37,11 +37,12 @@ from wal.errors import (
     UnknownOutcomeError,
     WouldBlockError,
 )
+from wal.read.cursors.cursor import REDRIVE
 from wal.read.options import named
 from wal.user_code import described, shielded, shown
 
 if TYPE_CHECKING:
-    from wal.engine import WritableEngine
+    from wal.engine import CursorHome, WritableEngine
     from wal.read.cursors.cursor import CursorKey
 
 AGAIN: Final = (SessionLostError, InvalidRequestSeqError, UnknownOutcomeError, UnavailableError, NoSpaceError, WouldBlockError)
@@ -133,16 +134,9 @@ class Consumer(AsyncOnly):
     _with_form = "'async with log.consume(…) as consumer'"
 
     def __init__(
-        self,
-        options: ConsumerOptions,
-        engine: Callable[[], Awaitable[WritableEngine]],
-        registry: ConsumerRegistry,
-        *,
-        follow: bool = True,
-        shares_name: bool = False,
+        self, options: ConsumerOptions, engine: Callable[[], Awaitable[WritableEngine]], registry: ConsumerRegistry, *, follow: bool = True
     ) -> None:
         self._options = options
-        self._shares_name = shares_name
         self._open_engine = engine
         self._registry = registry
         self._follow = follow
@@ -217,7 +211,7 @@ class Consumer(AsyncOnly):
         if self._task is None:
             if self._closing.is_set():
                 raise ClosedError("the consumer was closed before it began: call consume again")
-            if not self._shares_name:
+            if self.key.name != REDRIVE:
                 self._registry.check(self.key)
             self._registry.running.add(self)
             self._registry.ended.pop(self.key, None)
@@ -275,13 +269,13 @@ class Consumer(AsyncOnly):
         if engine is None:
             return
         self._engine = engine
-        if not self._shares_name:
-            await self._check_saved(engine)
-        home = await engine.cursor_home(options.cursor)
+        home: CursorHome | None = None
         before, pause_s = 0, 0.0
         while not self._closing.is_set():
             commits, session = self._counts.commits, None
             try:
+                if home is None and (home := await self._unless_closed(engine.cursor_home(options.cursor))) is None:
+                    return
                 claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
                 if claim is None:
                     return
@@ -320,16 +314,6 @@ class Consumer(AsyncOnly):
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
         return None if work.cancelled() else work.result()
-
-    async def _check_saved(self, engine: WritableEngine) -> None:
-        """Raises InvalidArgumentError if a cursor of this name is saved for other vchannels, and none for these."""
-        key = self.key
-        saved = [info.vchannels for info in await engine.cursors.infos() if info.name == key.name]
-        if saved and key.vchannels not in saved:
-            raise InvalidArgumentError(
-                f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "
-                f"at the oldest message: name another cursor, consume the same vchannels, or delete_cursor({key.name!r}) before"
-            )
 
     # -- for the caller
 

@@ -24,11 +24,12 @@ from wal.node.hosting import Hosting
 from wal.node.retention import RetentionKeeper
 from wal.node.routes import KnownVChannels, Routes
 from wal.node.wall_time import WallTime
-from wal.read.cursors.cursor import CursorKey
+from wal.read.cursors.cursor import REDRIVE, CursorKey
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import CursorStore
 from wal.read.lease import OWN, Lease
+from wal.read.options import named
 from wal.retention.policy import RetentionBounds
 from wal.settings import Settings
 from wal.storage.base import LogBackend
@@ -180,6 +181,13 @@ class StreamingNode:
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
+        # The store has every cursor of the log, also those whose pchannels are on other nodes.
+        saved = [info.vchannels for info in await self.cursors.infos() if info.name == key.name]
+        if saved and key.vchannels not in saved and key.name != REDRIVE:
+            raise InvalidArgumentError(
+                f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "
+                f"at the oldest message: name another cursor, consume the same vchannels, or delete_cursor({key.name!r}) before"
+            )
         await self.homes.name(key, pchannel=pchannel)
         return self.claims.home(key)
 

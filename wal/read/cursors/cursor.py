@@ -20,6 +20,8 @@ CURSOR_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a cursor's name."""
 STATE_BYTES_MAX: Final = 1 << 20
 """The most bytes of what a consumer saves beside the position of its cursor."""
+REDRIVE: Final = "redrive"
+"""The name of the cursors of `log.redrive`, of which each vchannel of dead letters has its own."""
 CHAIN_MAX: Final = 1024
 """The most saves of a reader that are remembered while they are in flight, or after they failed."""
 
