@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.locations import open_wal
 from tests.probes import payloads, read_all, start, turns
 from wal import Message, ReadPosition, StartFrom, VChannelInfo, WALAccesser
-from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, StreamingCode, WALError
+from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, StreamingCode, UnavailableError, WALError
 
 pytestmark = pytest.mark.on_pulsar
 
@@ -183,3 +183,28 @@ async def test_positions_of_a_dropped_vchannel_are_still_places(log: WALAccesser
     await log.raw_append(Message("b", b"2"))
     await log.drop_vchannel("a")
     assert await payloads(log, "b", resume=ReadPosition(result.message_id, result.time_tick)) == [b"2"]
+
+
+async def test_drop_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pchannel is on no node, or the metadata cannot be written: the vchannel exists until a drop succeeds."""
+
+    def away(infos: object, ended: Callable[[WALError], None]) -> None:
+        ended(UnavailableError("the pchannel is on no node"))
+
+    async def unsaved(*_: object) -> None:
+        raise UnavailableError("no metadata store answers")
+
+    async with open_wal("memory:") as log:
+        engine: Any = log._lifecycle.engine
+        vchannels = engine.coordinator.vchannels
+        for target, name, failing in ((vchannels.host, "end", away), (vchannels.directory._kv, "multi_save_and_remove", unsaved)):
+            await log.append("a", b"1")
+            with monkeypatch.context() as patch:
+                patch.setattr(target, name, failing)
+                for _ in range(2):
+                    with pytest.raises(UnavailableError):
+                        await log.drop_vchannel("a")
+                    assert [info.name for info in await log.vchannels()] == ["a"]
+            await log.append("a", b"2")
+            await log.drop_vchannel("a")
+            assert await log.vchannels() == []

@@ -138,6 +138,12 @@ class VChannelDirectory(Actor):
             self.begins.pop(info.name, None)
             self.counts.add(info.pchannel, -1)
 
+    def restore(self, info: VChannelInfo) -> None:
+        """Takes a record back into memory that is still saved, unless another incarnation of the name has replaced it."""
+        if info.name not in self.records and self.saved.get(info.name) == info:
+            self.records[info.name] = info
+            self.counts.add(info.pchannel, 1)
+
     def _begin(self, name: str, begin: VChannelBegin | None) -> None:
         if begin is None:
             self.begins.pop(name, None)

@@ -236,14 +236,18 @@ class VChannels:
                 self.on_dropped(name)
                 self._when_shown(name, partial(_settle, saved))
             else:
-                _settle(saved, error)
+                failed(error)
 
         def ended(error: WALError | None) -> None:
             # A callback runs whether or not the caller still waits.
             if error is None:
                 self._save((info,), remove=True, done=removed)
             else:
-                _settle(saved, error)
+                failed(error)
+
+        def failed(error: WALError) -> None:
+            self.directory.restore(info)  # it exists: the caller may drop it again
+            _settle(saved, error)
 
         self.host.end((info,), ended)
         if not saved.done():  # otherwise its pchannel takes nothing any more, and the vchannel is there when the log is opened again
