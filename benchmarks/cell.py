@@ -1,8 +1,8 @@
-"""Cell: one measurement, of one engine on one row of the table, in its own process.
+"""Cell: one measurement, of one engine on one row of the table, by default in its own process.
 
 Owns the definitions of a row, a cell and a measurement, and the running of a cell: `run_cell` starts `python -m benchmarks.cell '<json>'`,
-which prints the json of a `Measured`. Nothing is tuned for the measurement: the garbage collector and the interpreter's switch interval
-have their defaults. It never removes files: the directory belongs to its caller.
+which prints the json of a `Measured`; `run_cell_here` starts no process. Nothing is tuned for the measurement: the garbage collector and
+the interpreter's switch interval have their defaults. It never removes files: the directory belongs to its caller.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import random
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -130,14 +131,25 @@ def run_cell(cell: Cell) -> Measured:
     try:
         run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, timeout=CELL_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise CellError(f"{cell.row.workload}, {cell.engine}: no result after {CELL_TIMEOUT_S:g} s") from error
+        raise CellError(f"{_words(cell)}: no result after {CELL_TIMEOUT_S:g} s") from error
     if run.returncode:
-        raise CellError(f"{cell.row.workload}, {cell.row.name}, {cell.engine}:\n{run.stderr.decode(errors='replace')}")
+        raise CellError(f"{_words(cell)}:\n{run.stderr.decode(errors='replace')}")
     return msgspec.json.decode(run.stdout, type=Measured)
 
 
-def main() -> None:
-    cell = msgspec.json.decode(sys.argv[1], type=Cell)
+def run_cell_here(cell: Cell) -> Measured:
+    """Runs the cell in this process, on the event loop of its engine."""
+    try:
+        return _measure(cell)
+    except Exception as error:
+        raise CellError(f"{_words(cell)}:\n{traceback.format_exc()}") from error
+
+
+def _words(cell: Cell) -> str:
+    return f"{cell.row.workload}, {cell.row.name}, {cell.engine}"
+
+
+def _measure(cell: Cell) -> Measured:
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if cell.engine != engines.ASYNCIO:
         import uvloop
@@ -146,6 +158,11 @@ def main() -> None:
     module = importlib.import_module(f"benchmarks.{_MODULES[cell.row.workload]}")
     with asyncio.Runner(loop_factory=factory) as runner:
         measured: Measured = runner.run(module.measure(cell))
+    return measured
+
+
+def main() -> None:
+    measured = _measure(msgspec.json.decode(sys.argv[1], type=Cell))
     sys.stdout.buffer.write(msgspec.json.encode(measured) + b"\n")
 
 

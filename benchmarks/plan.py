@@ -73,6 +73,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `benchmarks.opening`."""
     syncs: bool = True
     """Whether all disks are synced before each cell, so that a figure is of its cell alone."""
+    processes: bool = True
+    """Whether each cell has its own process, for the same reason."""
 
     def only(self, workloads: Sequence[str]) -> Plan:
         """Returns the plan with only the rows of these workloads."""
@@ -157,7 +159,7 @@ def smallest() -> Plan:
         replace(_CONSUME, messages=2_000),
     ]
     opening = ("--rounds=1", "--log-bytes=1048576", "--keys=8192")
-    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=opening, syncs=False)
+    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=opening, syncs=False, processes=False)
 
 
 def _appends(*counts: int) -> list[Row]:

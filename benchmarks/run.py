@@ -1,8 +1,8 @@
 """Run: runs the cells of a plan in turn, and collects their results.
 
 All engines of a row follow each other, the order reversed every round, so that other load on the machine affects all of them; each round
-covers all rows. Each cell has its own process and directory, which is removed afterwards; the disk is synced before it. A failed cell is
-recorded, and the run continues.
+covers all rows. Each cell has its own directory, which is removed afterwards; unless the plan is the smallest, it also has its own process,
+and the disk is synced before it. A failed cell is recorded, and the run continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.cell import Cell, CellError, Measured, Row, run_cell
+from benchmarks.cell import Cell, CellError, Measured, Row, run_cell, run_cell_here
 from benchmarks.plan import Plan
 from benchmarks.spark import Order, Taken, why_no_spark
 from benchmarks.targets import Results
@@ -101,7 +101,7 @@ def _run_spark(plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]
 def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -> Measured:
     cell = Cell(row=row, engine=engine, seconds=plan.seconds * row.longer, warm_up_s=plan.warm_up_s, directory=directory)
     try:
-        return run_cell(cell)
+        return run_cell(cell) if plan.processes else run_cell_here(cell)
     except CellError as error:
         errors.append(str(error))
         return Measured(skipped="failed, see below")

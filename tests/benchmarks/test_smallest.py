@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from benchmarks.cell import Cell, CellError, run_cell, run_cell_here
 from benchmarks.engines import JETSTREAM
 from benchmarks.plan import WORKLOADS, full, quick, smallest
 from benchmarks.reading import why_no_arrow
 from benchmarks.targets import TARGETS
+from tests.conftest import SOAK
 
 ROOT = Path(__file__).parents[2]
 JUDGED = [target for target in TARGETS if target.workload != "spark"]
@@ -21,11 +25,12 @@ JUDGED = [target for target in TARGETS if target.workload != "spark"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """Returns the output of the smallest run, and its document."""
+    """Returns the output of the smallest run, and its document. Only a soak builds a JetStream where none is installed."""
     place = tmp_path_factory.mktemp("bench")
     output = place / "smallest.json"
     command = [sys.executable, "-m", "benchmarks", "--smallest", "--directory", str(place), "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ if SOAK else {**os.environ, "PATH": ""}  # there is no Go to build it with
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(place.iterdir()) == [output], "it removes what it makes"
     return done.stdout, json.loads(output.read_text())
@@ -47,6 +52,16 @@ def test_every_target_is_of_rows_that_are_measured(plan: Any) -> None:
         assert (target.workload, target.row, target.engine) in cells
         assert target.against is None or (target.workload, *target.against) in cells
         assert (target.at_least is None) != (target.at_most is None)
+
+
+def test_cell_runs_in_its_own_process(tmp_path: Path) -> None:
+    row = next(row for row in smallest().rows if row.workload == "w2")
+    cell = Cell(row=row, engine="wal", seconds=0.02, warm_up_s=0.0, directory=str(tmp_path))
+    assert run_cell(cell).messages >= row.messages
+    broken = replace(cell, row=replace(row, workload="w0"))
+    for run in (run_cell, run_cell_here):
+        with pytest.raises(CellError, match=r"(?s)w0, 1024 B, wal:\n.*KeyError: 'w0'"):
+            run(broken)
 
 
 def test_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -> None:
