@@ -75,7 +75,7 @@ def room_of(item: pytest.Item) -> str:
 def _processor_s() -> float:
     """Returns the processor time of this process and of all its descendants, those that have ended included."""
     total = sum(os.times()[:4])
-    pids = _children(os.getpid())
+    pids = children_of(os.getpid())
     while pids:
         pid = pids.pop()
         try:
@@ -83,11 +83,12 @@ def _processor_s() -> float:
         except OSError:
             continue  # it has ended meanwhile
         total += sum(map(int, fields[11:15])) * _TICKS_S
-        pids += _children(pid)
+        pids += children_of(pid)
     return total
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Returns the processes whose parent is this one."""
     children: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -3,17 +3,21 @@ killed.
 
     python -m tests.spark.driver <journal> <folder> <rows a trigger>
 
-In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. The process prints `ready`
-when Spark runs and waits for a line; then it prints `begun N` and `written N` for each batch of the first query.
+In the folder are `sink`, the Parquet of each batch, `target`, the other journal, its `settings.toml`, and a checkpoint of each query. The
+process prints `ready` when Spark runs; then it prints `begun N` and `written N` for each batch of the first query, which waits for ever
+when it has written WRITTEN_MAX batches.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.times import children_of
 from wal.spark.local_session import session
 
 QUICK: dict[str, str | int | bool] = {
@@ -40,9 +45,11 @@ OF_SPARK: Final = ("Python worker failed to connect back", "Task serialization f
 """Failures of Spark itself, after which a query is started again: it gives a Python process 10 s to start, however busy the host is; and
 Scala refuses to serialize a collection of a task that another thread of Spark changes at that moment (seen once with Spark 4.3.0)."""
 
+WRITTEN_MAX: Final = 2
+
 
 class Driver:
-    """The parent's handle of the process, which leads a process group with its JVM and their workers."""
+    """The parent's handle of the process, its JVM and their Python processes."""
 
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
         self.last_words: list[str] = []
@@ -52,19 +59,14 @@ class Driver:
             [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(rows)],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            start_new_session=True,
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
         )
 
     def begin(self) -> None:
-        """Waits until Spark runs there, and has the queries begin."""
+        """Waits until Spark runs there, and the queries begin."""
         assert self.hear() == "ready"
-        assert self.process.stdin is not None
-        self.process.stdin.write("begin\n")
-        self.process.stdin.flush()
 
     def hear(self) -> str:
         """Returns the line that it prints next; fails if it ended by itself."""
@@ -76,30 +78,53 @@ class Driver:
             raise AssertionError(f"the driver ended by itself:\n{errors[:5000]}\n…\n{errors[-5000:]}")
         return said
 
+    def kill_while(self, condition: Callable[[], bool]) -> None:
+        """Kills it while the condition holds: all its processes are stopped first, so that none of them goes on meanwhile."""
+        while True:
+            while not condition():
+                assert self.process.poll() is None, "the driver ended by itself"
+                time.sleep(0.0005)
+            stopped = self._stop()
+            if condition():
+                return self.kill()
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
     def kill(self) -> None:
-        """Kills the whole process group with SIGKILL."""
+        """Kills all its processes with SIGKILL. Those of Python would go on for a while alone, in process groups of their own."""
         if self.process.returncode is None:
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            for pid in self._stop():
+                os.kill(pid, signal.SIGKILL)
             self.process.wait()
             assert self.process.stdout is not None
             self.last_words = self.process.stdout.read().splitlines()
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._errors.close()
-        for pipe in (self.process.stdin, self.process.stdout):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
+        self.process.stdout.close()
+
+    def _stop(self) -> list[int]:
+        """Stops all its processes, also those that begin meanwhile, and returns them, parents first."""
+        stopped = [self.process.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+            while not all(map(is_stopped, Path(f"/proc/{pid}/task").glob("*/stat"))):
+                time.sleep(0.0005)
+            stopped += children_of(pid)
+        return stopped
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def is_stopped(stat: Path) -> bool:
+    """Returns whether a thread is stopped, or has ended."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] in "TZX"
+    except OSError:
+        return True
 
 
 def queries(
@@ -117,7 +142,9 @@ def queries(
         reading = reading.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows)
         return reading.load(str(data)).select(*columns).writeStream
 
-    into_journal = read("vchannel", "payload").format("wal").option("path", f"{folder}/target")
+    into_journal = (
+        read("vchannel", "payload").format("wal").option("path", f"{folder}/target").option("settings", f"{folder}/settings.toml")
+    )
     return [
         query.option("checkpointLocation", f"{folder}/checkpoint-{number}")
         for number, query in enumerate((read("*").foreachBatch(write), into_journal))
@@ -127,9 +154,15 @@ def queries(
 def _main(data: str, folder: str, rows_max: str) -> None:
     warnings.simplefilter("ignore")
     spark = session("wal-driver", settings=QUICK)
-    writers = queries(spark, data, folder, say=lambda said: print(said, flush=True), rows=int(rows_max))
+    written = itertools.count(1)
+
+    def say(said: str) -> None:
+        print(said, flush=True)
+        if said.startswith("written") and next(written) == WRITTEN_MAX:
+            threading.Event().wait()
+
+    writers = queries(spark, data, folder, say=say, rows=int(rows_max))
     print("ready", flush=True)
-    sys.stdin.readline()
     running: list[StreamingQuery | None] = [None for _ in writers]
     while True:
         for number, query in enumerate(running):
