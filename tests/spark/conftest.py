@@ -23,7 +23,14 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds
         made = session(
-            "wal-tests", settings={**QUICK, "spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")}
+            "wal-tests",
+            settings={
+                **QUICK,
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": 0,
+                "spark.local.dir": str(place / "local"),
+                "spark.sql.warehouse.dir": str(place / "warehouse"),
+            },
         )
     try:
         yield made

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tests.spark.java import require_java
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.processes import run_python
 from wal import Message
 from wal.bridge import blocking
 
 
-def test_server_of_connect_reads_and_streams(data_dir: Path, tmp_path: Path) -> None:
-    require_java()
+@pytest.fixture
+def connect_address(spark: SparkSession) -> Iterator[str]:
+    """Yields the address of a server of Spark Connect, which runs in the session of the other tests: another one takes long to start."""
+    jvm: Any = spark._jvm
+    service = getattr(getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    service.start(spark.sparkContext._jsc.sc())
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    service.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+def test_server_of_connect_reads_and_streams(connect_address: str, data_dir: Path, tmp_path: Path) -> None:
     with blocking(data_dir) as log:
         for index in range(5):
             log.raw_append(Message("orders", f"plain {index}".encode()))
@@ -23,27 +33,6 @@ def test_server_of_connect_reads_and_streams(data_dir: Path, tmp_path: Path) -> 
             for index in range(4):
                 txn.append(f"body {index}".encode())
     expected = sorted([f"plain {index}" for index in range(5)] + [f"body {index}" for index in range(4)])
-    root = str(Path(__file__).parents[2])
-    client = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.connect_driver", str(data_dir), str(tmp_path / "spark")],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": root},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        out, errors = client.communicate()
-    finally:
-        try:
-            os.killpg(client.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    found = [line.removeprefix("said ") for line in out.splitlines() if line.startswith("said ")]
-    assert found, errors[-5000:]
-    said = json.loads(found[0])
-    assert said["connect"].startswith("pyspark.sql.connect")
-    assert said["batch"] == expected
-    assert said["in_txn"] == 4
-    assert said["stream"] == expected
+    ended = run_python("-m", "tests.spark.connect_client", connect_address, data_dir, tmp_path / "spark", timeout_s=300)
+    (found,) = [line.removeprefix("found ") for line in ended.out.splitlines() if line.startswith("found ")]
+    assert json.loads(found) == {"module": "pyspark.sql.connect.session", "batch": expected, "in_txn": 4, "stream": expected}
