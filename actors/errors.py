@@ -18,7 +18,7 @@ def described(cause: BaseException) -> str:
     try:
         return f"{kind}: {cause}"
     except BaseException as broken:
-        return f"{kind} (its text cannot be shown: its __str__ raised {type(broken).__name__})"
+        return f"{kind}: (its text cannot be shown: its __str__ raised {type(broken).__name__})"
 
 
 class ActorError(Exception):

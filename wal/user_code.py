@@ -16,13 +16,17 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def described(error: BaseException) -> str:
-    """Returns an exception as one text: `ValueError: no such thing`. It never raises, whatever the exception's `__str__` does."""
-    kind = type(error).__name__
+def text_of(error: BaseException) -> str:
+    """Returns the text of an exception. It never raises, whatever the exception's `__str__` does."""
     try:
-        return f"{kind}: {error}"
+        return str(error)
     except BaseException as broken:
-        return f"{kind} (its text cannot be shown: its __str__ raised {type(broken).__name__})"
+        return f"(its text cannot be shown: its __str__ raised {type(broken).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Returns an exception with its class: `ValueError: no such thing`."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def shown(value: object, length: int = 80) -> str:
@@ -30,7 +34,7 @@ def shown(value: object, length: int = 80) -> str:
     try:
         return repr(value)[:length]
     except BaseException as broken:
-        return f"a {type(value).__name__} (its __repr__ raised {type(broken).__name__})"
+        return f"{type(value).__name__} (its __repr__ raised {type(broken).__name__})"
 
 
 def called(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

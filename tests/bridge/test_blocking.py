@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import pickle
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +22,7 @@ from wal import (
     Consumer,
     Delivery,
     ImmutableMessage,
+    Latest,
     LogBroadcast,
     Message,
     MessageID,
@@ -29,8 +32,17 @@ from wal import (
     Txn,
     WALAccesser,
     bridge,
+    loop_thread,
 )
-from wal.errors import BulkAppendError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
+from wal.errors import (
+    BulkAppendError,
+    ClosedError,
+    HandlerFailedError,
+    InvalidArgumentError,
+    InvalidTransactionStateError,
+    StorageError,
+    WALError,
+)
 from wal.storage.journal.writer import LOOP_BYTES_MAX
 
 WAIT_TIMEOUT_S = 60.0
@@ -433,6 +445,71 @@ def test_call_from_its_own_loop_is_refused(location: str) -> None:
 
         with pytest.raises(InvalidArgumentError, match="loop"):
             log._thread.call(inside)
+
+
+def test_loop_outlives_a_wish_to_exit(location: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that asks for the end of the process, by an exception or behind a callback, or stops the loop."""
+
+    async def exits() -> None:
+        sys.exit(3)
+
+    async def handle(delivery: Delivery) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(sys.exit, 3)
+        background.append(loop.create_task(exits()))
+        loop.call_soon(loop.stop)
+
+    background: list[Any] = []
+    with bridge.blocking(location) as log:
+        log.append("jobs", b"1")
+        with log.consume("jobs", handle, cursor="c") as consumer:
+            consumer.caught_up()
+        for handler in (lambda delivery: sys.exit(3), exiting):
+            with pytest.raises(HandlerFailedError, match=r"at message .*: SystemExit: 3; nothing was skipped"):
+                log.consume("jobs", handler, cursor="d").run()
+        with pytest.raises(SystemExit), log.read("jobs", handler=lambda message: sys.exit(3)):
+            while any(pchannel.readers for pchannel in log.statistics().pchannels):
+                pass
+        with pytest.raises(SystemExit):
+            log._thread.call(exits)
+        assert log.append("jobs", b"2").message_id is not None
+    assert "the log goes on" in caplog.text
+    if location != "memory:":
+        with bridge.blocking(location) as log, log.read("jobs", follow=False) as scanner:
+            assert [message.payload for message in scanner] == [b"1", b"2"]
+
+
+async def exiting(delivery: Delivery) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_loop_that_ended_is_a_closed_log(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls under way and later ones are refused, and `close` releases the log."""
+    breaking = threading.Event()
+
+    async def serve(self: loop_thread._Running, started: Future[None]) -> None:
+        self.ends = asyncio.Event()
+        started.set_result(None)
+        while not breaking.is_set():
+            await asyncio.sleep(0.001)
+        raise MemoryError("no room for the loop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_thread._Running, "_serve", serve)
+        log = bridge.blocking(data).open()
+    log.append("jobs", b"1")
+    scanner = log.read("jobs", deliver_policy=Latest())
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ClosedError, match="while this read waited"), scanner:
+        reading = pool.submit(next, scanner)
+        breaking.set()
+        reading.result()
+    with pytest.raises(ClosedError, match="has ended under it"):
+        log.append("jobs", b"2")
+    log.close()
+    log.close()
+    with bridge.blocking(data) as log, log.read("jobs", follow=False) as scanner:
+        assert [message.payload for message in scanner] == [b"1"]
 
 
 EXIT = """

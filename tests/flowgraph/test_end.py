@@ -298,7 +298,7 @@ async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: py
         await graph.done()
     assert isinstance(graph.error, NodeFailedError)
     assert isinstance(graph.error.__cause__, RuntimeError)
-    assert "node 'input' of a flow graph could not be closed: RuntimeError: a node cannot wait" in caplog.text
+    assert "node 'input' of a flow graph could not be closed: a node cannot wait" in caplog.text
 
 
 async def test_commit_that_does_not_end_in_time_is_cancelled() -> None:

@@ -39,7 +39,7 @@ from wal.errors import (
 )
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.options import named
-from wal.user_code import described, shielded, shown
+from wal.user_code import described, shielded, shown, text_of
 
 if TYPE_CHECKING:
     from wal.engine import CursorHome, WritableEngine
@@ -255,7 +255,7 @@ class Consumer(AsyncOnly):
                 "consumer %r of %s has ended: %s",
                 self.key.name,
                 named(self.key.vchannels),
-                described(error),
+                text_of(error),
                 exc_info=error,
                 extra={"wal_event": "consumer ended", "wal_cursor": self.key.name, "wal_error": type(error).__name__},
             )

@@ -31,7 +31,7 @@ from wal.flowgraph.node import (
     Outputs,
     check_node,
 )
-from wal.user_code import described
+from wal.user_code import text_of
 
 
 class Edges(msgspec.Struct, frozen=True):
@@ -424,7 +424,7 @@ class TimeTickedFlowGraph:
                 except BaseException as error:
                     if isinstance(error, asyncio.CancelledError) and (host := self._host) is not None and host.cancelling():
                         raise  # the loop ends; else `close` has awaited something that was cancelled
-                    _log.error("node %r of a flow graph could not be closed: %s", node.name, described(error), exc_info=error)
+                    _log.error("node %r of a flow graph could not be closed: %s", node.name, text_of(error), exc_info=error)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
         """Creates the actors and the edges, and wakes every node."""

@@ -28,7 +28,7 @@ from wal.read.cursors.service import CursorUse
 from wal.read.loop import Attach, ReadLoop
 from wal.read.options import ReadOptions, ReadPosition, named
 from wal.read.progress import BodyTurns
-from wal.user_code import check_ran, check_runs, described, shielded
+from wal.user_code import check_ran, check_runs, shielded, shown
 
 
 class ScannerStatistics(msgspec.Struct, frozen=True):
@@ -450,7 +450,7 @@ class HandlerActor(Actor):
                         loop.completed()
                         raise
                     self._keep(error)
-                    _log.error("the handler of %s failed when it was closed: %s", self._where(), described(error), exc_info=error)
+                    _log.error("the handler of %s failed when it was closed: %s", self._where(), shown(error, 1000), exc_info=error)
             loop.completed()
 
     def raise_untold(self) -> None:
@@ -468,7 +468,7 @@ class HandlerActor(Actor):
                 "the handler of %s failed at message %s, and the scanner has ended: %s",
                 self._where(),
                 self._handling,
-                described(error),
+                shown(error, 1000),
                 exc_info=error,
                 extra={
                     "wal_event": "handler failed",
