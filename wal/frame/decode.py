@@ -122,6 +122,7 @@ class FrameView:
             (stored,) = CRC.unpack_from(head, offset + HEADER_BYTES - CRC.size)
             if crc != stored:
                 raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}")
+            header.check_known(head, offset)
         kind = CompressedView if header.codec else cls
         view = kind.__new__(kind)
         view.header = header

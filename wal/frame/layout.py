@@ -168,27 +168,31 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, data: bytes, offset: int = 0) -> FrameHeader:
-        """Returns the header at this offset; its CRC is checked with the tables, by `decode`.
+        """Returns the header at this offset; its CRC is checked with the tables, by `decode`, and then its version, by `check_known`.
 
-        Raises CorruptionError for bytes that are no frame, and for a newer version a FormatError that names what is new.
+        Raises CorruptionError for bytes that are no frame.
         """
         if len(data) - offset < HEADER_BYTES:
             raise CorruptionError(f"a frame of {len(data) - offset} bytes is cut short", expected=f"{HEADER_BYTES} bytes of header")
-        (magic, version, header_len, incompatible, compatible, *rest) = _HEADER.unpack_from(data, offset)
+        (magic, _version, header_len, incompatible, compatible, *rest) = _HEADER.unpack_from(data, offset)
         if magic != MAGIC:
             raise CorruptionError(f"no frame here: it starts with {magic!r}", expected=repr(MAGIC))
-        if version != FORMAT_VERSION:
-            raise FormatError(f"frame format version {version} is not known here (known: {FORMAT_VERSION}): upgrade to read it")
         if header_len != HEADER_BYTES:
             raise CorruptionError(f"frame header length is {header_len}", expected=str(HEADER_BYTES))
-        if incompatible & ~_KNOWN_INCOMPATIBLE:
-            raise FormatError(
-                f"the frame uses features {incompatible & ~_KNOWN_INCOMPATIBLE:#x} (codec {incompatible & _CODEC_MASK}) that "
-                "this version does not know: upgrade to read it"
-            )
         return cls(incompatible, compatible, *rest)
+
+    def check_known(self, data: bytes, offset: int) -> None:
+        """Raises a FormatError that names what is new if a newer version has written this header, at this offset, whose CRC matches."""
+        (version,) = _VERSION_FIELD.unpack_from(data, offset + len(MAGIC))
+        if version != FORMAT_VERSION:
+            raise FormatError(f"frame format version {version} is not known here (known: {FORMAT_VERSION}): upgrade to read it")
+        if unknown := self.incompatible & ~_KNOWN_INCOMPATIBLE:
+            raise FormatError(
+                f"the frame uses features {unknown:#x} (codec {self.codec}) that this version does not know: upgrade to read it"
+            )
 
 
 _HEADER: Final = struct.Struct("<4sHHIIQQQQQIIIIIII8x")
+_VERSION_FIELD: Final = struct.Struct("<H")
 CRC: Final = struct.Struct("<I")
 assert _HEADER.size + CRC.size == HEADER_BYTES
