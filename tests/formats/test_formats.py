@@ -42,8 +42,8 @@ async def test_log_of_each_release_is_read_and_goes_on(released: Path) -> None:
 
 
 async def test_log_of_a_newer_format_is_refused(released: Path) -> None:
-    (released / "FORMAT").write_text("wal-journal 3\n")
+    (released / "FORMAT").write_text("wal-journal 4\n")
     for read_only in (False, True):
-        with pytest.raises(FormatError, match=r"version 3.*upgrade to open it"):
+        with pytest.raises(FormatError, match=r"version 4.*upgrade to open it"):
             async with open_wal(released, read_only=read_only):
                 pass

@@ -218,8 +218,8 @@ async def test_newer_format_is_refused_and_says_so(data: str) -> None:
         await log.raw_append(Message("orders", b"1"))
     file = Path(data) / "FORMAT"
     before = file.read_text()
-    assert "1" in before
-    file.write_text(before.replace("1", "99"))
+    assert "3" in before
+    file.write_text(before.replace("3", "99"))
     with pytest.raises(FormatError, match="99"):
         await open_wal(data)
     file.write_text(before)

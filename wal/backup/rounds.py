@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 import tempfile
 import threading
 import time
@@ -51,6 +50,7 @@ from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
 from wal.inspect.outside import checkpoint_records
+from wal.kv import read_records
 from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
@@ -481,7 +481,7 @@ class _Metadata:
         self._records: dict[str, str] = {}
 
     def load(self) -> dict[str, str]:
-        """Returns the records as they are now. Raises FormatError if they are elsewhere, StorageError if they cannot be read."""
+        """Returns the records as they are now. Raises FormatError if they are elsewhere, CorruptionError if they are damaged."""
         path = self._path
         if not path.exists():
             raise FormatError(f"{path} is missing: a journal whose metadata lie elsewhere (setting kv) is not backed up")
@@ -498,11 +498,7 @@ class _Metadata:
             copy = Path(folder, META_FILE)
             copy.write_bytes(database)
             Path(folder, _AHEAD).write_bytes(ahead)
-            try:
-                with closing(sqlite3.connect(copy)) as connection:
-                    self._records = dict(connection.execute("SELECT key, value FROM kv"))
-            except sqlite3.Error as error:
-                raise StorageError(f"{path} cannot be read: {error}") from error
+            self._records = read_records(copy, path)
         self._files = database, ahead
         return self._records
 

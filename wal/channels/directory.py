@@ -4,6 +4,9 @@ Owns the records (name → pchannel, incarnation), the counter of incarnations, 
 durable before its first frame is written. The changes of a turn are saved together, in as few operations as the KV's bound allows. A change
 is one operation, whose records are all saved or none; changes are independent of each other. No record is saved before a counter above its
 incarnation. An incarnation is never reused, even after a drop, so that a recreated vchannel shows nothing of its former incarnation.
+
+The counter's record also counts the turns that removed records, if maps of the vchannels are written. So the map of a pchannel that has
+both numbers of the metadata shows what these have, and each lack in them is damage.
 """
 
 from __future__ import annotations
@@ -29,6 +32,22 @@ PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"
 _CHANGES_A_TURN: Final = 512
 """How many changes are saved and answered before other tasks get their turn: about 20 ms."""
+
+
+class RecordCounter(msgspec.Struct, frozen=True):
+    """What the counter's record says: the next incarnation, and how many turns have removed records; None if those are not counted."""
+
+    next_incarnation: int
+    removals: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RecordCounter:
+        """Returns the counter in this text. Raises ValueError if it is none."""
+        following, counted, removals = text.partition(" ")
+        return cls(int(following), int(removals) if counted else None)
+
+    def __str__(self) -> str:
+        return f"{self.next_incarnation}" if self.removals is None else f"{self.next_incarnation} {self.removals}"
 
 
 class Change(msgspec.Struct, gc=False):
@@ -90,8 +109,12 @@ class VChannelDirectory(Actor):
         """Where those in `records` begin, as far as that is known."""
         self.counts: PChannelCounts = PChannelCounts()
         """How many vchannels are in `records`, by pchannel."""
+        self.counts_removals: bool = False
+        """Whether the removals are counted, for the maps."""
         self.saved_next: int = 0
         """The counter for `saved`: every incarnation below it is in `saved`, or has ended."""
+        self.saved_removals: int = 0
+        """The count of the removals for `saved`."""
         self.saved: dict[str, VChannelInfo] = {}
         """The saved records, which may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
@@ -102,6 +125,8 @@ class VChannelDirectory(Actor):
         """Returns the incarnation of a pchannel and where its log ends, for a vchannel that begins there; None if that is not known."""
         self._counter: int = 0
         """The counter in the KV; it is above `saved_next` while a turn's records are being saved in parts."""
+        self._removals: int = 0
+        """The count of the removals in the KV, above `saved_removals` like the counter."""
 
     async def load(self) -> None:
         """Reads all records. Call it once, before the first turn. Raises CorruptionError if they cannot be read."""
@@ -112,7 +137,10 @@ class VChannelDirectory(Actor):
                 self.records[info.name] = info
                 self._begin(info.name, _decoder.decode(value).begin)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
-            self._counter = self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
+            counter = RecordCounter.parse(counters[0]) if counters else RecordCounter(1, 0)
+            self._counter = self.saved_next = self.next_incarnation = counter.next_incarnation
+            # Where none were counted, a map may be older than removals: it gets the count 1 below, which no such map has.
+            self._removals = self.saved_removals = 1 if counter.removals is None else counter.removals
             newest = max((info.incarnation for info in self.records.values()), default=0)
             if not newest < self.next_incarnation < 1 << 32:
                 raise ValueError(f"the next incarnation is {self.next_incarnation}, and there is one of {newest}")
@@ -168,11 +196,13 @@ class VChannelDirectory(Actor):
             for info in change.infos:
                 if not change.remove or info.name not in self.records:  # else the new record replaces the old one
                     last[info.name] = info, change.remove
-        waiting, following = _units(batch, last), self.next_incarnation
+        waiting = _units(batch, last)
+        counted = self.counts_removals and any(remove for _, remove in last.values())
+        following = RecordCounter(self.next_incarnation, self._removals + counted if self.counts_removals else None)
         saved: dict[str, tuple[VChannelInfo, bool]] = {}
         at = 0
         while error is None and at < len(waiting):
-            room = (self._kv.operations_max or sys.maxsize) - (self._counter != following)
+            room = (self._kv.operations_max or sys.maxsize) - self._is_behind(following)
             part = waiting[at]
             owners = _owners(part, last)
             at += 1
@@ -192,9 +222,13 @@ class VChannelDirectory(Actor):
             change.done(None if settled else error)
         return error
 
-    async def _save(self, changes: list[tuple[VChannelInfo, bool]], following: int) -> WALError | None:
+    def _is_behind(self, following: RecordCounter) -> bool:
+        """Returns whether the counter in the KV is not this one yet."""
+        return self._counter != following.next_incarnation or self._removals != (following.removals or self._removals)
+
+    async def _save(self, changes: list[tuple[VChannelInfo, bool]], following: RecordCounter) -> WALError | None:
         """Saves these changes in one operation, with the counter if it has grown. Returns the error, or None if they are durable."""
-        saves = {} if self._counter == following else {NEXT_KEY: str(following)}
+        saves = {NEXT_KEY: str(following)} if self._is_behind(following) else {}
         removals: list[str] = []
         for info, remove in changes:
             if remove:
@@ -209,7 +243,8 @@ class VChannelDirectory(Actor):
             return failure
         except Exception as failure:
             return unsaved_records(failure)
-        self._counter = following
+        self._counter = following.next_incarnation
+        self._removals = following.removals or self._removals
         return None
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -218,7 +253,7 @@ class VChannelDirectory(Actor):
             change.done(unsaved_records(cause))
 
     def _note_saved(self, changes: dict[str, tuple[VChannelInfo, bool]]) -> None:
-        self.saved_next = self._counter
+        self.saved_next, self.saved_removals = self._counter, self._removals
         pchannels: set[str] = set()
         ended: set[str] = set()
         announced: list[tuple[VChannelInfo, bool]] = []

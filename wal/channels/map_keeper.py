@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from wal.channels.directory import VChannelDirectory
+from wal.channels.directory import RecordCounter, VChannelDirectory
 from wal.channels.vchannel_map import MapPlace, VChannelMap, write_map
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import NoSpaceError, StorageError, WALError
@@ -62,6 +62,7 @@ class VChannelMapKeeper:
 
     async def start(self, *, durably: bool = False) -> bool:
         """Brings all maps up to date, and then keeps them so. Returns whether they could be written; `durably` as `write_map` does."""
+        self._directory.counts_removals = True
         self._dirty.update(self._places)
         await self._write(durably=durably)
         self._directory.on_saved = self.changed
@@ -103,6 +104,7 @@ class VChannelMapKeeper:
         if self._running is not None:
             await self._running
         if not self._closed:
+            self._dirty.update(self._places)  # so that all have the counter of the metadata
             await self._write()
             self._closed = True
             self._pool.shutdown(wait=False)
@@ -137,11 +139,11 @@ class VChannelMapKeeper:
         self._hurry.clear()
         places = {name: self._places[name] for name in names if name in self._places}
         records = list(self._directory.saved.values())
-        following = self._directory.saved_next
+        counter = RecordCounter(self._directory.saved_next, self._directory.saved_removals)
         failure: BaseException | None = None
         try:
             self._writing = True
-            writing = self._pool.submit(_write_maps, places, records, following, self._held, durably=durably or bool(waiting))
+            writing = self._pool.submit(_write_maps, places, records, counter, self._held, durably=durably or bool(waiting))
             await asyncio.wrap_future(writing)
             self._failing = False
         except Exception as error:
@@ -168,7 +170,7 @@ class VChannelMapKeeper:
 
 
 def _write_maps(
-    places: Mapping[str, MapPlace], records: list[VChannelInfo], following: int, held: HeldDirectory | None, *, durably: bool
+    places: Mapping[str, MapPlace], records: list[VChannelInfo], counter: RecordCounter, held: HeldDirectory | None, *, durably: bool
 ) -> None:
     for name, place in places.items():
         if held is not None:
@@ -176,7 +178,8 @@ def _write_maps(
         here = [info for info in records if info.pchannel == name]
         own = {info.name: info.incarnation for info in here}
         owners = {info.name: info.owner for info in here if info.owner is not None}
-        write_map(place.folder, VChannelMap(place.incarnation, following, own, owners), durably=durably)
+        content = VChannelMap(place.incarnation, counter.next_incarnation, own, owners, counter.removals or 0)
+        write_map(place.folder, content, durably=durably)
 
 
 def _unshown(name: str, cause: BaseException) -> WALError:

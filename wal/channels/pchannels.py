@@ -17,7 +17,7 @@ from wal.errors import ChannelFencedError, CorruptionError, FormatError, Invalid
 from wal.message import Natural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from wal.kv import KVBase
 
@@ -49,6 +49,11 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
     state: Natural | None = None
 
 
+def names_in(keys: Iterable[str]) -> list[str]:
+    """Returns the names of the pchannels whose records have these keys of the metadata, sorted; other keys are skipped."""
+    return sorted(key.removeprefix(PREFIX) for key in keys if key.startswith(PREFIX) and key != FORMAT_KEY)
+
+
 def pchannel_names(count: int) -> list[str]:
     """Returns the names of this many pchannels: p0, p1, …"""
     return [f"p{number}" for number in range(count)]
@@ -75,12 +80,10 @@ async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
 async def load_pchannel(kv: KVBase, name: str) -> PChannelMeta:
     """Returns the record of one pchannel as it is now. Raises CorruptionError if there is none that can be read."""
     try:
-        meta = _decoder.decode(await kv.load(PREFIX + name))
-        if meta.name != name:
-            raise ValueError(f"it is the record of pchannel {meta.name!r}")
-    except (KeyNotExistError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        text = await kv.load(PREFIX + name)
+    except KeyNotExistError as error:
         raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
-    return meta
+    return decode(name, text)
 
 
 async def raise_format(kv: KVBase) -> None:
@@ -184,6 +187,17 @@ def check_count(count: int | None, present: int) -> int:
             f"leave the setting out or give at least {present}"
         )
     return count or present or 1
+
+
+def decode(name: str, text: str) -> PChannelMeta:
+    """Returns the record of a pchannel in this text. Raises CorruptionError if it cannot be read."""
+    try:
+        meta = _decoder.decode(text)
+        if meta.name != name:
+            raise ValueError(f"it is the record of pchannel {meta.name!r}")
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
+    return meta
 
 
 def encode(meta: PChannelMeta) -> str:

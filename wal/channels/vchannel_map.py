@@ -3,11 +3,12 @@
     vchannels   magic "WALV" | version u32 | incarnation u64 | next u64 | vchannels u32 | names_len u32
                 a column each: incarnation u64, name_len u16; names UTF-8, joined
                 in version 2: the owners by name, JSON
+                in version 3: {"removals": number, "owners": the owners by name}, JSON
                 crc32c u32 of everything before it
 
-A map without owners has version 1. The KV is the only source of truth about vchannels. A map may lag behind it, and is brought up to
-date whenever the log is opened for writing or closed. A rename replaces the file, so a reader that opens it sees the whole map of one
-moment.
+A map without owners has version 1, and one of a log in which vchannels were removed version 3. The KV is the only source of truth about
+vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for writing or closed. A rename replaces the file,
+so a reader that opens it sees the whole map of one moment. A map that does not lag proves what the KV must have.
 
 The file's inode and time do not distinguish two versions: the next version but one may get the first one's freed inode, and the same time
 where file times are coarse (milliseconds on many systems, seconds on some). So `MapMark` also has the CRC.
@@ -25,7 +26,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
+from wal.channels.vchannels import SHOWN_MAX, OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
 from wal.files.system import sync_data, sync_file
@@ -34,37 +35,58 @@ _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
 _VERSION_OWNERS: Final = 2
+_VERSION_REMOVALS: Final = 3
 _HEAD: Final = struct.Struct("<4sIQQII")
 _COLUMNS_BYTES: Final = 10
 """The bytes of each vchannel in the columns."""
 _CRC: Final = struct.Struct("<I")
-_decoder: Final = msgspec.json.Decoder(dict[str, OwnerDescription])
 
 
 class VChannelMap(msgspec.Struct, frozen=True):
     """`incarnation` is the pchannel's own; `records` has the incarnation of each vchannel on this pchannel, by name, and `owners` the owner
     of each that is a channel.
 
-    A vchannel that was created after this moment, on any pchannel, has at least the incarnation `next_incarnation`.
+    A vchannel that was created after this moment, on any pchannel, has at least the incarnation `next_incarnation`. `removals` counts the
+    removals of records before it, see `wal.channels.directory.Counter`.
     """
 
     incarnation: int
     next_incarnation: int
     records: dict[str, int]
     owners: dict[str, OwnerDescription] = {}
+    removals: int = 0
+
+    def lost_by(self, incarnations: Mapping[str, int], next_incarnation: int, removals: int | None) -> str | None:
+        """Returns what the metadata have lost that this map shows, None for nothing. The other arguments are those of the metadata.
+
+        `incarnations` are those of this pchannel's vchannels, `removals` None if they do not count removals: then a vchannel may have
+        been removed after the map was written, and so it may if the counts differ.
+        """
+        if self.next_incarnation > next_incarnation or (removals is not None and self.removals > removals):
+            return "they are older than the map of the vchannels beside its log"
+        if (self.next_incarnation, self.removals) != (next_incarnation, removals):
+            return None
+        lost = sorted(name for name, incarnation in self.records.items() if incarnations.get(name) != incarnation)
+        if not lost:
+            return None
+        return f"they lack {len(lost)} vchannels of the map beside its log: {', '.join(map(repr, lost[:SHOWN_MAX]))}"
 
     def encode(self) -> bytes:
         """Returns the bytes of the file."""
         names = [name.encode() for name in self.records]
         count = len(names)
         joined = b"".join(names)
-        version = _VERSION_OWNERS if self.owners else _VERSION
+        version, more = _VERSION, b""
+        if self.removals:
+            version, more = _VERSION_REMOVALS, msgspec.json.encode(_More(self.removals, self.owners))
+        elif self.owners:
+            version, more = _VERSION_OWNERS, msgspec.json.encode(self.owners)
         data = b"".join(
             (
                 _HEAD.pack(_MAGIC, version, self.incarnation, self.next_incarnation, count, len(joined)),
                 struct.pack(f"<{count}Q{count}H", *self.records.values(), *map(len, names)),
                 joined,
-                msgspec.json.encode(self.owners) if self.owners else b"",
+                more,
             )
         )
         return data + _CRC.pack(google_crc32c.value(data))
@@ -81,8 +103,8 @@ class VChannelMap(msgspec.Struct, frozen=True):
         magic, version, incarnation, following, count, names_len = _HEAD.unpack_from(body)
         if magic != _MAGIC:
             raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
-        if version not in (_VERSION, _VERSION_OWNERS):
-            raise FormatError(f"{path} has version {version}, known here is {_VERSION_OWNERS}: upgrade to read it")
+        if version not in (_VERSION, _VERSION_OWNERS, _VERSION_REMOVALS):
+            raise FormatError(f"{path} has version {version}, known here is {_VERSION_REMOVALS}: upgrade to read it")
         names_end = _HEAD.size + count * _COLUMNS_BYTES + names_len
         if len(body) < names_end or (version == _VERSION and len(body) > names_end):  # before the count is used
             raise _damaged(path, f"it has {len(data)} bytes", f"{count} vchannels with {names_len} bytes of names")
@@ -98,7 +120,17 @@ class VChannelMap(msgspec.Struct, frozen=True):
         records = dict(zip(names, values[:count], strict=True))
         if len(records) != count or not all(names):
             raise _damaged(path, "a name is there twice, or empty", f"{count} names")
-        return cls(incarnation, following, records, _owners(body[names_end:], records, path))
+        more = _more(version, body[names_end:], records, path)
+        return cls(incarnation, following, records, more.owners, more.removals)
+
+
+class _More(msgspec.Struct, frozen=True):
+    removals: int
+    owners: dict[str, OwnerDescription]
+
+
+_owners_decoder: Final = msgspec.json.Decoder(dict[str, OwnerDescription])
+_more_decoder: Final = msgspec.json.Decoder(_More)
 
 
 class MapMark(msgspec.Struct, frozen=True):
@@ -131,6 +163,14 @@ def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChan
             return None
         data = file.readall()
     return mark, VChannelMap.decode(data, path)
+
+
+def load_map(folder: Path) -> VChannelMap | None:
+    """Returns the map in this folder, None if it is missing or damaged: the next opening writes it again. Blocks."""
+    try:
+        return VChannelMap.decode((folder / MAP_NAME).read_bytes(), folder / MAP_NAME)
+    except (OSError, CorruptionError):
+        return None
 
 
 def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
@@ -229,16 +269,16 @@ class VChannelMaps:
         return self.view
 
 
-def _owners(data: bytes, records: Mapping[str, int], path: Path) -> dict[str, OwnerDescription]:
+def _more(version: int, data: bytes, records: Mapping[str, int], path: Path) -> _More:
     if not data:
-        return {}
+        return _More(0, {})
     try:
-        owners = _decoder.decode(data)
+        more = _more_decoder.decode(data) if version == _VERSION_REMOVALS else _More(0, _owners_decoder.decode(data))
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise _damaged(path, f"its owners cannot be read ({error})", "the owners by name, JSON") from error
-    if unknown := owners.keys() - records.keys():
+    if unknown := more.owners.keys() - records.keys():
         raise _damaged(path, f"it has an owner of {min(unknown)!r}", "owners of its vchannels only")
-    return owners
+    return more
 
 
 def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:

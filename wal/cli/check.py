@@ -9,31 +9,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX
+from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX, decode, names_in
 from wal.cli.commands import EXIT_FINDING
 from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, time_text
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
-from wal.files import MAP_NAME
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError
+from wal.files import FORMAT_NAME, MAP_NAME, FileAccess
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.inspect.rows import Row
 from wal.location import parse_location
 from wal.secret import Secret
-from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
-from wal.storage.journal.directory import check_format
+from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlView
+from wal.storage.journal.directory import check_format, raise_format
+from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, segment_name
 from wal.storage.journal.segments import segment_bases
 from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
 from wal.threads import in_thread
 
+if TYPE_CHECKING:
+    from wal.channels.vchannel_map import VChannelMap
+
 _NOTE_S: Final = 1.0
 _LOST: Final = {
+    "format": "nothing is lost: it only says what the directory is",
     "index": "nothing is lost: it is computed from the segment",
     "control": "nothing is lost: it is made again from the segments",
     "map": "nothing is lost: it is written again from the metadata",
@@ -87,9 +93,10 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
     from wal.read.cursors.store import DamagedCursor
 
     yield from verify_journal(directory, progress, sample=sample)
+    maps: dict[str, VChannelMap] = {}
     for path in sorted(directory.glob(f"pchannels/*/{MAP_NAME}")):
         try:
-            VChannelMap.decode(path.read_bytes(), path)
+            maps[path.parent.name] = VChannelMap.decode(path.read_bytes(), path)
         except CorruptionError as error:
             yield Damage(path=str(path), offset=error.offset or 0, problem=str(error), kind="map")
         except FileNotFoundError:
@@ -101,14 +108,19 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
     if kv is not None:
         note("the metadata are elsewhere (setting kv), and were not checked")
         return
+    terms = {path.parent.name: _term(path) for path in directory.glob(f"pchannels/*/{CONTROL_NAME}")}
     try:
         metadata = read_metadata(file) if file.exists() else {}
         records = checkpoint_records(metadata)
+        problems = [*_behind(metadata, terms), *_lost_vchannels(metadata, maps)]
     except CorruptionError as error:
         yield Damage(path=str(file), offset=0, problem=str(error), kind="metadata")
         return
+    for problem in problems:
+        yield Damage(path=str(file), offset=0, problem=problem, kind="metadata")
     folders = sorted(directory.glob("pchannels/*"))
-    unknown = [folder.name for folder in folders if PREFIX + folder.name not in metadata and _has_frames(folder)]
+    known = names_in(metadata)
+    unknown = [folder.name for folder in folders if folder.name not in known and _has_frames(folder)]
     if unknown:
         problem = f"the metadata of pchannel {', '.join(unknown)} are lost, or elsewhere (setting kv): restore a backup"
         yield Damage(path=str(file), offset=0, problem=problem, kind="metadata")
@@ -121,9 +133,46 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
             yield Damage(path=str(path), offset=0, problem=problem, kind="checkpoint")
 
 
+def _term(control: Path) -> int:
+    """Returns the term of the log with this control page, 0 if the page does not say one."""
+    try:
+        with contextlib.closing(ControlView(control)) as view:
+            term = view.load().term
+    except (OSError, WALError):
+        return 0
+    return 0 if term == REPLACED_TERM else term
+
+
+def _behind(metadata: Mapping[str, str], terms: Mapping[str, int]) -> Iterator[str]:
+    """Yields what is wrong if the metadata are older than a log: a writer raises the term in them first."""
+    for name in names_in(metadata):
+        meta = decode(name, metadata[PREFIX + name])
+        if meta.term < terms.get(name, 0):
+            yield f"pchannel {name} is in term {meta.term} there, and its log is in term {terms[name]}: they are older; restore a backup"
+
+
+def _lost_vchannels(metadata: Mapping[str, str], maps: Mapping[str, VChannelMap]) -> Iterator[str]:
+    """Yields what the metadata have lost of the vchannels that the maps show. The maps were read first."""
+    from wal.channels.directory import NEXT_KEY, RecordCounter, record_from
+    from wal.channels.directory import PREFIX as VCHANNELS
+
+    infos = [record_from(key, value) for key, value in metadata.items() if key.startswith(VCHANNELS)]
+    try:
+        counter = RecordCounter.parse(metadata.get(NEXT_KEY, "1 0"))
+    except ValueError as error:
+        raise CorruptionError(f"the counter of the vchannels cannot be read: {error}", expected=NEXT_KEY) from error
+    for name in names_in(metadata):
+        if name not in maps or maps[name].incarnation != decode(name, metadata[PREFIX + name]).incarnation:
+            continue
+        incarnations = {info.name: info.incarnation for info in infos if info.pchannel == name}
+        problem = maps[name].lost_by(incarnations, counter.next_incarnation, counter.removals)
+        if problem is not None:
+            yield f"of pchannel {name}: {problem}; restore a backup"
+
+
 def _lost_logs(directory: Path, metadata: Mapping[str, str]) -> Iterator[Damage]:
     """Yields the pchannels of the metadata that have no log: their folder, or all that was in it, is gone."""
-    for name in sorted(key.removeprefix(PREFIX) for key in metadata if key.startswith(PREFIX)):
+    for name in names_in(metadata):
         folder = directory / "pchannels" / name
         if any((folder / file).exists() for file in (CONTROL_NAME, FENCE_NAME, MAP_NAME)):
             continue  # its files say the rest
@@ -152,7 +201,7 @@ def _check_journal(directory: Path) -> None:
     except FormatError:
         check_format(directory)
         file = directory / METADATA_NAME
-        if not file.exists() or not any(key.startswith(PREFIX) for key in read_metadata(file)):
+        if not file.exists() or not names_in(read_metadata(file)):
             raise
 
 
@@ -223,7 +272,9 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
                 await kv.multi_remove([CHECKPOINT_PREFIX + name for name in forgotten])
             finally:
                 await kv.close()
-        await in_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind != "control"])
+        if any(damage.kind == "format" for damage in found):
+            await in_thread(_write_format, directory)
+        await in_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind not in ("control", "format")])
     finally:
         lock.release()
     if found:
@@ -238,6 +289,12 @@ def _still(directory: Path, damages: list[Damage]) -> list[Damage]:
     sample = 1.0 if any(damage.kind == "index" for damage in damages) else sys.float_info.epsilon
     now = {(damage.kind, damage.path) for damage in damage_in(directory, Progress(), sample)}
     return [damage for damage in damages if (damage.kind, damage.path) in now]
+
+
+def _write_format(directory: Path) -> None:
+    disk = Disk()
+    disk.access = FileAccess.like(directory / FORMAT_NAME)
+    raise_format(disk, directory)
 
 
 def _set_aside(paths: list[Path]) -> None:

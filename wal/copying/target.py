@@ -20,9 +20,9 @@ import msgspec
 
 from broadcaster.message import Content
 from broadcaster.records import encode_task, read_records, task_key
-from wal.channels.directory import NEXT_KEY
+from wal.channels.directory import NEXT_KEY, RecordCounter
 from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, new_incarnation
+from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, names_in, new_incarnation
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
 from wal.consumers.state import SavedState, decode_state
@@ -117,10 +117,9 @@ class CopyTarget:
             pass
         except (msgspec.DecodeError, ValueError) as error:
             raise CorruptionError(f"the record of a copy cannot be read: {error}", expected=MARK) from error
-        for prefix in (PCHANNELS, VCHANNELS, LIMIT_KEY):
-            keys, _ = await kv.load_with_prefix(prefix)
-            if keys:
-                raise _not_empty(self.location)
+        keys, _ = await kv.load_with_prefix("")
+        if names_in(keys) or LIMIT_KEY in keys or any(key.startswith(VCHANNELS) for key in keys):
+            raise _not_empty(self.location)
         return None
 
     async def open(self, mark: CopyMark, *, keys: TruncatedKeys | None, compressed: bool) -> None:
@@ -316,7 +315,9 @@ class CopyTarget:
             record: dict[str, Any] = msgspec.json.decode(metadata[VCHANNELS + info.name])
             record["pchannel"] = self.routes.target(info.pchannel, info.name)
             saves[VCHANNELS + info.name] = msgspec.json.encode(record).decode()
-        saves |= {key: metadata[key] for key in (NEXT_KEY, IDS_KEY, COMPRESSION_KEY, LIMIT_KEY) if key in metadata}
+        saves |= {key: metadata[key] for key in (IDS_KEY, COMPRESSION_KEY, LIMIT_KEY) if key in metadata}
+        if NEXT_KEY in metadata:  # the target's maps are its own
+            saves[NEXT_KEY] = str(RecordCounter(RecordCounter.parse(metadata[NEXT_KEY]).next_incarnation))
         saves |= self._home_records(metadata)
         saves |= self._broadcast_records(before, {info.name: info for info in infos})
         for name, incarnation in self.mark.incarnations.items():

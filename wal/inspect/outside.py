@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from wal.errors import CorruptionError, FormatError, StorageError, TruncatedErro
 from wal.files import LOCK_NAME, LockHolder
 from wal.frame import FrameView, RunKind, RunName
 from wal.inspect.builders import Lag, PChannelDetails, VChannelCounts, WriterDetails
+from wal.kv import read_records
 from wal.message import LogPosition
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
@@ -82,8 +82,8 @@ def _status_address(directory: Path, pid: int | None) -> str | None:
 def read_metadata(file: Path) -> dict[str, str]:
     """Returns the records of the metadata in this sqlite file, by key, as they were at one moment; a writer may have it open.
 
-    Raises FormatError if there is no such file, CorruptionError if it cannot be read, UnavailableError if it changed
-    during every attempt.
+    Raises FormatError if there is no such file or it is of a newer version, CorruptionError if it is damaged, UnavailableError if it
+    changed during every attempt.
     """
     log = file.with_name(f"{file.name}-wal")
     with tempfile.TemporaryDirectory(prefix="wal-metadata-") as temporary:
@@ -107,11 +107,7 @@ def read_metadata(file: Path) -> dict[str, str]:
             time.sleep(_COPY_PAUSE_S)
         else:
             raise UnavailableError(f"{file} changed during each of {_COPY_TRIES} attempts to read it: try again")
-        try:
-            with contextlib.closing(sqlite3.connect(copy)) as connection:
-                return dict(connection.execute("SELECT key, value FROM kv"))
-        except sqlite3.Error as error:
-            raise CorruptionError(f"{file} cannot be read: {error}", path=str(file), offset=0, expected="the metadata of a log") from error
+        return read_records(copy, file)
 
 
 def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecord]:

@@ -8,6 +8,7 @@ Of the other rooms this one imports `files`, and for etcd `network`.
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics, RootedKV
 from wal.kv.memory import MemoryKV
 from wal.kv.sqlite import SqliteKV
+from wal.kv.sqlite_store import read_records
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch, WatchEvent, WatchKind
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "Watch",
     "WatchEvent",
     "WatchKind",
+    "read_records",
 ]

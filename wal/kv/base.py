@@ -179,6 +179,12 @@ class KVBase(ABC):
         self._check_open()
         return await self._watch(full, is_prefix=True, root_length=len(self._root), buffer_max=buffer_max)
 
+    async def upgrade(self) -> None:  # noqa: B027 - a store that keeps nothing has no older form
+        """Checks every record, and adds the checksum to those that an earlier version saved without one; such a version is refused then.
+
+        Only the one writer of the records may call it. Raises CorruptionError for a damaged record.
+        """
+
     @abstractmethod
     async def close(self) -> None:
         """Finishes the calls in progress, ends the watches with ClosedError and releases the store. Idempotent."""
@@ -271,6 +277,10 @@ class RootedKV(KVBase):
     def statistics(self) -> KVStatistics:
         """Returns the parent's statistics, because both use one store."""
         return self._parent.statistics()
+
+    async def upgrade(self) -> None:
+        """Upgrades the whole store below."""
+        await self._parent.upgrade()
 
     async def _load(self, keys: list[str]) -> list[str | None]:
         return await self._parent._load(keys)

@@ -18,7 +18,7 @@ from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.kv.base import KVBase, KVBatch, KVStatistics
-from wal.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore
+from wal.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore, Upgrade
 from wal.kv.watch import Watch, WatchHub
 
 _GROUP_MAX: Final = 256
@@ -74,6 +74,10 @@ class SqliteKV(KVBase):
     def status(self) -> os.stat_result:
         """Returns the status of the opened file, to which the name must lead."""
         return self._worker.status
+
+    async def upgrade(self) -> None:
+        self._check_open()
+        await self._ask(Upgrade())
 
     async def close(self) -> None:
         """Carries out the waiting calls, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""

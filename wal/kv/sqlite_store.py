@@ -10,7 +10,11 @@ this gave back. So existing records can be changed for ever. Only an operation f
 pages may wait to be folded than the reserve has room for, and with the reserve only an operation on a few records may make the file
 grow, by a few pages.
 
-    application_id  "WALK"      user_version  1      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
+    application_id  "WALK"      user_version  3      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
+
+Each value is kept with the checksum of the record, see `records`. A file is checked as a whole when it is opened, because a damaged key
+would only look like a missing one later. A file of version 1 has no checksums: it is served as it is until `Upgrade` adds them. Versions
+differ in at least two bits from this one, so that a version that differs in one is damage and not a newer format.
 
 The operations and their outcomes come first; `apply` has the statements for them.
 """
@@ -31,6 +35,7 @@ from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, 
 from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
 from wal.kv.base import KVBatch
 from wal.kv.keys import prefix_end
+from wal.kv.records import damaged, sealed, text, unsealed
 
 _SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _LOAD: Final = "SELECT value FROM kv WHERE key = ?"
@@ -49,6 +54,10 @@ class Scan(msgspec.Struct, frozen=True):
     prefix: str
 
 
+class Upgrade(msgspec.Struct, frozen=True):
+    """Adds the checksums to a file of version 1."""
+
+
 class Differs(msgspec.Struct, frozen=True):
     """The outcome of a batch that did not happen: the first key whose value is not the one to compare with."""
 
@@ -62,32 +71,121 @@ class Applied(msgspec.Struct, frozen=True):
     removed: list[str]
 
 
-Operation = Load | Scan | KVBatch
+Operation = Load | Scan | KVBatch | Upgrade
 Outcome = list[str | None] | list[tuple[str, str]] | Applied | Differs | None | Exception
-"""The outcome of a Load, of a Scan, of a KVBatch, or the error; None while there is none."""
+"""The outcome of a Load, of a Scan, of a KVBatch, or the error; None of an Upgrade, and while there is none."""
 
 
-def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
+class Records:
+    """The records of an open file, and whether they have no checksums yet (`bare`)."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str, *, bare: bool) -> None:
+        self.bare: bool = bare
+        self._path = path
+        self._connection = connection
+        connection.text_factory = _Text
+
+    def everything(self) -> dict[str, str]:
+        """Returns all records of the file, checked. Raises CorruptionError for damage, and any sqlite3.Error unchanged."""
+        (problem,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if problem != b"ok":
+            raise _unreadable(self._path, ValueError(problem.decode(errors="replace")))
+        return dict(self.select("1", ()))
+
+    def select(self, where: str, bounds: tuple[str, ...]) -> list[tuple[str, str]]:
+        """Returns the records that a condition selects, ascending and checked."""
+        rows = self._connection.execute(f"SELECT key, value FROM kv WHERE {where} ORDER BY key", bounds)
+        return [(text(key, key, self._path), self._value(key, value)) for key, value in rows]
+
+    def load(self, key: str) -> str | None:
+        """Returns the value on a key, checked; None if there is none."""
+        row = self._connection.execute(_LOAD, (key,)).fetchone()
+        return None if row is None else self._value(_Text(key.encode()), row[0])
+
+    def save(self, key: str, value: str) -> None:
+        """Saves a record."""
+        self._connection.execute(_SAVE, (key, value if self.bare else sealed(key, value)))
+
+    def upgrade(self) -> None:
+        """Adds the checksums, inside a transaction; `bare` says so at once, so the caller sets it back if the transaction fails."""
+        everything = self.everything()
+        self.bare = False
+        for key, value in everything.items():
+            self.save(key, value)
+        self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+    def _value(self, key: object, stored: object) -> str:
+        if not isinstance(key, _Text) or not isinstance(stored, _Text):
+            raise damaged(str(key).encode(), "its key or value is no text", self._path)
+        return unsealed(key, stored, self._path, bare=self.bare)
+
+
+class _Text(bytes):
+    """Text as the file has it. What sqlite returns as bytes without this type is a blob, which no KV saves."""
+
+
+def apply(connection: sqlite3.Connection, records: Records, operation: Operation) -> Outcome:
     """Carries out one operation inside a transaction and returns its outcome; raises any sqlite3.Error unchanged."""
     execute = connection.execute
     if isinstance(operation, Load):
-        rows = [execute(_LOAD, (key,)).fetchone() for key in operation.keys]
-        return [None if row is None else row[0] for row in rows]
+        return [records.load(key) for key in operation.keys]
     if isinstance(operation, Scan):
-        where, bounds = _starts_with(operation.prefix)
-        return execute(f"SELECT key, value FROM kv WHERE {where} ORDER BY key", bounds).fetchall()
+        return records.select(*_starts_with(operation.prefix))
+    if isinstance(operation, Upgrade):
+        if records.bare:
+            records.upgrade()
+        return None
     for key, expected in operation.compare:
-        row = execute(_LOAD, (key,)).fetchone()
-        if (None if row is None else row[0]) != expected:
+        if records.load(key) != expected:
             return Differs(key)
-    for pair in operation.saves.items():
-        execute(_SAVE, pair)
+    for key, value in operation.saves.items():
+        records.save(key, value)
     removed = [key for key in operation.removals if execute(_REMOVE, (key,)).rowcount]
     if operation.removed_prefix is not None:
         where, bounds = _starts_with(operation.removed_prefix)
-        removed += [key for (key,) in execute(f"SELECT key FROM kv WHERE {where} ORDER BY key", bounds)]
+        removed += [key.decode() for (key,) in execute(f"SELECT key FROM kv WHERE {where} ORDER BY key", bounds)]
         execute(f"DELETE FROM kv WHERE {where}", bounds)
     return Applied(operation.saves, removed)
+
+
+def open_records(connection: sqlite3.Connection, path: str) -> Records:
+    """Returns the records of the KV in this file, with nothing in it checked but its version.
+
+    Raises FormatError for a file of another application or of a newer version, CorruptionError if the version is damaged, and any
+    sqlite3.Error unchanged.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for field, saved, expected in (("application_id", application, APPLICATION_ID), ("user_version", version, FORMAT_VERSION)):
+        if saved != _VERSION_WITHOUT_CHECKSUMS and ((saved ^ expected) & 0xFFFFFFFF).bit_count() == 1:
+            raise CorruptionError(
+                f"the metadata in {path} are damaged: {field} is {saved:#x}; restore them from a backup",
+                path=path,
+                expected=f"{expected:#x}",
+            )
+    if application != APPLICATION_ID:
+        raise FormatError(f"{path} is a sqlite file of another application: give the KV a file of its own")
+    if version not in (_VERSION_WITHOUT_CHECKSUMS, FORMAT_VERSION):
+        raise FormatError(f"{path} has format {version}, and this version reads up to {FORMAT_VERSION}: upgrade wal-runtime")
+    return Records(connection, path, bare=version == _VERSION_WITHOUT_CHECKSUMS)
+
+
+def read_records(copy: Path, where: Path) -> dict[str, str]:
+    """Returns all records of a copy of the KV's file `where`, checked.
+
+    Raises FormatError as `open_records` does, and CorruptionError for any damage; both name `where`.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            return open_records(connection, str(where)).everything()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise _unreadable(str(where), error) from error
+
+
+def _unreadable(path: str, error: BaseException) -> CorruptionError:
+    return CorruptionError(
+        f"the metadata in {path} are damaged: {error}; restore them from a backup", path=path, expected="a sound sqlite file"
+    )
 
 
 def _starts_with(prefix: str) -> tuple[str, tuple[str, ...]]:
@@ -96,7 +194,8 @@ def _starts_with(prefix: str) -> tuple[str, tuple[str, ...]]:
 
 
 APPLICATION_ID: Final = 0x57414C4B
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 3
+_VERSION_WITHOUT_CHECKSUMS: Final = 1
 
 _LOCK_WAIT_S: Final = 0.2
 """How long opening waits for another owner that is closing the file."""
@@ -143,6 +242,8 @@ class SqliteStore:
             self.status: os.stat_result = self._watch()
         except BaseException as error:
             self._connection.close()
+            if isinstance(error, UnicodeDecodeError) or _primary_code(error) == sqlite3.SQLITE_ERROR:  # of the schema
+                raise _unreadable(path, error) from error
             if isinstance(error, sqlite3.Error | OSError):
                 raise self._explain(error) from error
             raise
@@ -155,13 +256,14 @@ class SqliteStore:
             self.failure = self.failure or error
         if self.failure is not None:
             return [self._refusal(self.failure)] * len(operations)
-        if not any(isinstance(operation, KVBatch) for operation in operations):
+        if not any(isinstance(operation, KVBatch | Upgrade) for operation in operations):
             return [self._attempt(operation) for operation in operations]
         committing = False
         alone = len(operations) == 1
+        bare = self._records.bare
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            outcomes = [apply(self._connection, operation) if alone else self._apply_guarded(operation) for operation in operations]
+            outcomes = [self._apply(operation) if alone else self._apply_guarded(operation) for operation in operations]
             self._check_growth(operations)
             committing = True
             self._connection.execute("COMMIT")
@@ -169,6 +271,7 @@ class SqliteStore:
         except Exception as error:
             failure = self._explain(error, outcome_unknown=committing)
             self._roll_back()
+            self._records.bare = bare
             if _is_final(error):
                 self.failure = failure
                 return [failure] * len(operations)
@@ -202,10 +305,8 @@ class SqliteStore:
         (version,) = execute("PRAGMA user_version").fetchone()
         (tables,) = execute("SELECT count(*) FROM sqlite_schema").fetchone()
         is_new = application == 0 and version == 0 and tables == 0
-        if application != APPLICATION_ID and not is_new:
-            raise FormatError(f"{self._path} is a sqlite file of another application: give the KV a file of its own")
-        if version > FORMAT_VERSION:
-            raise FormatError(f"{self._path} has format {version}, and this version reads up to {FORMAT_VERSION}: upgrade wal-runtime")
+        if not is_new:
+            self._records = open_records(self._connection, self._path)
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
         execute("PRAGMA fullfsync = ON")  # on macOS, where fsync alone leaves data in the disk's cache; elsewhere without effect
@@ -216,7 +317,9 @@ class SqliteStore:
             execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
             execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            self._records = Records(self._connection, self._path, bare=False)
         execute("COMMIT")
+        self._records.everything()
 
     def _watch(self) -> os.stat_result:
         """Returns the status of the open file. From now on its name, and that of its write-ahead file, must lead to the same files.
@@ -235,7 +338,7 @@ class SqliteStore:
         if self.failure is not None:
             return self._refusal(self.failure)
         try:
-            return apply(self._connection, operation)
+            return self._apply(operation)
         except Exception as error:
             failure = self._explain(error)
             if _is_final(error):
@@ -310,17 +413,22 @@ class SqliteStore:
             return False
         return True
 
+    def _apply(self, operation: Operation) -> Outcome:
+        return apply(self._connection, self._records, operation)
+
     def _apply_guarded(self, operation: Operation) -> Outcome:
         execute = self._connection.execute
+        bare = self._records.bare
         execute("SAVEPOINT one")
         try:
-            outcome = apply(self._connection, operation)
+            outcome = self._apply(operation)
         except Exception as error:
             full = _primary_code(error) == _FULL and self._reserve is not None  # then each is carried out alone
             if full or _is_final(error) or not self._connection.in_transaction:
                 raise
             execute("ROLLBACK TO one")
             execute("RELEASE one")
+            self._records.bare = bare
             return self._explain(error)
         execute("RELEASE one")
         return outcome
@@ -342,10 +450,10 @@ class SqliteStore:
         text = f"{self._path}: {error}"
         if code == _FULL:
             return NoSpaceError(f"{text}; nothing was written: make room and try again")
-        if code == sqlite3.SQLITE_NOTADB:
+        if code == sqlite3.SQLITE_NOTADB and not os.path.exists(f"{self._path}-reserve"):
             return FormatError(f"{text}; give the KV a file of its own")
-        if code == sqlite3.SQLITE_CORRUPT:
-            return CorruptionError(f"{text}; restore the file", path=self._path, expected="a sound sqlite file")
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return _unreadable(self._path, error)
         if code in (_BUSY, _LOCKED) and self._path in _inherited:
             return LockedError(
                 f"{text}: this process was forked from one that had the file open, and sqlite lets no such process open it again: open it "
@@ -384,7 +492,7 @@ def _make_private(path: str) -> None:
                 os.chmod(path + suffix, _MODE)
 
 
-def _primary_code(error: Exception) -> int:
+def _primary_code(error: BaseException) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 

@@ -21,11 +21,11 @@ from broadcaster.broadcast import Broadcast
 from wal.channels.channels import ChannelDescription
 from wal.channels.cluster import LEADER, load_cluster
 from wal.channels.pchannels import PChannelMeta
-from wal.channels.vchannel_map import MapPlace
+from wal.channels.vchannel_map import MapPlace, load_map
 from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.engine import LogStatistics, PChannelRetention
-from wal.errors import LockedError
+from wal.errors import CorruptionError, LockedError, NoSpaceError
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
@@ -44,6 +44,7 @@ from wal.read.options import Selection
 from wal.settings import Settings
 from wal.storage.base import LogBackend, LogState
 from wal.storage.metadata import CURSOR_ROOT
+from wal.threads import in_thread
 from wal.write.pchannel import PChannel
 from wal.write.recovery import CheckpointRule
 
@@ -136,6 +137,7 @@ class LocalLog:
             )
         self.backend = storage.backend
         self.frame_bytes_max = storage.limits.frame_bytes_max
+        await self._upgrade(storage)
         await node.open_oracle(storage.kv)
         undo.add(node.oracle.close)
         self.coordinator = Coordinator(storage.kv, self.settings, self.system)
@@ -147,8 +149,10 @@ class LocalLog:
         undo.add(node.hosting.close)
         await self.coordinator.load(self._create_log)
         self._announcements.is_new = self.coordinator.is_new
+        maps = self._map_places()
+        await self._check_maps(maps)
         await self._open_pchannels()
-        await self._keep_maps(storage)
+        await self._keep_maps(storage, maps)
         await self._open_cursors(storage)
         await self.coordinator.start_broadcasts(CopiesOperator(node))
         self.broadcasts = self.coordinator.broadcasts
@@ -156,6 +160,13 @@ class LocalLog:
         node.hosting.arm()
         self._opening_s = self.clock.monotonic() - began_s
         self._announcements.opened()
+
+    async def _upgrade(self, storage: Storage) -> None:
+        """Gives the records of an older log their checksums, if there is room for that; see `wal.kv.records`."""
+        try:
+            await storage.kv.upgrade()
+        except NoSpaceError as error:
+            _log.warning("the metadata of %s stay without checksums until there is room for them: %s", self.place, error)
 
     def _end_of(self, pchannel: str) -> VChannelBegin | None:
         """Returns where the log of a pchannel ends now: nothing of a vchannel that is created now is below."""
@@ -173,11 +184,30 @@ class LocalLog:
             log = self.node.pchannels[name].log
             self._announcements.recovered(log.term, log.state, replayed=count)
 
-    async def _keep_maps(self, storage: Storage) -> None:
-        """Shows the vchannels to other processes, if the backend lets other processes read the log."""
+    def _map_places(self) -> dict[str, MapPlace]:
+        """Returns where the maps of the vchannels are, if the backend lets other processes read the log."""
         metas = self.coordinator.pchannels
         folders = {name: self.backend.folder(name) for name in metas}
-        places = {name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None}
+        return {name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None}
+
+    async def _check_maps(self, places: dict[str, MapPlace]) -> None:
+        """Raises CorruptionError if the metadata have lost a vchannel that a map shows: it would read as an empty one."""
+        directory = self.coordinator.vchannels.directory
+        for pchannel, place in places.items():
+            shown = await in_thread(load_map, place.folder)
+            if shown is None or shown.incarnation != place.incarnation:
+                continue
+            incarnations = {info.name: info.incarnation for info in directory.saved.values() if info.pchannel == pchannel}
+            problem = shown.lost_by(incarnations, directory.saved_next, directory.saved_removals)
+            if problem is not None:
+                raise CorruptionError(
+                    f"the metadata of pchannel {pchannel} are damaged: {problem}; restore them from a backup",
+                    path=str(place.folder),
+                    expected="the vchannels of the map",
+                )
+
+    async def _keep_maps(self, storage: Storage, places: dict[str, MapPlace]) -> None:
+        """Shows the vchannels to other processes."""
         if places:
             logs = [pchannel.log for pchannel in self.node.pchannels.values() if not pchannel.log.map_noted]
             maps = self.coordinator.make_maps(places, held=storage.held)

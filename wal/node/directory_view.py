@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from wal.backoff import Backoff
-from wal.channels.directory import NEXT_KEY, PREFIX, record_from
+from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, ClosedError, KeyNotExistError, WALError
 from wal.kv import KVBase, WatchEvent
@@ -139,8 +139,9 @@ class DirectoryView:
         following = self.next_incarnation
         for key, value in zip(keys, values, strict=True):
             if key == NEXT_KEY:
-                following = max(following, int(value))
-                if int(value) < known_next:  # an older copy of etcd was restored, and what had ended is there again
+                saved = RecordCounter.parse(value).next_incarnation
+                following = max(following, saved)
+                if saved < known_next:  # an older copy of etcd was restored, and what had ended is there again
                     self._ended.clear()
             elif key.startswith(PREFIX):
                 info = record_from(key, value)
@@ -178,8 +179,8 @@ class DirectoryView:
 
     def _changed(self, event: WatchEvent) -> None:
         if event.key == NEXT_KEY:
-            with contextlib.suppress(TypeError, ValueError):
-                self.next_incarnation = max(self.next_incarnation, int(event.value or ""))
+            with contextlib.suppress(ValueError):
+                self.next_incarnation = max(self.next_incarnation, RecordCounter.parse(event.value or "").next_incarnation)
         elif event.key.startswith(PREFIX):
             name = event.key.removeprefix(PREFIX)
             if event.value is not None:

@@ -272,7 +272,7 @@ def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
     try:
         for key, value in zip(keys, values, strict=True):
             if key == _NEXT:
-                following = int(value)
+                following = int(value.partition(" ")[0])
             elif key.startswith(_RECORDS):
                 record: dict[str, Any] = msgspec.json.decode(value)
                 name = key.removeprefix(_RECORDS)

@@ -24,6 +24,7 @@ from wal.storage.journal.directory import DirectoryLock, carry_out, choose_acces
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.log import JournalLog
+from wal.storage.journal.preparer import NO_SPACE
 from wal.storage.journal.read_only_journal import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
@@ -190,6 +191,11 @@ class JournalBackend(LogBackend):
             self.held = held = HeldDirectory(self._directory)
             held.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
+            try:
+                raise_format(self._disk, self._directory)
+            except OSError as error:
+                if error.errno not in NO_SPACE:  # on a full disk an older journal keeps its format until there is room
+                    raise
             # The file is created here, so that a log can still be truncated after the disk has filled up.
             FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
             warn_of_weaknesses()

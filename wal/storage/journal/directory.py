@@ -1,8 +1,10 @@
 """The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions which users may read it. Also creates new,
 empty logs.
 
-Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it ends with its process, however that exits; the pid in the file is used only
-in the error message. Only the user who writes the journal can open `LOCK`, so that no other user can hold it.
+Owns the files `FORMAT` and `LOCK`. `FORMAT` is one of a few texts. A text that differs from one of them in one byte is damage, unless it is
+that of a newer version, whose number differs in at least two bits from `_VERSION`. The lock is a flock, so it ends with its process,
+however that exits; the pid in the file is used only in the error message. Only the user who writes the journal can open `LOCK`, so that no
+other user can hold it.
 
 Permissions follow the setting, else the journal's current mode, else they are for the owner alone. The mode of `FORMAT` records them: it is
 changed last, so that the next opening repeats an interrupted change, and an opening that finds the right mode checks no other file. So the
@@ -27,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import struct
 import time
@@ -46,9 +49,10 @@ from wal.storage.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
 from wal.storage.journal.segments import Segment, segment_bases
 
 _KIND: Final = "wal-journal"
-_VERSION: Final = 1
-_VERSION_OF_HOMES: Final = 2
-"""The version of a journal with cursors that move with transactions: a writer that does not know these would use an older copy of them."""
+_VERSION: Final = 3
+"""Since this version the metadata have checksums. It also covers version 2, a journal with cursors that move with transactions."""
+_TEXTS: Final = tuple(f"{_KIND} {version}\n".encode() for version in (1, 2, _VERSION))
+_NEWER: Final = re.compile(rb"%s ([1-9][0-9]*)\n" % _KIND.encode())
 _VERSION_OF_LINEAGES: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
 _TRIES: Final = 1000
@@ -135,7 +139,7 @@ def claim_format(disk: Disk, directory: Path) -> None:
     """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version."""
     if directory.exists() and not directory.is_dir():
         raise FormatError(f"{directory} is a file: name a directory for the journal")
-    if (path := directory / FORMAT_NAME).exists():
+    if (directory / FORMAT_NAME).exists():
         check_format(directory)
         return
     disk.make_directory(directory)
@@ -145,33 +149,41 @@ def claim_format(disk: Disk, directory: Path) -> None:
             f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
             "name an empty directory, or restore the file"
         )
-    disk.replace(path, f"{_KIND} {_VERSION}\n".encode(), temporary=directory / _FORMAT_TEMPORARY)
+    raise_format(disk, directory)
 
 
 def check_format(directory: Path) -> None:
-    """Raises FormatError unless the directory is a journal of a known version."""
+    """Raises FormatError unless the directory is a journal of a known version, CorruptionError if the file that says so is damaged."""
     path = directory / FORMAT_NAME
     try:
-        text = path.read_bytes().decode("ascii", "replace")
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if directory.is_file():
             raise FormatError(f"{directory} is a file: name a directory for the journal") from None
         raise FormatError(
             f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"
         ) from None
-    kind, _, version = text.strip().partition(" ")
-    if kind != _KIND or not (version.isascii() and version.isdigit()):
-        raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
-    if int(version) not in (_VERSION, _VERSION_OF_HOMES):
-        raise FormatError(
-            f"{path} says version {version}; this version of the package knows {_VERSION} and {_VERSION_OF_HOMES}: upgrade to open it"
+    if text in _TEXTS:
+        return
+    newer = _NEWER.fullmatch(text)
+    if newer and not (len(text) == len(_TEXTS[-1]) and _differing_bits(text, _TEXTS[-1]) == 1):
+        version = newer[1].decode()
+        raise FormatError(f"{path} says version {version}; this version of the package knows up to {_VERSION}: upgrade to open it")
+    if any(len(text) == len(known) and sum(map(int.__ne__, text, known)) == 1 for known in _TEXTS):
+        raise CorruptionError(
+            f"{path} is damaged: it says {text!r}; `wal repair` writes it again", path=str(path), offset=0, expected=repr(_TEXTS[-1])
         )
+    raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
+
+
+def _differing_bits(one: bytes, other: bytes) -> int:
+    return sum((mine ^ its).bit_count() for mine, its in zip(one, other, strict=True))
 
 
 def raise_format(disk: Disk, directory: Path) -> None:
-    """Notes durably that the journal has cursors that move with transactions; versions that do not know these refuse it from then on."""
-    path, text = directory / FORMAT_NAME, f"{_KIND} {_VERSION_OF_HOMES}\n".encode()
-    if path.read_bytes() != text:
+    """Notes durably that the journal has the format of this version; versions that do not know it refuse the journal from then on."""
+    path, text = directory / FORMAT_NAME, _TEXTS[-1]
+    if not path.exists() or path.read_bytes() != text:
         disk.unlink(directory / _FORMAT_TEMPORARY)
         disk.replace(path, text, temporary=directory / _FORMAT_TEMPORARY)
 

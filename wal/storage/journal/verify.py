@@ -23,7 +23,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, StorageError, WALError
-from wal.files import MAP_NAME
+from wal.files import FORMAT_NAME, MAP_NAME
 from wal.frame import FrameHeader, FrameView
 from wal.message import Lineage
 from wal.storage.journal.checkpoint import load_checkpoint
@@ -73,7 +73,10 @@ def verify_journal(directory: Path, progress: Progress, *, sample: float = 1.0) 
 
     Raises FormatError for a directory that is no journal or a newer one, StorageError for a file that cannot be read.
     """
-    check_format(directory)
+    try:
+        check_format(directory)
+    except CorruptionError as error:
+        yield _damage(error, directory / FORMAT_NAME, "format")
     names = {path.parent.name for name in (CONTROL_NAME, FENCE_NAME, MAP_NAME) for path in directory.glob(f"pchannels/*/{name}")}
     logs = [_Log(directory / "pchannels" / name) for name in sorted(names)]
     for log in logs:
@@ -116,6 +119,8 @@ class _Log:
             return
         try:
             self._record = view.load()
+            if view.map_noted and not (self._directory / MAP_NAME).exists():
+                yield Damage(path=str(self._directory / MAP_NAME), offset=0, problem="it is missing, and was written once", kind="map")
         except CorruptionError as error:
             yield _damage(error, path, "control")
         finally:
