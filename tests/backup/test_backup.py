@@ -9,9 +9,12 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.small_disk import fill as fill_disk
@@ -328,6 +331,44 @@ def test_store_creates_an_object_once(kind: str, tmp_path: Path) -> None:
         store.get(f"{PREFIX}1", 5)
 
 
+async def test_store_that_ignores_conditions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An S3 server of an old kind puts an object over one that is there, although the request says `If-None-Match: *`."""
+    pytest.importorskip("obstore")
+    requests: list[tuple[str, str]] = []
+
+    class Bucket(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            requests.append((self.command, self.headers.get("If-None-Match", "")))
+            bodies = {"GET": b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>", "POST": b"<DeleteResult/>"}
+            body = bodies.get(self.command, b"")
+            self.send_response(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = answer
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    async with open_wal(tmp_path / "data") as log:
+        await fill(log)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Bucket) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        environment = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true"}
+        for name, value in (environment | {"REGION": "us-east-1"}).items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        try:
+            with pytest.raises(InvalidArgumentError, match=r"s3://bucket/logs has put an object twice.*name a directory"):
+                await backup(str(tmp_path / "data"), "s3://bucket/logs")
+        finally:
+            server.shutdown()
+    assert [request for request in requests if request[0] != "GET"] == [("PUT", "*"), ("PUT", "*"), ("POST", "")]
+
+
 async def test_two_writers_of_one_backup_exclude_each_other(tmp_path: Path) -> None:
     async with open_wal(tmp_path / "data") as log:
         await fill(log)
@@ -380,8 +421,8 @@ async def test_damage_of_the_log_is_named(tmp_path: Path, capsys: pytest.Capture
         assert f"{part.file} at offset {part.offset}: " in capsys.readouterr().out
         await fill(log)
         assert await asyncio.to_thread(main, [*command, "--json"]) == 1
-        (found,) = [row for row in map(json.loads, capsys.readouterr().out.splitlines()) if "damage" in row]
-        assert found["damage"] == {"file": part.file, "offset": part.offset, "problem": part.problem}
+        (row,) = [row for row in map(json.loads, capsys.readouterr().out.splitlines()) if row["row"] == "backup_damage"]
+        assert row == {"version": 1, "row": "backup_damage", "backup": 3, **msgspec.to_builtins(part)}
     (finding,) = await verify(str(target))
     assert finding.startswith("backup 2: the log was damaged when it was copied, ")
     await restore(str(target), str(tmp_path / "restored"), up_to=first.tick)
@@ -429,7 +470,7 @@ async def test_damaged_manifest_blocks_no_other_backup(tmp_path: Path, caplog: p
             made.append(await backup(str(data), str(target)))
     path = target / manifest_name(3)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CorruptionError, match=f"restore up to tick {made[1].tick}"):
+    with pytest.raises(CorruptionError, match=rf"restore up to 20.*\(tick {made[1].tick}\) for the one before"):
         await restore(str(target), str(tmp_path / "restored"))
     await check_restored(data, target, tmp_path / "restored", up_to=made[2].tick)
     assert await backups(str(target)) == made[:2]
@@ -464,7 +505,7 @@ async def test_bad_input_changes_nothing(tmp_path: Path) -> None:
         await restore(str(target), str(tmp_path / "other"))
     with pytest.raises(FormatError, match="holds no backup"):
         await restore(str(tmp_path / "nothing"), str(tmp_path / "new"))
-    with pytest.raises(InvalidArgumentError, match="the oldest is of tick"):
+    with pytest.raises(InvalidArgumentError, match=r"is above 1970-01-01T00:00:00\.000\+00:00 \(tick 1\): the oldest is of 20"):
         await restore(str(target), str(tmp_path / "new"), up_to=1)
     with pytest.raises(InvalidArgumentError, match="keep=0"):
         await forget(str(target), keep=0)
@@ -483,12 +524,18 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     asyncio.run(make())
     assert main(["backup", data, "--to", target, "--json"]) == 0
     *progress, made = map(json.loads, capsys.readouterr().out.splitlines())
-    assert progress[0]["progress"]["objects"] == 1
+    assert (progress[0]["row"], progress[0]["objects"]) == ("backup_progress", 1)
     assert made["backup"] == 1
     assert main(["backup", "status", target]) == main(["backup", "verify", target]) == 0
     assert main(["restore", target, place, "--to", str(made["tick"])]) == 0
     assert main(["restore", target, place, "--if-absent"]) == 0
     assert main(["restore", target, place]) == 4
+    capsys.readouterr()
+    assert main(["restore", target, str(tmp_path / "early"), "--to", "2020-01-01"]) == 2
+    assert (
+        f"is above 2020-01-01T00:00:00.000+00:00 (tick {1577836800000 << 18}): the oldest is of {made['time'][:19]}"
+        in capsys.readouterr().err
+    )
     assert main(["restore", target, place, "--to", "soon"]) == 2
     assert main(["backup", "forget", target, "--keep", "1"]) == 0
     capsys.readouterr()
@@ -496,6 +543,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     object_.unlink()
     assert main(["backup", "verify", target]) == 1
     assert "it is missing" in capsys.readouterr().out
+    assert main(["backup", "verify", target, "--json"]) == 1
+    row = json.loads(capsys.readouterr().out)
+    assert (row["version"], row["row"], "it is missing" in row["problem"]) == (1, "backup_finding", True)
     with pytest.raises(SystemExit, match="2"):
         main(["backup", data])
 

@@ -39,13 +39,18 @@ from wal.storage.journal.layout import HEADER_PAGE_BYTES, pack_envelope, segment
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 from wal.storage.journal.segments import Segment, segment_bases
 from wal.storage.metadata import BROADCAST_ROOT, HOME_ROOT
-from wal.timestamp.timestamp import compose, parse
+from wal.timestamp.timestamp import compose, parse, to_datetime
 
 _PAGE_BYTES: Final = 16 << 20
 _BROADCASTS: Final = f"{BROADCAST_ROOT}/"
 _RECENT_MS: Final = 120_000
 """Twice as long as ticks may be ahead of the clock. A broadcast that ended within half of it may have a copy above the tick."""
 _ABORT: Final = int(MessageType.ABORT_BROADCAST)
+
+
+def moment_of(tick: int | None) -> str:
+    """Returns a tick as text, with its time as `--to` takes it."""
+    return f"{to_datetime(tick).isoformat(timespec='milliseconds')} (tick {tick})" if tick and 0 < tick < 1 << 63 else f"tick {tick}"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -67,8 +72,8 @@ class Plan(msgspec.Struct, frozen=True):
             first = top.segments[0].base if top.segments else top.end
             if first > base.end:
                 raise InvalidArgumentError(
-                    f"no backup has all of pchannel {name} up to tick {self.tick}, since it was truncated before one was made: restore "
-                    f"up to tick {self.base.tick} or {self.top.tick}"
+                    f"no backup has all of pchannel {name} up to {moment_of(self.tick)}, since it was truncated before one was made: "
+                    f"restore up to {moment_of(self.base.tick)} or {moment_of(self.top.tick)}"
                 )
             segments: tuple[SegmentCopy, ...] = (*(each for each in base.segments if each.base < first), *top.segments)
             merged[name] = PChannelCopy(top.incarnation, top.term, top.end, base.earliest, top.limit, segments, base.files)
@@ -88,7 +93,7 @@ def plan(found: list[Manifest], up_to: int | None, place: str) -> Plan:
     top = next(manifest for manifest in later if manifest.tick > up_to) if base is not None else found[0]
     if base is None:
         if up_to < 0 or top.tick <= up_to:
-            raise InvalidArgumentError(f"every backup at {place} is above tick {up_to}: the oldest is of tick {found[0].tick}")
+            raise InvalidArgumentError(f"every backup at {place} is above {moment_of(up_to)}: the oldest is of {moment_of(found[0].tick)}")
         return Plan(top, None, up_to)
     lives = {name: pchannel.incarnation for name, pchannel in top.pchannels.items()}
     if base.tick == up_to or any(lives.get(name) != pchannel.incarnation for name, pchannel in base.pchannels.items()):
@@ -131,9 +136,10 @@ def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[st
                 begin = max(copies[name].earliest[0], checkpoints[name])
                 cut = cuts[name] = _cut(log, at_tick.tick)
                 if cut.position < begin:
-                    others = [str(manifest.tick) for manifest in (plan.base, plan.top) if manifest is not None]
+                    others = [moment_of(manifest.tick) for manifest in (plan.base, plan.top) if manifest is not None]
                     raise InvalidArgumentError(
-                        f"no backup has the state of pchannel {name} at tick {plan.tick} or below: restore up to tick {' or '.join(others)}"
+                        f"no backup has the state of pchannel {name} at {moment_of(plan.tick)} or below: "
+                        f"restore up to {' or '.join(others)}"
                     )
                 base = None if plan.base is None else plan.base.pchannels.get(name)
                 known = cut.position + 1 if base is None else base.end
@@ -148,7 +154,9 @@ def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[st
                 first = log.page(log.earliest[0], log.reach().durable_end, None, 1).frames
                 is_empty = is_empty and (not first or cut.position <= first[0].position) and cut.frame is None
             if is_empty and plan.tick is not None:
-                raise InvalidArgumentError(f"every backup has only what is above tick {plan.tick}: the oldest is of tick {plan.top.tick}")
+                raise InvalidArgumentError(
+                    f"every backup has only what is above {moment_of(plan.tick)}: the oldest is of {moment_of(plan.top.tick)}"
+                )
         finally:
             for log in logs.values():
                 log.close()

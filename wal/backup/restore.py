@@ -19,7 +19,7 @@ import msgspec
 
 from wal.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
 from wal.backup.manifest import Chunk, Manifest, PChannelCopy
-from wal.backup.point import Plan, cursor_at, cut_journal, metadata_at, plan
+from wal.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan
 from wal.backup.rounds import META_FILE
 from wal.backup.store import Store, open_store
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
@@ -125,7 +125,7 @@ def _is_free(directory: Path, if_absent: bool) -> bool:
 
 def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: Store, up_to: int | None) -> Plan:
     if damaged and up_to is None and (not found or max(damaged) > found[-1].number):
-        remedy = f"restore up to tick {found[-1].tick} for the one before" if found else "there is no other one"
+        remedy = f"restore up to {moment_of(found[-1].tick)} for the one before" if found else "there is no other one"
         raise CorruptionError(
             f"the newest backup at {store.place} cannot be read: {damaged[max(damaged)]}; {remedy}", expected="a manifest"
         )

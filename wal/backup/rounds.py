@@ -112,6 +112,8 @@ class Rounds:
     def _make(self) -> Manifest:
         if self._number == 0:
             names = numbered(self.store.names(PREFIX))
+            if not names:
+                self.store.check()
             self._newest = _readable(self.store, names)
             self._number = names[-1][0] if names else 0
             self._there = set(self.store.names(OBJECTS))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from wal.backup.manifest import PREFIX
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.installation import install_hint
 
@@ -46,6 +47,22 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def delete(self, name: str) -> None:
         """Deletes an object, if it is there."""
+
+    def check(self) -> None:
+        """Raises InvalidArgumentError unless `create` refuses an object that is there. It puts an object, and removes it again."""
+        name = f"{PREFIX}probe-{secrets.token_hex(8)}"
+        try:
+            for _ in range(2):
+                self.create(name, b"probe")
+        except ObjectExistsError:
+            return
+        finally:
+            with contextlib.suppress(StorageError):  # who makes backups need not be allowed to delete: nothing reads this object
+                self.delete(name)
+        raise InvalidArgumentError(
+            f"{self.place} has put an object twice that may be put only if it is not there, so that two processes would write one backup: "
+            "it ignores conditional puts (If-None-Match); use a version of its server that has them, or name a directory"
+        )
 
 
 class DirectoryStore(Store):

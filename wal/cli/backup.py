@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.errors import InvalidArgumentError
-from wal.inspect.rows import json_of
+from wal.inspect.rows import Row, as_dict, json_of, printable
 from wal.timestamp import from_datetime, to_datetime
 
 _BACKUP: Final = f"""\
@@ -31,6 +31,44 @@ in the log is named, and copied as it is; the status is 1 then.
 _RESTORE: Final = """\
 Makes the journal in DIRECTORY, which is missing or empty, of a backup, and marks
 it as restored (see wal mark-restored)."""
+
+
+class BackupRow(Row, frozen=True, kw_only=True, tag="backup"):
+    """A backup that was made, is listed, or was restored: its number, the tick up to which it has the log, with its time, and its size."""
+
+    backup: int
+    tick: int
+    time: datetime
+    bytes: int
+
+
+class BackupProgressRow(Row, frozen=True, kw_only=True, tag="backup_progress"):
+    """A backup that is being made: the objects that were put so far, the bytes that they take, and the name of the last one."""
+
+    objects: int
+    stored_bytes: int
+    name: str
+
+
+class BackupDamageRow(Row, frozen=True, kw_only=True, tag="backup_damage"):
+    """What was damaged in the log when this backup copied it."""
+
+    backup: int
+    file: str
+    offset: int
+    problem: str
+
+
+class BackupFindingRow(Row, frozen=True, kw_only=True, tag="backup_finding"):
+    """What a verification found in the backups."""
+
+    problem: str
+
+
+class ForgottenRow(Row, frozen=True, kw_only=True, tag="forgotten"):
+    """A backup that was removed."""
+
+    backup: int
 
 
 def fill_backup(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +124,7 @@ async def _backup(location: str, arguments: argparse.Namespace) -> int:
 
     def progress(so_far: dict[str, Any]) -> None:
         if arguments.json:
-            _say({"v": 1, "progress": so_far})
+            _say(BackupProgressRow(**so_far))
 
     if not arguments.follow:
         manifest = await backup(location, arguments.to, progress=progress)
@@ -115,7 +153,7 @@ async def _verify(target: str, *, full: bool, as_json: bool) -> int:
 
     findings = await (verify_whole if full else verify)(target)
     for finding in findings:
-        _say({"v": 1, "finding": finding}) if as_json else sys.stdout.write(f"{finding}\n")
+        _say(BackupFindingRow(problem=finding)) if as_json else sys.stdout.write(f"{printable(finding)}\n")
     if not findings and not as_json:
         sys.stdout.write("every backup is whole\n")
     return EXIT_FINDING if findings else 0
@@ -125,7 +163,7 @@ async def _forget(target: str, keep: int, *, as_json: bool) -> int:
     from wal.backup import forget
 
     for number in await forget(target, keep=keep):
-        _say({"v": 1, "forgotten": number}) if as_json else sys.stdout.write(f"backup {number} is forgotten\n")
+        _say(ForgottenRow(backup=number)) if as_json else sys.stdout.write(f"backup {number} is forgotten\n")
     return 0
 
 
@@ -154,10 +192,10 @@ def _tick(text: str) -> int:
 
 
 def _show(manifest: Any, *, as_json: bool) -> None:
-    size = sum(chunk.end - chunk.start for chunk in manifest.chunks())
+    size = sum(chunk.size for chunk in manifest.chunks())
     at = to_datetime(manifest.tick)
     if as_json:
-        _say({"v": 1, "backup": manifest.number, "tick": manifest.tick, "time": at.isoformat(), "bytes": size})
+        _say(BackupRow(backup=manifest.number, tick=manifest.tick, time=at, bytes=size))
     else:
         sys.stdout.write(f"backup {manifest.number}: up to tick {manifest.tick} ({at:%Y-%m-%d %H:%M:%S} UTC), {size} bytes\n")
     sys.stdout.flush()
@@ -167,12 +205,12 @@ def _show_damage(manifest: Any, *, as_json: bool) -> None:
     """Names what was damaged in the log when it was copied."""
     for part in manifest.damage:
         if as_json:
-            _say({"v": 1, "backup": manifest.number, "damage": {"file": part.file, "offset": part.offset, "problem": part.problem}})
+            _say(BackupDamageRow(backup=manifest.number, file=part.file, offset=part.offset, problem=part.problem))
         else:
-            sys.stdout.write(f"the log is damaged, {part}\n")
+            sys.stdout.write(printable(f"the log is damaged, {part}") + "\n")
     sys.stdout.flush()
 
 
-def _say(content: dict[str, Any]) -> None:
-    sys.stdout.write(json_of(content).decode() + "\n")
+def _say(row: Row) -> None:
+    sys.stdout.write(json_of(as_dict(row)).decode() + "\n")
     sys.stdout.flush()
