@@ -374,7 +374,7 @@ class ActorRef:
         self._started.set()
         if failure is not None:
             log.error("actor %r failed", self._name, exc_info=failure)
-        elif cut_off:
+        elif cut_off and unhandled:
             log.warning("actor %r was cut off with %d messages waiting", self._name, len(unhandled))
         if failure is not None or cut_off:
             try:

@@ -11,10 +11,11 @@ import ctypes
 import functools
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
+STILL_TURNS = 32
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _TIMEX_BYTES = 512
 """More than Linux' struct timex has; all zero it asks for the state of the clock and changes nothing."""
@@ -76,12 +77,13 @@ class SystemClock:
 class VirtualClock:
     """A clock that stands still until `advance` or `run`. It counts whole nanoseconds, so ten steps of 0.1 s are exactly 1 s.
 
-    `run` considers the loop quiet after `settle_turns` consecutive turns in which no timer was armed or cancelled. A loop does not say
-    whether it is idle, so `run` may return in the middle of a longer chain of callbacks that arms no timer. It does not wait for work in
-    other threads: wait for its outcome.
+    `run` considers the loop quiet after `settle_turns` looks in a row at which nothing was ready to run, or after STILL_TURNS turns in
+    which no timer was armed or cancelled: a loop that does not say what is ready may be in the middle of a longer chain of callbacks then.
+    It does not wait for work in other threads, nor for sockets: wait for the outcome, and choose many looks if such work should have the
+    time of a few turns. 1 is for a program that works in this loop alone.
     """
 
-    def __init__(self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = 32) -> None:
+    def __init__(self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = STILL_TURNS) -> None:
         self._now = round(start_monotonic * NS_PER_S)
         self._wall_ahead = round(start_wall * NS_PER_S) - self._now
         self._settle_turns = settle_turns
@@ -167,10 +169,14 @@ class VirtualClock:
         return None
 
     async def _settle(self) -> None:
-        quiet, seen = 0, self._touched
-        while quiet < self._settle_turns:
+        ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)  # uvloop has none
+        still, quiet, seen = 0, 0, self._touched
+        while still < STILL_TURNS:
+            quiet = quiet + 1 if ready is not None and not ready else 0
+            if quiet >= self._settle_turns:
+                return
             await asyncio.sleep(0)
-            quiet = quiet + 1 if seen == self._touched else 0
+            still = still + 1 if seen == self._touched else 0
             seen = self._touched
 
 

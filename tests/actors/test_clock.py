@@ -114,6 +114,34 @@ async def test_run_lets_the_loop_follow_each_timer() -> None:
     await task
 
 
+async def test_run_takes_the_turns_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one look, timers that make nothing ready cost no turn of the loop, and a chain of callbacks ends before the next timer."""
+    clock, sleep, turns, chains = VirtualClock(start_monotonic=0.0, settle_turns=1), asyncio.sleep, 0, []
+
+    async def counted(delay_s: float) -> None:
+        nonlocal turns
+        turns += 1
+        await sleep(delay_s)
+
+    async def chain() -> None:
+        for _ in range(20):
+            await sleep(0)
+        chains.append(clock.monotonic())
+
+    def tick() -> None:
+        clock.call_later(1.0, tick)
+
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    tick()
+    await clock.run(1000.0)
+    assert turns == 0 or not hasattr(asyncio.get_running_loop(), "_ready")  # uvloop does not say what is ready
+    begun = [clock.call_later(delay_s, lambda: tasks.append(asyncio.ensure_future(chain()))) for delay_s in (0.1, 0.2)]
+    tasks: list[asyncio.Future[None]] = []
+    await clock.run(0.3)
+    assert chains == pytest.approx([1000.1, 1000.2])
+    assert len(begun) == len(tasks)
+
+
 async def test_advance_does_not_run_the_loop() -> None:
     clock = VirtualClock()
     task = asyncio.get_running_loop().create_task(clock.sleep(1.0))

@@ -16,7 +16,7 @@ from tests.docs.snippets import ROOT
 from tests.locations import open_wal
 from wal import BroadcastMessage, Delivery, Message, Settings
 from wal.engine import LogStatistics
-from wal.errors import ClosedError, UnavailableError
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.local.server import ServedLog
 from wal.location import parse_location
 from wal.metrics import Collector, register
@@ -101,12 +101,16 @@ async def test_closed_log_is_down(registry: CollectorRegistry) -> None:
 
 
 async def test_registry_takes_one_log(registry: CollectorRegistry) -> None:
-    async with open_wal("memory:") as log, open_wal("memory:") as other:
-        collector = register(log, registry)
-        with pytest.raises(ValueError, match="Duplicated"):
-            register(other, registry)
+    async with open_wal("memory:") as other:
+        async with open_wal("memory:") as log:
+            collector = register(log, registry)
+        for _ in range(2):  # also after the close of the log
+            with pytest.raises(InvalidArgumentError, match=r"close\(\) the collector"):
+                register(other, registry)
         collector.close()
-        register(other, registry).close()
+        second = register(other, registry)
+        registry.unregister(second)  # as somebody does who has only the registry
+        second.close()
 
 
 async def test_client_counts_as_a_client(data_dir: Path) -> None:

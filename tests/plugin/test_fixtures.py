@@ -10,9 +10,13 @@ from tests.plugin.conftest import Service
 
 LOG_TESTS = """
     import asyncio
+    import time
+    from datetime import UTC, datetime, timedelta
     import pytest
     from wal import open_wal
     from wal.errors import TransactionExpiredError
+
+    IMPORTED_S = time.time()
 
     {mark}
     async def test_log_and_its_clock(wal_log, wal_clock):
@@ -23,6 +27,19 @@ LOG_TESTS = """
         await wal_clock.run(5.1)
         with pytest.raises(TransactionExpiredError):
             await txn.commit()
+
+    {mark}
+    async def test_clock_begins_at_the_real_time(wal_log, wal_clock):
+        assert IMPORTED_S <= wal_clock.wall() <= time.time()
+        await wal_log.append("orders", b"1", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+        await wal_clock.run(3540.0)
+        async with wal_log.read("orders", follow=False) as scanner:
+            assert not [message async for message in scanner]
+        async with wal_log.read("orders") as scanner:
+            message = asyncio.ensure_future(anext(scanner))
+            while not message.done():
+                await wal_clock.run(10.0)
+            assert (await message).payload == b"1"
 
     {mark}
     async def test_log_is_a_new_one(wal_log):
@@ -98,7 +115,9 @@ def test_plugin_imports_nothing_unasked(service: Service) -> None:
 
 
 def test_fixtures_need_no_async_plugin(service: Service) -> None:
-    assert "4 passed" in service(PLAIN).out
+    ended = service(PLAIN, "-o", "log_cli=true", "--log-cli-level=WARNING")
+    assert "4 passed" in ended.out
+    assert "cut off" not in ended.out
 
 
 MARKS = {
@@ -109,4 +128,4 @@ MARKS = {
 
 @pytest.mark.parametrize("plugin", MARKS)
 def test_fixtures_work_with_async_plugins(service: Service, plugin: str) -> None:
-    assert "4 passed" in service(LOG_TESTS.format(mark=MARKS[plugin]), plugins=(plugin,)).out
+    assert "5 passed" in service(LOG_TESTS.format(mark=MARKS[plugin]), plugins=(plugin,)).out

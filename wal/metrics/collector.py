@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import socketserver
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector as RegistryCollector
 
-from wal.errors import StorageError, WALError
+from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.metrics.families import FAMILIES, described, families
 from wal.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
 from wal.read.pchannel import Histogram
@@ -101,7 +102,8 @@ class Collector(RegistryCollector):
         self._lag.stop()
         registries, self._registries = self._registries, []
         for registry in registries:
-            registry.unregister(self)
+            with contextlib.suppress(KeyError):  # somebody took it out already
+                registry.unregister(self)
 
     def describe(self) -> Iterator[Metric]:
         """Yields all families without samples: a registry refuses another collector with the same names."""
@@ -146,14 +148,18 @@ class Collector(RegistryCollector):
 def register(log: MeasuredLog, registry: CollectorRegistry = REGISTRY) -> Collector:
     """Registers the metrics of an open log, and returns their collector; its `close` unregisters them.
 
-    One registry takes one log, since the names are the same: give each further log a registry of its own. Raises ValueError otherwise.
+    One registry takes one log, since the names are the same: give each further log a registry of its own. Raises InvalidArgumentError, a
+    ValueError, otherwise; so it does if the collector of a log that is closed was not closed.
     """
     collector = Collector(log)
     try:
         registry.register(collector)
-    except ValueError:
+    except ValueError as error:  # its text is the list of all names
         collector.close()
-        raise
+        raise InvalidArgumentError(
+            "the registry has metrics by these names already (Duplicated timeseries): close() the collector that register() returned for "
+            "the earlier log, or give this log a registry of its own, as in register(log, CollectorRegistry())"
+        ) from error
     collector._registries.append(registry)
     return collector
 

@@ -14,6 +14,7 @@ coroutines that any async plugin runs, or plain functions that call `asyncio.run
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,13 +34,14 @@ CAUGHT_UP_TIMEOUT_S: Final = 30.0
 
 @pytest.fixture
 def wal_clock() -> VirtualClock:
-    """Returns the clock of `wal_log`. It stands still: `await wal_clock.run(2.0)` moves it by 2 s, and runs the timers that are due.
+    """Returns the clock of `wal_log`, which shows the real time when it is created, and then stands still.
 
-    A log has five timers for each of its seconds, and `run` lets the loop become quiet after each, so an hour takes it some seconds.
+    `await wal_clock.run(2.0)` moves it by 2 s: it runs the timers that are due, each at its own time, and after each what became ready to
+    run by it. An hour takes about a second.
     """
     from actors import VirtualClock
 
-    return VirtualClock()
+    return VirtualClock(start_wall=time.time(), settle_turns=1)  # a log in memory works in the loop alone
 
 
 @pytest.fixture
@@ -116,7 +118,6 @@ async def caught_up(log: Log, cursor: str, *, time_tick: int | None = None, time
     (real time) it raises a TimeoutError that says how far they are.
     """
     import asyncio
-    import time
 
     end_s = time.monotonic() + timeout_s
     while True:
