@@ -157,9 +157,38 @@ def open_store(target: str | os.PathLike[str]) -> Store:
         return DirectoryStore(Path(text).absolute())
     obstore = _obstore()
     try:
-        return ObjectStore(obstore.store.from_url(text), text.rstrip("/"))
+        return ObjectStore(obstore.store.from_url(text, client_options=_client_options(text)), text.rstrip("/"))
     except (ValueError, obstore.exceptions.BaseError) as error:
         raise InvalidArgumentError(f"the target {text!r} of a backup is not known: {str(error).splitlines()[0]}") from error
+
+
+def _client_options(url: str) -> dict[str, str]:
+    """Returns how obstore reaches the store: through no proxy, unless a variable for it names one, as `AWS_PROXY_URL` does for s3://.
+
+    Requests carry credentials, and `http_proxy` and its like may be meant for other programs. These options replace those that obstore
+    takes from variables, so they have all of them.
+    """
+    prefix = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(url.partition("://")[0], "AZURE_")
+    options = {name: os.environ[variable] for name in _CLIENT_OPTIONS if (variable := prefix + name.upper()) in os.environ}
+    return options if "proxy_url" in options else options | _NO_PROXY
+
+
+_CLIENT_OPTIONS: Final = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+)
+_NO_PROXY: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+"""A proxy that no name and no address is reached through: without one obstore takes that of the environment."""
 
 
 def _obstore() -> Any:

@@ -31,6 +31,8 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # how long one attempt may take, in spite of its name
+    # A name is resolved anew after half a second, not after 30: a server that was restarted may have another address.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.service_config_disable_resolution", 1),  # the DNS is not asked for settings of a service
     ("grpc.enable_http_proxy", 0),  # calls go to the server, not through a proxy that a shell happens to name
     ("grpc.use_local_subchannel_pool", 1),  # closing one client must not close another's connection

@@ -144,7 +144,8 @@ class Admin:
 
     def _open(self, request: urllib.request.Request) -> Any:
         if self._opener is None:
-            handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+            # Without proxies: requests carry the token, and the environment may name a proxy for other programs.
+            handlers: list[urllib.request.BaseHandler] = [_Redirects(), urllib.request.ProxyHandler({})]
             if self._address.tls_authority is not None or request.type == "https":
                 context = ssl.create_default_context(cafile=self._address.tls_authority)
                 handlers.append(urllib.request.HTTPSHandler(context=context))
