@@ -154,6 +154,7 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
     client_open_txns_max: int = 8_192
     client_open_txn_bytes_max: int = 64 * MIB
     txn_keepalive_s_max: float = 3_600.0
+    consumer_grace_s: float = 1.0
 
     @classmethod
     def of(cls, values: Mapping[str, tuple[str, Any]]) -> ServerBounds:
@@ -426,5 +427,6 @@ SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "client_open_txns_max": "most open transactions of one client on a pchannel",
     "client_open_txn_bytes_max": "most bytes of their bodies that the server keeps, of one client on a pchannel",
     "txn_keepalive_s_max": "longest keepalive that a client may give a transaction",
+    "consumer_grace_s": "time after which a consumer that has lost its connection loses its cursor",
 }
 """What each bound of a server means, in a line."""

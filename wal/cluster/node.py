@@ -220,7 +220,7 @@ class ClusterNode:
                 **manager.handlers(),
                 **copies.handlers(),
                 **ProduceService(node, hosted, draining, self._access.bounds).handlers(),
-                **ConsumeService(node, hosted, draining).handlers(),
+                **ConsumeService(node, hosted, draining, self._access.bounds).handlers(),
                 **PChannelService(node, hosted, draining).handlers(),
             }
 

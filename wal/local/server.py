@@ -54,7 +54,7 @@ def all_handlers(
             frame_bytes_max=log.frame_bytes_max,
         ).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
-        **ConsumeService(log.node, hosted, draining).handlers(),
+        **ConsumeService(log.node, hosted, draining, bounds).handlers(),
         **PChannelService(log.node, hosted, draining).handlers(),
     }
 

@@ -53,9 +53,10 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
 from wal.rpc.converters import id_from_bytes, position_from_proto, vchannel_to_proto
 from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
-from wal.rpc.headers import consumer_in
+from wal.rpc.headers import client_in, consumer_in
 from wal.rpc.methods import CONSUME
 from wal.rpc.serving import NAMES_MAX, Draining, Handler, checked_names, sliced
+from wal.settings import ServerBounds
 from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel
 
@@ -164,10 +165,11 @@ class MessageFeed:
 class ConsumeService:
     """Serves the streams that read the pchannels that are `hosted` here."""
 
-    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining) -> None:
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
         self._node = node
         self._hosted = hosted
         self._draining = draining
+        self._grace_s = bounds.consumer_grace_s
         self._rounds: dict[str, TickRounds] = {}
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
@@ -175,7 +177,12 @@ class ConsumeService:
         return {CONSUME: self._consume}
 
     async def _consume(self, context: Any) -> None:
-        created = consumer_in(context.invocation_metadata() or ())
+        metadata = context.invocation_metadata() or ()
+        created, client = consumer_in(metadata), client_in(metadata)
+        with self._node.claims.connected(client, self._grace_s) if client else contextlib.nullcontext():
+            await self._serve(context, created)
+
+    async def _serve(self, context: Any, created: proto.CreateConsumerRequest) -> None:
         pchannel = self._hosted.find(created.pchannel)
         rounds = self._rounds.get(pchannel.channel)
         if rounds is None or rounds.pchannel is not pchannel:

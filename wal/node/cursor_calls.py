@@ -22,6 +22,7 @@ from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey, check_cursor
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_from_proto, info_to_proto, key_from_proto
+from wal.rpc.headers import client_in
 from wal.rpc.methods import CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
 from wal.rpc.serving import Handler, checked_names
 from wal.write.cursor_table import ConsumerLostError, CursorChange, CursorRecord
@@ -91,7 +92,7 @@ class CursorCalls:
         home = await self._node.cursor_home(_checked(key_from_proto(request.key)), pchannel=pchannel.channel)
         return proto.CursorHome(pchannel=home.pchannel)
 
-    async def _claim(self, request: proto.ClaimCursorRequest, _context: object) -> proto.CursorClaim:
+    async def _claim(self, request: proto.ClaimCursorRequest, context: Any) -> proto.CursorClaim:
         pchannel = self._hosted.find(request.pchannel)
         await checked_names(request.key.vchannels)
         key = _checked(key_from_proto(request.key))
@@ -100,18 +101,21 @@ class CursorCalls:
             raise InvalidArgumentError(f"lease_ms={request.lease_ms} is out of range: {shortest} to {longest}")
         if not 0 < len(request.holder) <= HOLDER_BYTES_MAX:
             raise InvalidArgumentError(f"holder has {len(request.holder)} bytes: 1 to {HOLDER_BYTES_MAX}, for example 16 random ones")
-        claim = await self._node.claims.lease(key, pchannel, holder=request.holder, lease_ms=request.lease_ms)
+        claim = await self._node.claims.lease(
+            key, pchannel, holder=request.holder, lease_ms=request.lease_ms, client=client_in(context.invocation_metadata() or ())
+        )
         cursor = None if claim.position is None else cursor_to_proto(claim.position)
         return proto.CursorClaim(fence=claim.fence, cursor=cursor, state=claim.state)
 
-    async def _keep(self, request: proto.KeepCursorRequest, _context: object) -> Empty:
+    async def _keep(self, request: proto.KeepCursorRequest, context: Any) -> Empty:
         pchannel = self._hosted.find(request.pchannel)
         key = _checked(key_from_proto(request.key))
         if request.release:
             await self._node.claims.end_lease(key, pchannel, request.fence)
         else:
             try:
-                self._node.claims.renew(key, pchannel, request.fence, holder=request.holder)
+                client = client_in(context.invocation_metadata() or ())
+                self._node.claims.renew(key, pchannel, request.fence, holder=request.holder, client=client)
             except ConsumerLostError as error:
                 raise held_by_another(error, key) from error
         return Empty()

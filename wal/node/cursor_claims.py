@@ -5,18 +5,22 @@ frame. So a consumer that was taken for dead, or stopped and woken, saves nothin
 
 * a consumer of this process has the cursor until it releases it, or the process ends: the next process waits for nothing;
 * a consumer over the network has a lease by this process' clock, which it renews. After a restart the lease that the record names counts
-  from the first claim by another one.
+  from the first claim by another one. The lease ends early when its client has lost the connection: the streams on which that follows
+  pchannels have all ended, and for the grace of the server it neither opened one nor renewed. A killed process costs the next consumer
+  that grace. If the guess is wrong, the number of the next claim refuses what the first consumer still sends, and messages come again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from actors import Clock
+from actors import Clock, Timer
 from wal.engine import CursorClaim
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError
 from wal.message import AppendResult, ForgottenResult, Message
@@ -38,6 +42,11 @@ class CursorClaims:
         self._holders: dict[CursorKey, _Holder] = {}
         self._asked: dict[CursorKey, tuple[PChannel, float]] = {}
         """When a cursor with a lease of an earlier opening was first claimed by another consumer, until one has it."""
+        self._streams: Counter[str] = Counter()
+        """The streams on which each client follows pchannels."""
+        self._ending: dict[str, float] = {}
+        """When the leases of each client end that has no such stream any more, in monotonic time."""
+        self._timer: Timer | None = None
         self._closed = False
 
     def leave(self, keys: Iterable[CursorKey]) -> None:
@@ -50,8 +59,41 @@ class CursorClaims:
     def end(self) -> None:
         """Ends all waits for cursors: the log is being closed."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for holder in self._holders.values():
             holder.end()
+
+    @contextlib.contextmanager
+    def connected(self, client: str, grace_s: float) -> Iterator[None]:
+        """A block in which a client follows a pchannel. `grace_s` after its last one, its leases end unless it has come back."""
+        self._streams[client] += 1
+        self._ending.pop(client, None)
+        try:
+            yield
+        finally:
+            self._streams[client] -= 1
+            if not self._streams[client]:
+                del self._streams[client]
+                self._ending[client] = self._clock.monotonic() + grace_s
+                self._wait(grace_s)
+
+    def _wait(self, delay_s: float) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = self._clock.call_later(delay_s, self._end_lost)
+
+    def _end_lost(self) -> None:
+        """Ends the leases of the clients that have not come back."""
+        self._timer, now = None, self._clock.monotonic()
+        lost = {client for client, end_s in self._ending.items() if end_s <= now}
+        for client in lost:
+            del self._ending[client]
+        for holder in self._holders.values():
+            if holder.client in lost:
+                holder.until_s = now
+                holder.end()
+        if self._ending:
+            self._wait(max(min(self._ending.values()) - now, 0.0))
 
     def home(self, key: CursorKey) -> LocalCursorHome:
         """Returns the home of a cursor that has one, for a consumer of this process."""
@@ -109,8 +151,8 @@ class CursorClaims:
         holder.commits += 1
         return future
 
-    async def lease(self, key: CursorKey, pchannel: PChannel, *, holder: bytes, lease_ms: int) -> CursorClaim:
-        """Gives a cursor to a consumer over the network until its lease is over, or it is released.
+    async def lease(self, key: CursorKey, pchannel: PChannel, *, holder: bytes, lease_ms: int, client: str = "") -> CursorClaim:
+        """Gives a cursor to a consumer over the network until its lease is over, or it is released; `client` is who `connected` names.
 
         Raises ResourceAcquiredError while another consumer has it. A lease of an earlier term counts from the first such call.
         """
@@ -128,7 +170,8 @@ class CursorClaims:
             )
         if before is not None:
             self._free(key, before)
-        claimed = self._holders[key] = _Holder(0, holder, now + lease_ms / 1000)
+        claimed = self._holders[key] = _Holder(0, holder, now + lease_ms / 1000, client)
+        self._ending.pop(client, None)
         try:
             await self._homes.adopt(pchannel, key)
             record = await self._homes.changed(pchannel, key, make=lambda table: table.claim(key, holder=holder, lease_ms=lease_ms))
@@ -140,17 +183,18 @@ class CursorClaims:
         claimed.fence, claimed.until_s = record.fence, self._clock.monotonic() + lease_ms / 1000
         return CursorClaim(record.fence, record.cursor, record.state)
 
-    def renew(self, key: CursorKey, pchannel: PChannel, fence: int, *, holder: bytes) -> None:
+    def renew(self, key: CursorKey, pchannel: PChannel, fence: int, *, holder: bytes, client: str = "") -> None:
         """Renews the lease of a consumer. Raises SessionLostError if another one has the cursor, or nobody any more."""
         record = pchannel.cursors.table.newest(key)
         if record.deleted or not fence or record.fence != fence or record.holder != holder:
             raise ConsumerLostError(f"the consumer with number {fence} has lost {key}: claim the cursor again")
         until_s = self._clock.monotonic() + record.lease_ms / 1000
+        self._ending.pop(client, None)
         current = self._holders.get(key)
-        if current is None:  # the pchannel was opened since
-            self._holders[key] = _Holder(fence, holder, until_s)
+        if current is None or (current.fence == fence and current.has_ended):  # the pchannel was opened since, or the client is back late
+            self._holders[key] = _Holder(fence, holder, until_s, client)
         elif current.fence == fence:
-            current.until_s = until_s
+            current.until_s, current.client = until_s, client
 
     async def end_lease(self, key: CursorKey, pchannel: PChannel, fence: int) -> None:
         """Ends the lease of the consumer with this number, durably; does nothing if it has ended already."""
@@ -197,15 +241,20 @@ class LocalCursorHome:
 class _Holder:
     """The consumer that has a cursor: its number, 0 while it claims, and how many commits it has sent.
 
-    One over the network has a `session`, and a lease until `until_s` in monotonic time.
+    One over the network has a `session`, and a lease until `until_s` in monotonic time, and is of a `client`.
     """
 
-    def __init__(self, fence: int = 0, session: bytes = b"", until_s: float | None = None) -> None:
+    def __init__(self, fence: int = 0, session: bytes = b"", until_s: float | None = None, client: str = "") -> None:
         self.fence: int = fence
         self.session: bytes = session
         self.until_s: float | None = until_s
+        self.client: str = client
         self.commits: int = 0
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
 
     def end(self) -> None:
         if not self._ended.done():

@@ -196,7 +196,8 @@ class Connection:
     ) -> Stream[Request, Response]:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
-        call = channel.stream_stream(method.path, **method.serializers())(metadata=(*self._headers, *headers))
+        metadata = (*self._headers, session_header(self._session, self._given_up), *headers)
+        call = channel.stream_stream(method.path, **method.serializers())(metadata=metadata)
         stream: Stream[Request, Response] = Stream(call, self._name(number, what), partial(self._look, number))
         self._streams.add(stream)
         return stream

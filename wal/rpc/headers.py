@@ -1,9 +1,9 @@
 """The metadata of a call: what a stream of Milvus' protocol is created with, a client's token, the log that it opened, and its session.
 
 A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
-token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`).
-`log-id: ID`, hexadecimal, is the log that the client opened: a server that has another one refuses the call, with its own id in the trailer
-of this name. Metadata is sent in the clear unless the connection has TLS.
+token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`), and on a
+stream it says which client is connected. `log-id: ID`, hexadecimal, is the log that the client opened: a server that has another one
+refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless the connection has TLS.
 """
 
 from __future__ import annotations
@@ -120,6 +120,12 @@ def session_in(metadata: Metadata) -> tuple[str, int] | None:
             f"the header {_CALLS_SESSION!r} is {values[0][:100]!r}: send one, of up to 64 visible characters of ASCII, a space and a number"
         )
     return match[1], int(match[2])
+
+
+def client_in(metadata: Metadata) -> str:
+    """Returns the client that the metadata of a call name: its session; empty if they name none. Raises as `session_in` does."""
+    session = session_in(metadata)
+    return "" if session is None else session[0]
 
 
 def log_header(log_id: int) -> Header:
