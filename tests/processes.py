@@ -59,6 +59,7 @@ context.set_forkserver_preload(
         "tests.processes",
         "tests.files.other_user",
         "tests.broadcaster.served_child",
+        "tests.simulation.apart",
     ]
 )
 

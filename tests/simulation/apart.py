@@ -1,23 +1,20 @@
 """Runs apart: each run in a process of its own, forked from one that has imported everything already.
 
-A run changes modules for good, and importing them takes longer than a short run. So the tests of a session have a server that imports them
-once, and forks for each run (`multiprocessing`'s forkserver). Runs are named, since nothing else passes to such a process.
+A run changes modules for good, and importing them takes longer than a short run: the fork server of `tests.processes` has imported them.
+Runs are named, since nothing else passes to such a process.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
+from tests.processes import context
 from tests.simulation import conformance, scale
 from tests.simulation.defects import DEFECTS
 from tests.simulation.incidents import INCIDENTS
 from tests.simulation.run import RUN_S, Result, simulate
-
-_context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
 
 
 def run(seed: int, *, seconds: float = RUN_S, incident: str | None = None, defect: str | None = None) -> Result:
@@ -63,8 +60,8 @@ def _run(seed: int, seconds: float, incident: str | None, defect: str | None) ->
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
     """Returns what a function returns that is called in a process of its own. Raises AssertionError with what it raises."""
-    reading, writing = _context.Pipe(duplex=False)
-    child = _context.Process(target=_answer, args=(writing, function, args))
+    reading, writing = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(writing, function, args))
     child.start()
     writing.close()
     try:

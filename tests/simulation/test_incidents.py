@@ -11,12 +11,12 @@ import pytest
 from tests.simulation import apart
 from tests.simulation.incidents import INCIDENTS
 
+SOAK = pytest.mark.soak("the default tests show it over real processes, or with a defect that the incident finds")
 
-@pytest.mark.parametrize("incident", INCIDENTS)
+
+@pytest.mark.parametrize("incident", [pytest.param(name, marks=SOAK if INCIDENTS[name].is_long else ()) for name in INCIDENTS])
 def test_incident(incident: str, soak: int) -> None:
     """Each incident by one seed; in the soak by ten."""
-    if INCIDENTS[incident].is_long and soak == 1:
-        pytest.skip("it runs in the soak")
     for seed in range(1, soak + 1):
         result = apart.run(seed, incident=incident)
         assert not result.faults, apart.failure_of(result, f"--incident {incident}")
