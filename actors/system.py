@@ -100,7 +100,8 @@ class ActorSystem:
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.stop()
+        with anyio.CancelScope(shield=True):  # a cancelled scope of anyio would leave the actors behind
+            await self.stop()
 
     def spawn(self, actor: Actor, *, name: str, inbox_max: int = 1_024) -> ActorRef:
         """Starts an actor in a task of its own; `await ref.wait_started()` waits until its `started` has returned.

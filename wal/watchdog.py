@@ -18,6 +18,7 @@ import msgspec
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock, Timer
 from wal.errors import InvalidArgumentError
 from wal.ticks import check_seconds
+from wal.user_code import shielded
 
 __all__ = ["ActiveComponent", "ComponentHeartbeat", "Status", "TargetStatistics", "Watchdog"]
 
@@ -275,7 +276,8 @@ class Watchdog:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for _, guard in self._targets.values():
             guard.stop_nowait()  # all at once, so that components that do not end take 10 s together
-        await self._system.stop()
+        with shielded():
+            await self._system.stop()
 
     def register(self, target: ActiveComponent, *, timeout_s: float | None = None) -> None:
         """Watches a component from now on. `timeout_s` overrides that of the watchdog.

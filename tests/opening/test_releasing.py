@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.faults import SavingGate
 from tests.locations import open_wal
 from tests.probes import close_all, local, payloads, start, turns
-from wal import Message, WALAccesser
+from wal import Delivery, Message, WALAccesser
 from wal.errors import ClosedError, CorruptionError
+from wal.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.log import JournalLog
 
@@ -84,3 +87,49 @@ async def test_close_while_a_vchannel_is_being_created(log: WALAccesser, monkeyp
     assert (await implied).time_tick
     with pytest.raises(ClosedError):
         await log.raw_append(Message("orders", b"2"))
+
+
+async def test_cancelled_scope_of_anyio_leaves_nothing_open(data: str) -> None:
+    """The end of the blocks completes before the scope is left, and another opening finds a log that was closed."""
+
+    async def handle(delivery: Delivery) -> None:
+        began.set()
+        await anyio.sleep_forever()
+
+    class Source(BaseNode):
+        async def operate(self, msgs: list[Msg]) -> Outputs:
+            await anyio.sleep_forever()
+            return None
+
+    began = asyncio.Event()
+    before = asyncio.all_tasks()
+    graph = TimeTickedFlowGraph()
+    graph.add_node(Source("source"))
+    graph.add_node(BaseNode("sink"))
+    graph.set_edges("source", out=["sink"])
+    graph.set_edges("sink", in_=["source"])
+    with anyio.CancelScope() as scope:
+        async with open_wal(data) as log, graph, log.read("jobs", handler=lambda message: None):
+            await log.append("jobs", b"1")
+            async with log.consume("jobs", handle, cursor="worker") as consumer:
+                await began.wait()
+                scope.cancel()
+                await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert asyncio.all_tasks() == before
+    assert consumer.statistics().state == "ended"
+    async with open_wal(data) as log:
+        assert all(pchannel.log.state.clean for pchannel in local(log).node.pchannels.values())
+        assert await payloads(log, "jobs") == [b"1"]
+
+
+def test_every_block_ends_shielded() -> None:
+    """An `async with` of ours completes in a cancelled scope; a transaction leaves its end to its caller, or to its expiry."""
+    unshielded = []
+    for path in sorted(path for room in ("wal", "actors", "broadcaster") for path in Path(room).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        for kind in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+            for method in kind.body:
+                if isinstance(method, ast.AsyncFunctionDef) and method.name == "__aexit__" and "shield" not in ast.unparse(method):
+                    unshielded.append(kind.name)
+    assert unshielded == ["TxnOpening", "TypedScanner", "TracedTxn"]

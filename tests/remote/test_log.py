@@ -11,11 +11,11 @@ import pytest
 from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
 from tests.probes import turns
-from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
+from wal import All, Delivery, Latest, Message, ProducerKey, StartAfter, WALAccesser, open_wal
 from wal.channels.vchannels import place
-from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
+from wal.errors import AuthenticationError, ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.node.access import Access
-from wal.rpc.auth import Token
+from wal.rpc.auth import Right, Token
 from wal.secret import Secret
 
 
@@ -153,6 +153,38 @@ async def test_client_without_the_token_is_refused() -> None:
         async with open_wal(f"wal://{one.address}", token="t0ken") as log:
             await log.raw_append(Message("orders", b"1"))
             assert await payloads(log, "orders") == [b"1"]
+
+
+async def test_reader_moves_no_cursor_of_a_consumer() -> None:
+    tokens = [Token(Secret("w"), "shop", frozenset({Right.READ, Right.WRITE})), Token(Secret("r"), "report", frozenset({Right.READ}))]
+
+    async def handle(delivery: Delivery) -> None: ...
+
+    async with (
+        serving(access=Access(listen="127.0.0.1:0", tokens=tokens)) as one,
+        open_wal(f"wal://{one.address}", token="w") as shop,
+        open_wal(f"wal://{one.address}", token="r") as report,
+    ):
+        await shop.append_txn("orders", [b"1", b"2"])
+        async with shop.consume("orders", handle, cursor="billing") as consumer:
+            await consumer.caught_up()
+        before = await shop.cursors()
+        with pytest.raises(AuthenticationError, match=r"no right to move .*billing.*, which needs 'write'"):
+            await report.seek("billing", to=All())
+        async with report.read("orders", cursor="billing", deliver_policy=All(), follow=False) as scanner:
+            with pytest.raises(AuthenticationError):
+                await scanner.save()
+        for refused in (
+            report.consume("orders", handle, cursor="billing").run(),
+            report.seek("billing", to=All(), reset=True),
+            report.delete_cursor("billing"),
+        ):
+            with pytest.raises(AuthenticationError):
+                await refused
+        assert [info.position for info in await shop.cursors()] == [info.position for info in before]
+        await report.seek("own", to=All(), vchannels="orders")
+        await report.seek("own", to=Latest())
+        await shop.seek("billing", to=All())
 
 
 async def test_without_a_server_the_opening_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

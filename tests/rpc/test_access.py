@@ -17,10 +17,11 @@ import pytest
 
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
-from wal.network import ServerCertificate, TlsFiles
+from wal.network import Method, ServerCertificate, TlsFiles
 from wal.network.tls import LOOK_S
+from wal.rpc import auth, methods
 from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.auth import WARNING_PAUSE_S, Right, Token, TokenCheck
+from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Right, Token, TokenCheck
 from wal.rpc.headers import token_header
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
 from wal.rpc.serving import add_handlers, listen
@@ -88,6 +89,13 @@ async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
                 call = channel.unary_unary(LIST_VCHANNELS.path, **LIST_VCHANNELS.serializers())
                 await call(LISTING, metadata=[token_header(Secret("w"))])
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_each_method_needs_one_right() -> None:
+    every = [method.path for method in vars(methods).values() if isinstance(method, Method)]
+    assert sorted(RIGHTS) == sorted(every)
+    listed = [method.path for names in (auth._READS, auth._WRITES, auth._ADMINISTERS, auth._SERVES) for method in names]
+    assert len(listed) == len(set(listed))
 
 
 async def test_stream_ends_when_its_token_is_taken_back() -> None:

@@ -18,6 +18,7 @@ from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
+from wal.user_code import shielded
 
 _log: Final = logging.getLogger("wal")
 
@@ -74,13 +75,15 @@ class LogOpening(AsyncOnly):
         return await self._opened()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self._log.close()
+        with shielded():
+            await self._log.close()
 
     async def _opened(self) -> WALAccesser:
         try:
             await self._log._wait_open()
         except BaseException:
-            await self._log.close()
+            with shielded():
+                await self._log.close()
             raise
         return self._log
 

@@ -31,7 +31,7 @@ from wal.flowgraph.node import (
     Outputs,
     check_node,
 )
-from wal.user_code import text_of
+from wal.user_code import shielded, text_of
 
 
 class Edges(msgspec.Struct, frozen=True):
@@ -367,7 +367,8 @@ class TimeTickedFlowGraph:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
         if kind is None and self._error is not None and not self._error_reported:
             self._error_reported = True
             raise self._error

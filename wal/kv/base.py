@@ -16,6 +16,7 @@ import msgspec
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch
+from wal.user_code import shielded
 
 OPERATIONS_MAX: Final = 128
 """The most operations in one multi-operation that every store accepts: etcd's default `max-txn-ops`."""
@@ -201,7 +202,8 @@ class KVBase(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     # The primitives of a store. Their keys are complete (root path included), checked and distinct.
 

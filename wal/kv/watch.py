@@ -16,6 +16,7 @@ from typing import Final, Self
 import msgspec
 
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
+from wal.user_code import shielded
 
 WATCH_BUFFER_MAX: Final = 4096
 """Events that a watch keeps for its consumer by default (about 1 MiB with keys and values of 64 B)."""
@@ -97,7 +98,8 @@ class Watch(AsyncIterator[WatchEvent]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     def feed(self, events: Sequence[WatchEvent]) -> None:
         """Adds all events of one commit; if they do not fit, the watch ends. For KVs."""

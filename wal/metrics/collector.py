@@ -31,6 +31,7 @@ from wal.metrics.families import FAMILIES, described, families
 from wal.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
 from wal.read.pchannel import Histogram
 from wal.threads import in_thread
+from wal.user_code import shielded
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -200,4 +201,5 @@ class MetricsEndpoint:
             self._thread.join()
 
         self._collector.close()
-        await in_thread(end)
+        with shielded():
+            await in_thread(end)

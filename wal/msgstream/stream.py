@@ -27,6 +27,7 @@ from wal.msgstream.page import Decoder, OnRefused
 from wal.msgstream.producers import RepackFunc, StreamProducers
 from wal.msgstream.subscription import DeliveredPack, Subscription, Subscriptions
 from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
+from wal.user_code import shielded
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +254,8 @@ class MsgStream(AsyncOnly):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def _seek(self, positions: Sequence[MsgPosition], *, inclusive: bool) -> None:
         async with self._setup:

@@ -21,6 +21,7 @@ from wal.node.hosted import Hosted
 from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey, check_cursor
 from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.auth import Right, check_right
 from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_from_proto, info_to_proto, key_from_proto
 from wal.rpc.headers import client_in
 from wal.rpc.methods import CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
@@ -69,7 +70,13 @@ class CursorCalls:
             raise InvalidArgumentError(f"waited_s={request.waited_s} is not a time: give the seconds that have passed")
         since_s = time.monotonic() - request.waited_s
         cursor = msgspec.structs.replace(request_cursor, stale="")
-        saved = await cursors.save(cursor, earliest=lambda: pchannel.log.earliest, since_s=since_s, forward_only=request.forward_only)
+        saved = await cursors.save(
+            cursor,
+            earliest=lambda: pchannel.log.earliest,
+            since_s=since_s,
+            forward_only=request.forward_only,
+            check_homed=lambda: check_right(Right.WRITE, f"move {cursor.key}, a cursor of consumers or transactions"),
+        )
         return proto.SaveCursorResponse(saved=saved)
 
     async def _list(self, request: proto.PChannelRequest, _context: object) -> proto.Cursors:

@@ -30,6 +30,7 @@ from wal.rocksmq.requests import (
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 from wal.rocksmq.store import Store
 from wal.threads import in_thread
+from wal.user_code import shielded
 
 __all__ = ["IDAllocator", "RocksMQ"]
 
@@ -92,7 +93,8 @@ class RocksMQ:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def create_channel(self, channel_name: str) -> None:
         """Creates an empty channel; raises ChannelExistError when the name exists."""

@@ -38,28 +38,55 @@ from wal.rpc.methods import (
     APPEND_BROADCAST,
     APPEND_COPIES,
     ASSIGN,
+    ASSIGNMENT_DISCOVER,
     AWAIT_RESOURCE_KEY,
     CANCEL_SCHEDULED,
     CLAIM_CURSOR,
     COLLECT_STATUS,
+    CONSUME,
+    COORDINATOR_STATES,
+    COUNT_BYTES,
     CREATE_CHANNELS,
     CREATE_VCHANNEL,
     DELETE_CURSORS,
+    DESCRIBE_CHANNELS,
+    DESCRIBE_LOG,
     DESTORY_CHANNELS,
     DRAIN_NODE,
     DROP_VCHANNEL,
     END_VCHANNELS,
+    FIND_EVENT_BELOW,
+    FIND_TICK,
     FORGET_BROADCASTS,
     FORGET_PRODUCER,
+    GET_BROADCAST_STATISTICS,
+    GET_CLUSTER_STATUS,
+    GET_LAST_EVENT,
+    GET_LATEST_TICK,
+    GET_MOMENT,
+    GET_RETENTION,
+    GET_STATISTICS,
     KEEP_CURSOR,
+    LIST_BROADCASTS,
     LIST_COPIES,
+    LIST_CURSORS,
+    LIST_PRODUCERS,
+    LIST_SCHEDULED,
+    LIST_VCHANNELS,
+    LOAD_CURSOR,
+    LOCATE_VCHANNELS,
     NAME_CURSOR_HOME,
+    NODE_STATES,
     PAUSE_BALANCER,
     PRODUCE,
     READ_COPY,
+    READ_FRAMES,
     REMOVE,
+    SAVE_CURSOR,
     SCHEDULE,
     TRUNCATE,
+    WATCH_VCHANNELS,
+    WEIGH_FRAMES,
 )
 from wal.rpc.serving import Behavior, wrapped
 from wal.secret import Secret
@@ -69,9 +96,9 @@ class Right(enum.Enum):
     """What a token allows. None of them includes another one."""
 
     READ = "read"
-    """Everything that changes no event: reads, cursors, lists, statistics."""
+    """Everything that changes no event: reads, cursors of readers, lists, statistics."""
     WRITE = "write"
-    """Appends, transactions, broadcasts and their acks, scheduled messages and their cancellation, and the creation of vchannels."""
+    """Appends, transactions, consumers and their cursors, broadcasts and their acks, scheduled messages, and the creation of vchannels."""
     ADMIN = "admin"
     """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
     SERVER = "server"
@@ -91,11 +118,19 @@ _ADMINISTERS: Final = (
 _SERVES: Final = (
     ASSIGN, REMOVE, COLLECT_STATUS, END_VCHANNELS, APPEND_COPIES, LIST_COPIES, READ_COPY, FORGET_BROADCASTS,
 )  # fmt: skip
-_RIGHTS: Final = {
+_READS: Final = (
+    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, DESCRIBE_LOG, LOCATE_VCHANNELS, LIST_VCHANNELS, WATCH_VCHANNELS,
+    DESCRIBE_CHANNELS, LIST_BROADCASTS, GET_BROADCAST_STATISTICS, GET_LATEST_TICK, GET_LAST_EVENT, GET_RETENTION, GET_STATISTICS,
+    LIST_PRODUCERS, LIST_SCHEDULED, LOAD_CURSOR, SAVE_CURSOR, LIST_CURSORS, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES, FIND_TICK,
+    FIND_EVENT_BELOW, COUNT_BYTES, GET_CLUSTER_STATUS,
+)  # fmt: skip
+"""Two of them ask for more where it matters: LOCATE_VCHANNELS to create, and SAVE_CURSOR to move a cursor of consumers or transactions."""
+RIGHTS: Final = {
     method.path: right
-    for right, methods in ((Right.WRITE, _WRITES), (Right.ADMIN, _ADMINISTERS), (Right.SERVER, _SERVES))
+    for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.ADMIN, _ADMINISTERS), (Right.SERVER, _SERVES))
     for method in methods
 }
+"""The right that each method needs, by its path."""
 _RIGHT: Final = "(?:" + "|".join(right.value for right in Right) + ")"
 _NAMED: Final = re.compile(rf"(?P<name>\S+)\s+(?P<rights>{_RIGHT}(?:,{_RIGHT})*)\s+(?P<token>\S+)")
 
@@ -113,8 +148,8 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def right_for(path: str) -> Right:
-    """Returns the right that the method with this path needs. LocateVChannels checks itself if it is to create."""
-    return _RIGHTS.get(path, Right.READ)
+    """Returns the right that the method with this path needs; `read` for one that nobody serves, whose caller learns that."""
+    return RIGHTS.get(path, Right.READ)
 
 
 def tokens_in(text: str) -> list[Token]:

@@ -25,6 +25,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess, is_loopback
 from wal.threads import in_thread
+from wal.user_code import shielded
 
 if TYPE_CHECKING:
     import uvicorn
@@ -85,7 +86,8 @@ class StatusServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def close(self) -> None:
         """Ends the requests under way, and serves no more. Idempotent."""

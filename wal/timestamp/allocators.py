@@ -23,6 +23,7 @@ import msgspec
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, KeyNotExistError, WouldBlockError
 from wal.timestamp.clock import MonotonicClock, SystemClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
+from wal.user_code import shielded
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
@@ -137,7 +138,8 @@ class RangeAllocator:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     def _check_open(self) -> None:
         if self._closed:

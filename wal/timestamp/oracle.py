@@ -23,6 +23,7 @@ import msgspec
 from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
 from wal.timestamp.clock import SystemClock, Timer, WallClock
 from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
+from wal.user_code import shielded
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
@@ -341,7 +342,8 @@ class TimestampOracle:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     def statistics(self) -> OracleStatistics:
         now_ms = self._now_ms()

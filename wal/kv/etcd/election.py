@@ -23,6 +23,7 @@ from wal.kv.etcd.requests import RANGE, decoded, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.keys import check_key, check_keys, check_saves, check_value
 from wal.kv.watch import Watch
+from wal.user_code import shielded
 
 MARK: Final = "leader-mark"
 """The key that every change of a leader puts as well; see `LeaderFence`."""
@@ -182,7 +183,8 @@ class Leadership:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.resign()
+        with shielded():
+            await self.resign()
 
     async def _transact(self, operations: list[rpc.RequestOp], what: str) -> None:
         own = rpc.Compare(target=rpc.Compare.CREATE, key=self._kv.calls.full_key(self.key), create_revision=self.token)

@@ -22,6 +22,7 @@ from wal.kv.etcd.connection import EtcdCalls
 from wal.kv.etcd.refusals import Refusal
 from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, REVOKE
 from wal.kv.keys import check_key, check_value
+from wal.user_code import shielded
 
 Result = TypeVar("Result")
 
@@ -159,7 +160,8 @@ class EtcdSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def _keep(self) -> None:
         try:

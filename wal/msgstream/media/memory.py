@@ -16,6 +16,7 @@ from typing import Final
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, TruncatedError, WouldBlockError
 from wal.msgstream.medium import MediumProducer, Outgoing, Received
 from wal.msgstream.producers import send_to_each
+from wal.user_code import shielded
 
 CHANNEL_BYTES_MAX: Final = 64 << 20
 """The default of `channel_bytes_max`: as much as one time tick may have."""
@@ -253,7 +254,8 @@ class MemoryMedium:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     def _channel(self, name: str) -> MemoryChannel:
         if self.closed:

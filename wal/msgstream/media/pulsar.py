@@ -30,6 +30,7 @@ from wal.secret import Secret
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patiently
+from wal.user_code import shielded
 
 if TYPE_CHECKING:
     import pulsar
@@ -244,7 +245,8 @@ class PulsarMedium(AsyncOnly):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def _open(self, channel: str) -> tuple[str, int]:
         """Connects, checks the channel's topic and creates it if it is missing; returns it, and the largest payload."""

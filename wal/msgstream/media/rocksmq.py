@@ -25,6 +25,7 @@ from wal.msgstream.producers import send_to_each
 from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
+from wal.user_code import shielded
 
 
 class RocksMQSubscription:
@@ -212,7 +213,8 @@ class RocksMQMedium:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     async def _opened(self) -> RocksMQ:
         async with self._opening:

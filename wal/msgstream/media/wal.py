@@ -24,6 +24,7 @@ from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.read.options import Latest
+from wal.user_code import shielded
 
 MSG_TYPE: Final = "msg_type"
 """The property of a log's message that has the number of the stream message's type."""
@@ -108,7 +109,8 @@ class WalMedium:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        with shielded():
+            await self.close()
 
     def _check(self) -> None:
         if self._closed:

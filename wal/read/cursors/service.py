@@ -152,16 +152,30 @@ class CursorService:
         infos = await self.run(lambda: [shown(cursor, view, now_s=self.wall()) for cursor in sound])
         return [info for info in infos if info is not None]
 
-    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float, forward_only: bool = False) -> bool:
-        """Stores a reader's position; see `Cursors.save` and `CursorStore.save`."""
+    async def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float,
+        forward_only: bool = False,
+        check_homed: Callable[[], None] | None = None,
+    ) -> bool:
+        """Stores a reader's position; see `Cursors.save` and `CursorStore.save`.
+
+        `check_homed` is called before a cursor is moved that consumers or transactions move, and raises what refuses that.
+        """
         saved, homes = msgspec.structs.replace(cursor, saved_at=self.wall()), self.homes
+        check_homed = check_homed or _nothing
         if homes is not None and cursor.key in homes:
+            check_homed()
             return await homes.save(saved, forward_only=forward_only)
         try:
             return await self.run(lambda: self.store.save(saved, earliest=earliest, since_s=since_s, forward_only=forward_only))
         except NotLocalError:
             if homes is None:
                 raise
+            check_homed()
             return await homes.save(saved, forward_only=forward_only)  # it has got a home meanwhile
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
@@ -308,6 +322,9 @@ class CursorUse:
         self._saving = asyncio.ensure_future(save())
         self._saving.add_done_callback(_seen)
         await asyncio.shield(self._saving)
+
+
+def _nothing() -> None: ...
 
 
 def _seen(saving: asyncio.Future[None]) -> None:
