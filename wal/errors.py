@@ -485,3 +485,14 @@ def _bulk(cause: type[WALError]) -> type[BulkAppendError]:
         names = {"__module__": __name__, "__doc__": BulkAppendError.__doc__}
         _BULK[cause] = type(BulkAppendError.__name__, (BulkAppendError, cause), names)
     return _BULK[cause]
+
+
+_SHOWN_MAX: Final = 100
+"""The characters of a wrong text that an error shows."""
+
+
+def shortened(text: str) -> str:
+    """Returns the repr of a wrong text for an error: of a long one its beginning and its length."""
+    if len(text) <= _SHOWN_MAX:
+        return repr(text)
+    return f"{text[:_SHOWN_MAX]!r}… ({len(text)} characters)"

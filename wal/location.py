@@ -321,4 +321,4 @@ def _address(host: str, default_port: int, what: str, form: str) -> str:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536

@@ -8,6 +8,7 @@ and names the file or the variable that it comes from. Secrets are kept as `Secr
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import sys
@@ -17,10 +18,10 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
-from wal.ticks import number_text
+from wal.ticks import SECONDS_MAX, number_text
 
 MIB: Final = 1024 * 1024
 IDEMPOTENCY_WINDOW_BYTES: Final = 64 * MIB
@@ -175,10 +176,10 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(value)
         except ValueError:
             accepted = "a time, such as 30s" if is_time else "a size, such as 64MiB" if is_size else "a whole number"
-            raise InvalidArgumentError(f"{where}: {name}={raw_value!r} is not {accepted}") from None
+            raise InvalidArgumentError(f"{where}: {name}={_value_text(raw_value)} is not {accepted}") from None
         least, most = (0.001, 1e6) if is_time else (1, 1 << (50 if is_size else 30))
         if not least <= value <= most:
-            raise InvalidArgumentError(f"{where}: {name}={raw_value!r} is out of range: {least} to {most:.0f}")
+            raise InvalidArgumentError(f"{where}: {name}={_value_text(raw_value)} is out of range: {least} to {most:.0f}")
         return value
 
 
@@ -227,6 +228,20 @@ def setting_from_text(where: str, name: str, text: str) -> Any:
     return _checked(where, name, _from_text(where, name, text))
 
 
+def seconds_from_text(what: str, text: str, least: float = 0.0, most: float = SECONDS_MAX) -> float:
+    """Returns a time in seconds that was given as text, perhaps with a unit. Raises InvalidArgumentError, beginning with `what`."""
+    try:
+        value = _seconds(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{what} {shortened(text)} is out of range: write a time from {least:g} to {most:g} seconds, also with a unit "
+            f"({', '.join(_TIME_UNITS)}), for example 30s".lstrip()
+        )
+    return value
+
+
 def server_table(path: str | os.PathLike[str]) -> tuple[str, Mapping[str, Any]]:
     """Returns the table of a settings file about the server, empty if there is none, and how errors about it begin."""
     file = absolute_path(os.fspath(path), "the settings file")
@@ -237,6 +252,7 @@ def server_table(path: str | os.PathLike[str]) -> tuple[str, Mapping[str, Any]]:
     return where, table
 
 
+_INTEGER_MAX: Final = (1 << 63) - 1
 _INTEGERS: Final[Mapping[str, int]] = {
     "pchannels": 1,
     "vchannels_max": 1,
@@ -286,7 +302,9 @@ def _check(name: str, value: object) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"setting {name} must be an int, not {type(value).__name__}")
         if value < _INTEGERS[name]:
-            raise InvalidArgumentError(f"setting {name}={value} is too small: at least {_INTEGERS[name]}")
+            raise InvalidArgumentError(f"setting {name}={number_text(value)} is too small: at least {_INTEGERS[name]}")
+        if value > _INTEGER_MAX:
+            raise InvalidArgumentError(f"setting {name}={number_text(value)} is too large: at most {_INTEGER_MAX}")
     elif name in _SECONDS:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"setting {name} must be a number of seconds, not {type(value).__name__}")
@@ -347,7 +365,7 @@ def _from_text(where: str, name: str, text: str) -> Any:
         if name in _BOOLEANS:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except (ValueError, KeyError) as error:
-        raise InvalidArgumentError(f"{where}={text!r} is not {_accepted(name)}") from error
+        raise InvalidArgumentError(f"{where}={shortened(text)} is not {_accepted(name)}") from error
     return text
 
 
@@ -360,6 +378,10 @@ def _accepted(name: str) -> str:
     return "a whole number" if name in _INTEGERS else "true or false"
 
 
+def _value_text(value: object) -> str:
+    return shortened(value) if isinstance(value, str) else number_text(value) if isinstance(value, int) else repr(value)
+
+
 def _size(text: str) -> int:
     matched = _SIZE.fullmatch(text)
     return int(text) if matched is None else int(matched[1]) * _SIZE_UNITS[matched[2]]
@@ -367,7 +389,10 @@ def _size(text: str) -> int:
 
 def _seconds(text: str) -> float:
     matched = _TIME.fullmatch(text)
-    return float(text) if matched is None else float(matched[1]) * _TIME_UNITS[matched[2]]
+    value = float(text) if matched is None else float(matched[1]) * _TIME_UNITS[matched[2]]
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _unknown(name: str) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 
 SECONDS_MAX: Final = 1_000_000_000
 """The longest time of a timer, 31 years: uvloop's timers cannot be infinite."""
 
 TICK_MAX: Final = (1 << 64) - 1
-_SHOWN_MAX: Final = 60
-"""The characters of a wrong value that an error shows."""
 
 
 def check_tick(name: str, tick: object) -> int:
@@ -56,11 +54,4 @@ def whole_number(what: str, text: str, least: int, most: int) -> int:
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) <= len(str(most)) and least <= int(text) <= most:
         return int(text)
-    raise InvalidArgumentError(f"{what} {shortened(text)} is out of range: give a whole number from {least} to {most}")
-
-
-def shortened(text: str) -> str:
-    """Returns the repr of a wrong text for an error: of a long one its beginning and its length."""
-    if len(text) <= _SHOWN_MAX:
-        return repr(text)
-    return f"{text[:_SHOWN_MAX]!r}… ({len(text)} characters)"
+    raise InvalidArgumentError(f"{what} {shortened(text)} is out of range: give a whole number from {least} to {most}".lstrip())

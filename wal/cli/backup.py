@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.errors import InvalidArgumentError
+from wal.cli.output import seconds, whole
+from wal.errors import InvalidArgumentError, shortened
 from wal.inspect.rows import Row, as_dict, json_of, printable
+from wal.ticks import TICK_MAX, whole_number
 from wal.timestamp import from_datetime, to_datetime
 
 _BACKUP: Final = f"""\
@@ -77,8 +79,8 @@ def fill_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="WORD", help="the directory; or status, verify or forget, and the target")
     parser.add_argument("--to", metavar="TARGET", help="where the backup is put")
     parser.add_argument("--follow", action="store_true", help="makes another backup every --interval, until it is interrupted")
-    parser.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="how often --follow makes one (default 1)")
-    parser.add_argument("--keep", metavar="N", type=int, help="how many backups `forget` and --follow keep")
+    parser.add_argument("--interval", metavar="SECONDS", type=seconds(0.01), default=1.0, help="how often --follow makes one (default 1)")
+    parser.add_argument("--keep", metavar="N", type=whole(1), help="how many backups `forget` and --follow keep")
     parser.add_argument("--full", action="store_true", help="lets `verify` restore the newest one as well, to a temporary place")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run_backup)
@@ -183,11 +185,11 @@ async def _restore(arguments: argparse.Namespace) -> int:
 def _tick(text: str) -> int:
     """Returns the tick of a text, which is a tick or a time of ISO 8601."""
     if text.isascii() and text.isdigit():
-        return int(text)
+        return whole_number("--to", text, 0, TICK_MAX)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgumentError(f"--to {text!r} is neither a tick nor a time such as 2026-11-25T12:00:00+00:00") from None
+        raise InvalidArgumentError(f"--to {shortened(text)} is neither a tick nor a time such as 2026-11-25T12:00:00+00:00") from None
     return from_datetime(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
 
 

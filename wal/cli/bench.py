@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.cli.commands import EXIT_STATUS
-from wal.cli.output import note, show
+from wal.cli.output import note, seconds, show, whole
 from wal.errors import InvalidArgumentError, StorageError
 from wal.inspect.rows import Row
 from wal.settings import setting_from_text
@@ -52,18 +52,15 @@ def fill_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measures durable appends on the disk of a directory, beside SQLite on the same disk. It leaves nothing there."
     parser.epilog = EXIT_STATUS
     parser.add_argument("location", metavar="DIRECTORY", nargs="?", default=".", help="a directory on the disk (default: this one)")
-    parser.add_argument("--time", metavar="TIME", default="10s", help="for how long it measures in all (default 10s)")
-    parser.add_argument("--writers", metavar="N", type=int, default=256, help="how many writers append at once (default 256)")
+    parser.add_argument("--time", metavar="TIME", type=seconds(0.04), default=10.0, help="for how long it measures in all (default 10s)")
+    parser.add_argument("--writers", metavar="N", type=whole(1, 10_000), default=256, help="how many writers append at once (default 256)")
     parser.add_argument("--bytes", metavar="SIZE", default="1KiB", help="how large a message is (default 1KiB)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, with the same content")
     parser.set_defaults(run=_bench)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    seconds = setting_from_text("--time", "retention_s", arguments.time)
     size = setting_from_text("--bytes", "cursor_lag_bytes_max", arguments.bytes)
-    if not 1 <= arguments.writers <= 10_000:
-        raise InvalidArgumentError(f"--writers {arguments.writers} is out of range: 1 to 10000")
     if not 1 <= size <= 1 << 20:
         raise InvalidArgumentError(f"--bytes {arguments.bytes} is out of range: 1 byte to 1 MiB")
     place = Path(arguments.location)
@@ -73,7 +70,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise StorageError(f"{place} has less than {_ROOM_BYTES >> 30} GiB of free space, which a benchmark must not fill")
     for writers in dict.fromkeys((1, arguments.writers)):
         for system, opened in (("wal", _wal), ("sqlite", _sqlite)):
-            row = asyncio.run(_measured(system, opened, place, writers, size, seconds / 4))
+            row = asyncio.run(_measured(system, opened, place, writers, size, arguments.time / 4))
             show([row], arguments) if arguments.json else note(f"{system}, {writers} writers: {row.messages_per_s:.0f} messages/s")
             arguments.rows = [*getattr(arguments, "rows", ()), row]
     if not arguments.json:

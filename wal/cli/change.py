@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import add_log, check_free, confirmed, details_of, note, opened, settings_of, show
+from wal.cli.output import add_log, check_free, confirmed, details_of, note, opened, settings_of, show, whole
 from wal.cli.status_service import StatusService
 from wal.errors import BulkAppendError, InvalidArgumentError
 from wal.inspect.points import Point, parse_point
@@ -31,6 +31,7 @@ from wal.message import Message, MessageID
 from wal.read.cursors.cursor import CursorKey
 from wal.read.options import All, DeliverPolicy, Latest, StartFrom, TimeTickGTE
 from wal.threads import in_thread
+from wal.ticks import TICK_MAX
 from wal.timestamp.timestamp import compose, from_datetime
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def fill_broadcast(parser: argparse.ArgumentParser) -> None:
     changes = parser.add_subparsers(required=True, metavar="abort")
     own = changes.add_parser("abort", allow_abbrev=False, formatter_class=parser.formatter_class, help="aborts a broadcast")
     add_log(own, "Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST, and the resource keys are free.")
-    own.add_argument("broadcast", metavar="ID", type=int, help="the id of the broadcast")
+    own.add_argument("broadcast", metavar="ID", type=whole(0, TICK_MAX), help="the id of the broadcast")
     own.add_argument("--reason", metavar="TEXT", required=True, help="the reason, which readers find in the payload")
     _add_asking(own)
     own.set_defaults(run=_abort, parser=own)

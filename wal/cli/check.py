@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX, decode, names_in
 from wal.cli.commands import EXIT_FINDING
 from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, time_text
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, shortened
 from wal.files import FORMAT_NAME, MAP_NAME, FileAccess
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.inspect.rows import Row
@@ -333,5 +333,5 @@ def _share(text: str) -> float:
         if not 0 < share <= 1:
             raise ValueError(text)
     except ValueError:
-        raise InvalidArgumentError(f"--sample {text!r} is no part of a log: write a percentage above 0%, up to 100%") from None
+        raise InvalidArgumentError(f"--sample {shortened(text)} is no part of a log: write a percentage above 0%, up to 100%") from None
     return share

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.api.factory import with_absolute_paths
 from wal.cli.options import access_from, add_options, settings_from
+from wal.cli.output import seconds, whole
 from wal.cli.standalone import loop_factory
 from wal.errors import InvalidArgumentError, WALError
 from wal.inspect.rows import VERSION, json_of
@@ -50,7 +51,7 @@ def fill_coordinator(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal coordinator`."""
     _fill_process(parser, _COORDINATOR)
     parser.add_argument("--log", metavar="LOCATION", help="the log on Pulsar: pulsar://HOST:PORT/TENANT/NAMESPACE")
-    parser.add_argument("--expected-nodes", metavar="N", type=int, help="how many nodes the first assignment waits for")
+    parser.add_argument("--expected-nodes", metavar="N", type=whole(1), help="how many nodes the first assignment waits for")
     add_options(parser)
     parser.set_defaults(run=_coordinator)
 
@@ -68,7 +69,7 @@ def _fill_process(parser: argparse.ArgumentParser, description: str) -> None:
     parser.add_argument(
         "--session-ttl",
         metavar="SECONDS",
-        type=float,
+        type=seconds(0.1),
         default=TTL_S,
         help="after how long without a word to etcd this process is taken for gone (default 10)",
     )
@@ -91,7 +92,7 @@ def fill_cluster(parser: argparse.ArgumentParser) -> None:
         if name == "status":
             order.add_argument("--json", action="store_true", help="the same as JSON")
             order.add_argument("--wait", action="store_true", help="returns when every pchannel is ASSIGNED and no history is left")
-            order.add_argument("--timeout", metavar="SECONDS", type=float, default=60.0, help="how long --wait waits (default 60)")
+            order.add_argument("--timeout", metavar="SECONDS", type=seconds(), default=60.0, help="how long --wait waits (default 60)")
         order.set_defaults(run=_order, parser=order, order=name)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import add_settings, note, settings_of, show, size_text
+from wal.cli.output import add_settings, note, settings_of, show, size_text, whole
 from wal.inspect.rows import Row
 from wal.location import parse_location
 from wal.settings import Settings
@@ -62,7 +62,7 @@ def fill_copy(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, EXIT_STATUS
     parser.add_argument("source", metavar="FROM", help="the log: a directory, pulsar://…, wal://…, or etcd://HOST/ROOT of a cluster")
     parser.add_argument("location", metavar="TO", help="the place: a directory that is missing or empty, or pulsar://…")
-    parser.add_argument("--pchannels", metavar="N", type=int, help="how many pchannels TO gets (default: as many as FROM has)")
+    parser.add_argument("--pchannels", metavar="N", type=whole(1), help="how many pchannels TO gets (default: as many as FROM has)")
     parser.add_argument("--from-kv", metavar="KV", help=_KV.format("FROM"))
     parser.add_argument("--to-kv", metavar="KV", help=_KV.format("TO"))
     parser.add_argument("-f", "--follow", action="store_true", help="copies until FROM's writer has closed the log")

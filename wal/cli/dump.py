@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from wal.cli.output import add_log, details_of, show
+from wal.cli.output import add_log, details_of, show, whole
 from wal.errors import InvalidArgumentError
 from wal.inspect.points import parse_point
 from wal.inspect.rows import Row
@@ -50,7 +50,7 @@ def fill_dump(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", action="store_true", required=True, help="prints a row for each frame")
     parser.add_argument("--pchannel", metavar="NAME", help="of this pchannel only, such as p0")
     parser.add_argument("--since", metavar="POINT", help="from a time ago (10m), a time, a tick or an id on")
-    parser.add_argument("-n", "--lines", metavar="N", type=int, help="at most so many of each pchannel")
+    parser.add_argument("-n", "--lines", metavar="N", type=whole(0), help="at most so many of each pchannel")
     parser.set_defaults(run=_dump)
 
 

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import LOCATION, add_log, add_settings, details_of, opened, settings_of, show, tables
+from wal.cli.output import LOCATION, add_log, add_settings, details_of, opened, seconds, settings_of, show, tables, whole
 from wal.cli.status_service import StatusService
-from wal.errors import InvalidArgumentError, LockedError, WALError
+from wal.errors import InvalidArgumentError, LockedError, WALError, shortened
 from wal.inspect import builders
 from wal.inspect.rows import BroadcastRow, ConsumerRow, HealthRow, LatencyRow, PChannelRow, Row, SettingRow
 from wal.location import Location, parse_location
 from wal.read.cursors.store import DamagedCursor
-from wal.settings import setting_from_text
+from wal.settings import seconds_from_text, setting_from_text
 from wal.threads import in_thread
+from wal.ticks import whole_number
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
@@ -109,8 +110,8 @@ def fill_health(parser: argparse.ArgumentParser) -> None:
 def fill_top(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal top`."""
     add_log(parser, "Shows the log, its pchannels, cursors and latencies again and again, until it is interrupted.")
-    parser.add_argument("--interval", metavar="TIME", default="2s", help="the time between two looks (default 2s)")
-    parser.add_argument("-n", "--count", metavar="N", type=int, help="ends after so many looks")
+    parser.add_argument("--interval", metavar="TIME", type=seconds(0.01), default=2.0, help="the time between two looks (default 2s)")
+    parser.add_argument("-n", "--count", metavar="N", type=whole(1), help="ends after so many looks")
     parser.set_defaults(run=_top)
 
 
@@ -166,13 +167,12 @@ def _limit(text: str | None) -> tuple[str, float]:
     if text is None:
         return "", 0.0
     if text.isascii() and text.isdigit():
-        return "lag_messages", int(text)
-    for name, field in (("retention_bytes", "lag_bytes"), ("retention_s", "lag_s")):
-        try:
-            return field, setting_from_text("--max-lag", name, text)
-        except InvalidArgumentError:
-            continue
-    raise InvalidArgumentError(f"--max-lag {text!r} is no number of messages (1000), no size (64MiB) and no time (30s)")
+        return "lag_messages", whole_number("--max-lag", text, 0, 1 << 53)
+    with contextlib.suppress(InvalidArgumentError):
+        return "lag_bytes", setting_from_text("--max-lag", "retention_bytes", text)
+    with contextlib.suppress(InvalidArgumentError):
+        return "lag_s", seconds_from_text("--max-lag", text)
+    raise InvalidArgumentError(f"--max-lag {shortened(text)} is no number of messages (1000), no size (64MiB) and no time (30s)")
 
 
 def _broadcasts(arguments: argparse.Namespace) -> int:
@@ -265,13 +265,12 @@ def _consumers(arguments: argparse.Namespace) -> int:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    interval_s = setting_from_text("--interval", "retention_s", arguments.interval)
     location = parse_location(arguments.location)
     before: dict[str, Counts] = {}
     shown = 0
     while arguments.count is None or shown < arguments.count:
         if shown:
-            time.sleep(interval_s)
+            time.sleep(arguments.interval)
         rows = [*_rows(arguments, _log_rows(arguments)), *_rows(arguments, _cursor_rows)]
         rows += _latencies(arguments, location, rows, before)
         if not arguments.json and sys.stdout.isatty():

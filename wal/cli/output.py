@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,9 @@ from wal.cli.commands import EXIT_STATUS
 from wal.errors import InvalidArgumentError, LockedError
 from wal.inspect.rows import Row, as_json, printable
 from wal.location import Location, parse_location
-from wal.settings import Settings, setting_from_text
+from wal.settings import Settings, seconds_from_text, setting_from_text
 from wal.threads import in_thread
+from wal.ticks import whole_number
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
@@ -42,6 +43,30 @@ def add_settings(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting of the log; may be repeated")
     if json:
         parser.add_argument("--json", action="store_true", help="one JSON object a line, with the same content")
+
+
+def whole(least: int, most: int = 1_000_000_000) -> Callable[[str], int]:
+    """Returns the type of a flag that takes a whole number in these bounds."""
+
+    def parsed(text: str) -> int:
+        try:
+            return whole_number("", text, least, most)
+        except InvalidArgumentError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def seconds(least: float = 0.0) -> Callable[[str], float]:
+    """Returns the type of a flag that takes a time, with or without a unit, of at least so many seconds."""
+
+    def parsed(text: str) -> float:
+        try:
+            return seconds_from_text("", text, least)
+        except InvalidArgumentError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]]:

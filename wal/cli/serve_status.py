@@ -15,7 +15,8 @@ from typing import Final
 
 from wal.cli.commands import EXIT_STATUS
 from wal.cli.output import add_log, opened
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
+from wal.ticks import whole_number
 
 LISTEN: Final = "127.0.0.1:8811"
 
@@ -33,14 +34,15 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 async def _serve(arguments: argparse.Namespace) -> int:
     host, colon, port = arguments.listen.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise InvalidArgumentError(f"--listen {arguments.listen!r} is no address: write HOST:PORT, for example {LISTEN}")
+    if not colon or not host:
+        raise InvalidArgumentError(f"--listen {shortened(arguments.listen)} is no address: write HOST:PORT, for example {LISTEN}")
+    port_number = whole_number(f"--listen HOST:PORT, for example {LISTEN}: port", port, 0, 65_535)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     token = os.environ.get("WAL_SERVER_TOKEN") or None
-    async with opened(arguments) as log, log.serve_status(host.strip("[]"), int(port), token=token) as page:
+    async with opened(arguments) as log, log.serve_status(host.strip("[]"), port_number, token=token) as page:
         sys.stdout.write(f"listening on {page.address}\n")
         sys.stdout.flush()
         await stopped.wait()

@@ -68,6 +68,6 @@ class StatusService:
         reason = str(answer.get("text", answer)) if isinstance(answer, dict) else str(answer)
         if status == 401:
             raise AuthenticationError(f"{self.address}: {reason} (give the token of the status service as WAL_TOKEN)")
-        if status == 400:
+        if status in (400, 413):
             raise InvalidArgumentError(reason)
         raise StorageError(f"{self.address}: {reason}")

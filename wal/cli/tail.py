@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.cli.output import add_log, opened, settings_of
+from wal.cli.output import add_log, opened, settings_of, whole
 from wal.cli.parquet import COLUMNS, ParquetFile
 from wal.errors import InvalidArgumentError
 from wal.inspect.points import parse_point
@@ -61,7 +61,7 @@ def fill_tail(parser: argparse.ArgumentParser) -> None:
     add_log(parser, "Prints the last messages of vchannels, and with -f what follows.")
     _add_reading(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="waits for what follows, until it is interrupted")
-    parser.add_argument("-n", "--lines", metavar="N", type=_count, help="how many of the last messages (default 20; all with --since)")
+    parser.add_argument("-n", "--lines", metavar="N", type=whole(0), help="how many of the last messages (default 20; all with --since)")
     parser.add_argument("--since", metavar="POINT", help="from a time ago (10m), a time, a tick or an id on")
     parser.set_defaults(run=_tail, to_parquet=None, to_csv=None, to_jsonl=None)
 
@@ -82,7 +82,7 @@ def fill_peek(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal peek`."""
     add_log(parser, "Prints the next messages of a cursor, without moving it.")
     parser.add_argument("cursor", metavar="CURSOR", help="the name of the cursor")
-    parser.add_argument("-n", "--lines", metavar="N", type=_count, default=20, help="how many messages (default 20)")
+    parser.add_argument("-n", "--lines", metavar="N", type=whole(0), default=20, help="how many messages (default 20)")
     _add_form(parser)
     parser.set_defaults(run=_peek)
 
@@ -130,7 +130,7 @@ class _Choice:
             self.filters.append(MessageTypes(*map(_type, arguments.type)))
         if arguments.grep is not None:
             try:
-                self.pattern = re.compile(arguments.grep.encode())
+                self.pattern = re.compile(arguments.grep.encode(errors="surrogateescape"))
             except re.error as error:
                 raise InvalidArgumentError(f"--grep {arguments.grep!r} is no regular expression: {error}") from None
 
@@ -409,9 +409,3 @@ def _type(name: str) -> MessageType:
         raise InvalidArgumentError(
             f"--type {name!r} is no type of a message: one of {', '.join(each.name for each in MessageType)}"
         ) from None
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages")
-    return int(text)

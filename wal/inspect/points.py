@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 from wal.message import MessageID
-from wal.settings import setting_from_text
+from wal.settings import seconds_from_text
+from wal.ticks import TICK_MAX, whole_number
 
 Point = Literal["earliest", "latest"] | datetime | int | MessageID
 """An int is a tick."""
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO_S_MAX: Final = 1e10
+"""A time ago may reach below 1970, where ticks begin: it is that moment then."""
 
 
 def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "latest"], ...] = ()) -> Point:
@@ -22,7 +26,7 @@ def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "lates
         if text == word:
             return word
     if text.isascii() and text.isdigit():
-        return int(text)
+        return whole_number(what, text, 0, TICK_MAX)
     if text.count(":") >= 3 and "T" not in text.split(":")[0]:
         try:
             return MessageID.parse(text)
@@ -34,9 +38,10 @@ def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "lates
     except ValueError:
         pass
     try:
-        return datetime.now(UTC) - timedelta(seconds=setting_from_text(what, "retention_s", text))
-    except (InvalidArgumentError, OverflowError):
+        return max(_BEGINNING, datetime.now(UTC) - timedelta(seconds=seconds_from_text(what, text, most=_AGO_S_MAX)))
+    except InvalidArgumentError:
         accepted = "".join(f"{word}, " for word in words)
         raise InvalidArgumentError(
-            f"{what} {text!r} names no point of a log: write {accepted}a time ago (10m), a time (2026-11-25T11:04:43Z), a tick, or an id"
+            f"{what} {shortened(text)} names no point of a log: write {accepted}a time ago (10m), a time (2026-11-25T11:04:43Z), a tick, "
+            "or an id"
         ) from None

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 
 FORM_JOURNAL: Final = 1
 """The form of ids whose position takes 8 bytes: the bytes of the pchannel's log since it began (journal and memory)."""
@@ -90,7 +90,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             message_id.__bytes__()
         except ValueError as error:
             raise InvalidArgumentError(
-                f"{text!r} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it"
+                f"{shortened(text)} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it"
             ) from error
         return message_id
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
 from wal.ticks import check_tick, number_text
@@ -375,7 +375,9 @@ class ReadPosition(msgspec.Struct, frozen=True):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")
         if not at or not _is_tick(tick):
-            raise InvalidArgumentError(f"{text!r} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it")
+            raise InvalidArgumentError(
+                f"{shortened(text)} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
+            )
         return cls(MessageID.parse(message_id), int(tick))
 
 

@@ -7,15 +7,16 @@ that names what is meant; a program that acts on a wrong name is refused before 
 from __future__ import annotations
 
 import base64
-import binascii
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, shortened
 from wal.message import Message, MessageID
 from wal.read.options import All, Latest, StartFrom
+from wal.ticks import TICK_MAX, whole_number
 
 
 class Append(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +48,7 @@ class RemoveCursor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AbortBroadcast(msgspec.Struct, forbid_unknown_fields=True):
-    """`broadcast_id` is a number, or its digits: a browser cannot hold all of it as a number."""
+    """`broadcast_id` is a text of digits, as JSON shows it; a number is accepted too, but many parsers round it."""
 
     broadcast_id: int | str
     reason: str
@@ -64,11 +65,12 @@ class Truncate(msgspec.Struct, forbid_unknown_fields=True):
 async def perform(log: Any, name: str, body: bytes) -> dict[str, Any]:
     """Performs an action, and returns what it did. Raises InvalidArgumentError for wrong arguments, and the errors of the log."""
     if name not in _ACTIONS:
-        raise InvalidArgumentError(f"there is no action {name!r}: {', '.join(sorted(_ACTIONS))}")
+        raise InvalidArgumentError(f"there is no action {shortened(name)}: {', '.join(sorted(_ACTIONS))}")
     kind, action = _ACTIONS[name]
     try:
         arguments = msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        json.loads(body, object_pairs_hook=_check_once, parse_int=str)  # of a name that is there twice, msgspec takes the last value
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgumentError(f"the arguments of {name} are wrong: {error}") from error
     return await action(log, arguments)
 
@@ -78,8 +80,8 @@ async def _append(log: Any, call: Append) -> dict[str, Any]:
         raise InvalidArgumentError("append takes payload or payload_base64")
     try:
         payload = call.payload.encode() if call.payload is not None else base64.b64decode(call.payload_base64 or "", validate=True)
-    except (binascii.Error, UnicodeEncodeError) as error:
-        raise InvalidArgumentError(f"the payload is wrong: {error}") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f"payload_base64 {shortened(call.payload_base64 or '')} is not base64: {error}") from error
     message = Message(call.vchannel, payload, properties=call.properties)
     result = await log.raw_append(message, idempotency_key=call.key)
     return {"message_id": str(result.message_id), "time_tick": result.time_tick, "duplicate": result.duplicate}
@@ -106,11 +108,10 @@ async def _remove_cursor(log: Any, call: RemoveCursor) -> dict[str, Any]:
 
 
 async def _abort(log: Any, call: AbortBroadcast) -> dict[str, Any]:
+    broadcast_id = whole_number("broadcast_id", str(call.broadcast_id), 0, TICK_MAX)
     _confirmed(call.confirm, str(call.broadcast_id))
-    if isinstance(call.broadcast_id, str) and not call.broadcast_id.isdecimal():
-        raise InvalidArgumentError(f"broadcast_id {call.broadcast_id!r} is no number")
-    await log.broadcast().abort(int(call.broadcast_id), call.reason)
-    return {"broadcast_id": call.broadcast_id}
+    await log.broadcast().abort(broadcast_id, call.reason)
+    return {"broadcast_id": broadcast_id}
 
 
 async def _truncate(log: Any, call: Truncate) -> dict[str, Any]:
@@ -121,7 +122,17 @@ async def _truncate(log: Any, call: Truncate) -> dict[str, Any]:
 
 def _confirmed(confirm: str, name: str) -> None:
     if confirm != name:
-        raise InvalidArgumentError(f"confirm is {confirm!r}: repeat {name!r} there, so that nothing else is changed by mistake")
+        raise InvalidArgumentError(
+            f"confirm is {shortened(confirm)}: repeat {shortened(name)} there, so that nothing else is changed by mistake"
+        )
+
+
+def _check_once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise InvalidArgumentError(f"{shortened(name)} is in the arguments twice: write it once")
+        names.add(name)
 
 
 _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, Any]]]]]] = {

@@ -10,15 +10,18 @@ in a thread, so that the loop is never held by a page. Lists are cut at `LIMIT_M
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wal.engine import LogStatistics
 from wal.errors import AuthenticationError, InvalidArgumentError, WALError
@@ -41,9 +44,11 @@ from wal.settings import Settings
 from wal.status.access import StatusAccess
 from wal.status.actions import perform
 from wal.threads import in_thread
+from wal.ticks import whole_number
 
 LIMIT_MAX: Final = 500
 """The most rows of one answer."""
+OFFSET_MAX: Final = 1 << 53
 TASKS_MAX: Final = 2_000
 """With more unfinished broadcasts, only their counts are shown: listing them would hold the loop."""
 ROOM_BYTES_MIN: Final = 256 << 20
@@ -51,6 +56,11 @@ ROOM_BYTES_MIN: Final = 256 << 20
 READY_S: Final = 5.0
 """How long the pchannels may take to answer before the log counts as not ready."""
 ACTION_BYTES_MAX: Final = 2 << 20
+"""The longest body of an action."""
+REST_BYTES_MAX: Final = 64 << 20
+"""How much of a body that is too long is read, and dropped, before the answer."""
+REST_S: Final = 30.0
+"""For how long."""
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -98,7 +108,8 @@ class Status:
                 Route("/api/settings", read(self._rows(self._setting_rows))),
                 Route("/api/health", read(self._rows(self._health))),
                 Route("/api/actions/{name}", self._answering(self._action), methods=["POST"]),
-            ]
+            ],
+            middleware=[Middleware(_WholeRequests)],
         )
 
     def close(self) -> None:
@@ -115,7 +126,8 @@ class Status:
             except AuthenticationError as error:
                 return _json({"error": type(error).__name__, "text": str(error)}, status=401)
             except InvalidArgumentError as error:
-                return _json({"error": type(error).__name__, "text": str(error)}, status=400)
+                status = 413 if isinstance(error, _TooLargeError) else 400
+                return _json({"error": "InvalidArgumentError", "text": str(error)}, status=status)
             except WALError as error:
                 return _json({"error": type(error).__name__, "text": str(error)}, status=503 if error.retryable else 500)
 
@@ -245,12 +257,57 @@ class Status:
         self._access.check_action(request.headers)
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise InvalidArgumentError("an action takes its arguments as application/json")
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > ACTION_BYTES_MAX:
-                raise InvalidArgumentError(f"the arguments are over {ACTION_BYTES_MAX} bytes: append large messages with a client")
+        body, declared = bytearray(), int(request.headers.get("content-length", "0"))  # the server has checked that it is a number
+        if declared <= ACTION_BYTES_MAX:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > ACTION_BYTES_MAX:
+                    break
+        if max(declared, len(body)) > ACTION_BYTES_MAX:
+            length = f"{declared} bytes" if declared else f"more than {ACTION_BYTES_MAX} bytes"
+            raise _TooLargeError(f"the arguments are {length} long, of at most {ACTION_BYTES_MAX}: append large messages with a client")
         return _json(await perform(self._log, request.path_params["name"], bytes(body)))
+
+
+class _TooLargeError(InvalidArgumentError):
+    """The body of a request is above the limit."""
+
+
+class _WholeRequests:
+    """Reads the rest of a request's body before its answer begins, whatever the answer is.
+
+    A connection that is closed with data unread is reset, and then the client loses an answer that it has not read yet. A client that waits
+    to be told to continue sends no body, so there is none to read.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        names = {name for name, _ in scope["headers"]}
+        ended = not names & {b"content-length", b"transfer-encoding"} or b"expect" in names
+
+        async def receive_part() -> Message:
+            nonlocal ended
+            part = await receive()
+            ended = not part.get("more_body", False)  # the end of the connection is one as well
+            return part
+
+        async def send_after(message: Message) -> None:
+            nonlocal ended
+            if not ended:
+                left = REST_BYTES_MAX
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REST_S):
+                        while not ended and left > 0:
+                            left -= len((await receive_part()).get("body", b""))
+                ended = True
+            await send(message)
+
+        await self._app(scope, receive_part, send_after)
 
 
 class _SomeVChannels:
@@ -269,13 +326,18 @@ class _SomeVChannels:
 
 
 def _page(request: Request) -> tuple[int, int, str]:
-    try:
-        offset, limit = int(request.query_params.get("offset", 0)), int(request.query_params.get("limit", 100))
-    except ValueError as error:
-        raise InvalidArgumentError("offset and limit are numbers") from error
-    if offset < 0 or not 1 <= limit <= LIMIT_MAX:
-        raise InvalidArgumentError(f"offset={offset} is 0 or more, limit={limit} is 1 to {LIMIT_MAX}")
-    return offset, limit, request.query_params.get("filter", "")
+    """Returns the offset, the limit and the filter of a request. Raises InvalidArgumentError for a wrong one."""
+    texts = {"offset": "0", "limit": "100", "filter": ""}
+    for name in texts:
+        match request.query_params.getlist(name):
+            case []:
+                continue
+            case [text]:
+                texts[name] = text
+            case several:
+                raise InvalidArgumentError(f"{name} is in the query {len(several)} times: write it once")
+    offset = whole_number("offset", texts["offset"], 0, OFFSET_MAX)
+    return offset, whole_number("limit", texts["limit"], 1, LIMIT_MAX), texts["filter"]
 
 
 def _listed(rows: list[Row], offset: int, limit: int, text: str) -> Response:
