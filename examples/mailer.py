@@ -43,7 +43,7 @@ def provider(directory: str) -> Path:
 def send(mails: Path, key: str, text: bytes) -> None:
     """Sends a mail, as a provider does that knows keys: once for each."""
     try:
-        with (mails / key.replace(":", "-")).open("xb") as mail:
+        with (mails / key).open("xb") as mail:
             mail.write(text)
     except FileExistsError:
         pass  # it was sent before
@@ -59,7 +59,7 @@ async def run(directory: str) -> None:
     mails = provider(directory)
 
     async def mail(delivery: Delivery) -> None:
-        await asyncio.to_thread(send, mails, str(delivery.message.message_id), b"Thank you for " + delivery.value)
+        await asyncio.to_thread(send, mails, delivery.message.message_id.key, b"Thank you for " + delivery.value)
         print("asked", flush=True)
         delivery.append("mailed", delivery.value)
 

@@ -70,7 +70,7 @@ def take_from_stock(rows: sqlite3.Connection, deliveries: list[Delivery]) -> Non
     """What messages say and their ids: one transaction of the database."""
     rows.execute("BEGIN IMMEDIATE")
     for delivery in deliveries:
-        if rows.execute("INSERT OR IGNORE INTO inbox VALUES (?)", (str(delivery.message.message_id),)).rowcount:
+        if rows.execute("INSERT OR IGNORE INTO inbox VALUES (?)", (delivery.message.message_id.key,)).rowcount:
             rows.execute("INSERT INTO stock VALUES (?)", (int(delivery.value.split()[1]),))
     rows.execute("COMMIT")
 

@@ -1,8 +1,12 @@
 """MessageID: its order, its text, its bytes, and the refused inputs."""
 
 import operator
+import re
 import struct
 from collections.abc import Callable
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
 from typing import Any
 
 import pytest
@@ -41,6 +45,59 @@ def test_order_is_that_of_position_and_index_and_of_the_bytes(pair: tuple[Messag
         expected = compare((one.position, one.index), (other.position, other.index))
         assert compare(one, other) == compare(bytes(one), bytes(other)) == expected
     assert (hash(one) == hash(other)) or one != other
+
+
+@given(ids())
+def test_key_is_a_plain_text_that_parses(message_id: MessageID) -> None:
+    assert re.fullmatch("[a-z0-9-]+", message_id.key)
+    assert MessageID.parse(message_id.key) == message_id
+
+
+@given(of_one_log())
+def test_keys_sort_as_ids_do(pair: tuple[MessageID, MessageID]) -> None:
+    one, other = pair
+    assert (one < other, one == other) == (one.key < other.key, one.key == other.key)
+
+
+@given(
+    ids(names | st.text("x-0aAX", min_size=1, max_size=5), small, small),
+    ids(names | st.text("x-0aAX", min_size=1, max_size=5), small, small),
+)
+def test_different_ids_have_different_keys(one: MessageID, other: MessageID) -> None:
+    assert (one == other) == (one.key.lower() == other.key.lower()), "also where names of files know no case"
+
+
+def test_key_is_that_of_the_reference() -> None:
+    assert MessageID("p0", 0x139A55D4C3B4E3E5, 81920, 3).key == "p0-139a55d4c3b4e3e5-0000000000014000-00000003"
+    assert MessageID("a-X:x", 1, 12 << 64 | 34, 5, FORM_PULSAR).key == (
+        "ax2dx58x3ax78-0000000000000001-000000000000000c0000000000000022-00000005"
+    )
+    mail = EmailMessage()
+    for message_id in (MessageID("p0", 1, 0, 0), MessageID("p<0>@[x]", 1, 0, 0)):
+        del mail["Message-ID"]
+        mail["Message-ID"] = f"<{message_id.key}@orders.example>"
+        parsed = message_from_bytes(bytes(mail), policy=default)
+        assert parsed["Message-ID"] == f"<{message_id.key}@orders.example>"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "p0-1-0-0",
+        "P0-0000000000000001-0000000000000000-00000000",
+        "x70-0000000000000001-0000000000000000-00000000",
+        "xff-0000000000000001-0000000000000000-00000000",
+        "-0000000000000001-0000000000000000-00000000",
+        "p0-000000000000000A-0000000000000000-00000000",
+        "p0-0000000000000001-0000000000000000-0000000",
+        "p0-0000000000000001-0000000000000000",
+        "p0-0000000000000001-0000000000000000-00000000-0",
+        "p0-" + "f" * 5_000 + "-0000000000000000-00000000",
+    ],
+)
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="not the text of a MessageID"):
+        MessageID.parse(key)
 
 
 @given(ids())

@@ -52,6 +52,7 @@ async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
     assert (message.message_id, message.time_tick) == (result.message_id, result.time_tick)
     assert message.txn_context == result.txn_context
     assert [(body.payload, body.message_type) for body in message.bodies()] == [(b"1", MessageType.INSERT), (b"2", MessageType.DELETE)]
+    assert len({each.message_id.key for each in [message, *message.bodies()]}) == 3
     assert local(log).node.in_flight.size == 0
 
 

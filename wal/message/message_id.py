@@ -7,6 +7,7 @@ incarnations of one, is an error, never a silent answer.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Annotated, Final
 
@@ -25,6 +26,8 @@ LogPosition = tuple[int, int]
 _POSITION_BYTES: Final = {FORM_JOURNAL: 8, FORM_PULSAR: 16}
 _INDEX: Final = struct.Struct(">I")
 _PCHANNEL_BYTES_MAX: Final = 255
+_KEY_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwyz0123456789")
+_ESCAPED: Final = re.compile(rb"x([0-9a-f]{2})")
 
 
 class MessageID(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +40,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
         bytes:  form u8 | length u8 and name of the pchannel | incarnation u64 | position (8 or 16 bytes) | index u32, big-endian
         text:   pchannel:incarnation:position:index            (incarnation hexadecimal; a Pulsar position is ledger.entry)
+        key:    pchannel-incarnation-position-index            (the numbers hexadecimal, with all digits that their bytes have)
     """
 
     pchannel: str
@@ -70,12 +74,27 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             position = f"{self.position >> 64}.{self.position & 0xFFFF_FFFF_FFFF_FFFF}"
         return f"{self.pchannel}:{self.incarnation:x}:{position}:{self.index}"
 
+    @property
+    def key(self) -> str:
+        """The id as a text of a to z, 0 to 9 and "-": for file names, the Message-ID of a mail, and keys of idempotency.
+
+        Different ids have different keys, and the keys of one incarnation of a pchannel sort as its ids do. `parse` accepts keys. In the
+        name of the pchannel every byte other than a to w, y, z and 0 to 9 is written as "x" and two hexadecimal digits.
+        Raises InvalidArgumentError for an id that has no bytes.
+        """
+        data = bytes(self)
+        at = 2 + data[1]
+        name = "".join(chr(byte) if byte in _KEY_BYTES else f"x{byte:02x}" for byte in data[2:at])
+        return f"{name}-{data[at : at + 8].hex()}-{data[at + 8 : -4].hex()}-{data[-4:].hex()}"
+
     @classmethod
     def parse(cls, text: str) -> MessageID:
-        """Returns the id that `str()` printed. Raises InvalidArgumentError for any other text."""
+        """Returns the id that `str()` printed, or that has this `key`. Raises InvalidArgumentError for any other text."""
         if not isinstance(text, str):
             raise TypeError(f"MessageID.parse() takes the text of an id (str), not {type(text).__name__}")
         try:
+            if ":" not in text:
+                return cls._of_key(text)
             pchannel, incarnation, position, index = text.rsplit(":", 3)
             form = FORM_JOURNAL
             if "." in position:
@@ -90,8 +109,19 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             message_id.__bytes__()
         except ValueError as error:
             raise InvalidArgumentError(
-                f"{shortened(text)} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it"
+                f"{shortened(text)} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it, "
+                "or the id's key"
             ) from error
+        return message_id
+
+    @classmethod
+    def _of_key(cls, key: str) -> MessageID:
+        name, incarnation, position, index = key.split("-")
+        pchannel = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), name.encode())
+        form = FORM_PULSAR if len(position) == 2 * _POSITION_BYTES[FORM_PULSAR] else FORM_JOURNAL
+        message_id = cls(pchannel.decode(), int(incarnation, 16), int(position, 16), int(index, 16), form)
+        if message_id.key != key:
+            raise ValueError("not in canonical form")
         return message_id
 
     def __bytes__(self) -> bytes:
