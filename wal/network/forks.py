@@ -1,20 +1,23 @@
-"""Imports gRPC without its own handlers of forks. Imported before everything else here, since gRPC reads its settings when it is imported.
+"""Imports gRPC with settings of our own. Imported before everything else here, since gRPC reads its settings when it is imported.
 
-The handlers restart gRPC's threads in a forked child. uvloop starts a subprocess with a plain fork, for which libc runs the handlers, and
-one child in about thirty crashes in such a thread before it becomes the new program. (asyncio's own loop uses vfork, which runs none.)
-Without them a forked child cannot use gRPC, which it cannot do reliably with them either.
+Without its handlers of forks: they restart gRPC's threads in a forked child. uvloop starts a subprocess with a plain fork, for which libc
+runs the handlers, and one child in about thirty crashes in such a thread before it becomes the new program. (asyncio's own loop uses vfork,
+which runs none.) Without them a forked child cannot use gRPC, which it cannot do reliably with them either.
 
-A program that sets GRPC_ENABLE_FORK_SUPPORT, or imports gRPC before this, keeps what it chose.
+Without its lines on the standard error ("Got goaway …"): what goes wrong is raised by the call, or is a record of `logging`.
+
+A program that sets these variables, or imports gRPC before this, keeps what it chose.
 """
 
 import os
 from typing import Final
 
-_SETTING: Final = "GRPC_ENABLE_FORK_SUPPORT"
+_SETTINGS: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+_own = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
 
-if _SETTING not in os.environ:
-    os.environ[_SETTING] = "0"
-    try:
-        import grpc  # noqa: F401
-    finally:
-        del os.environ[_SETTING]  # the children of this process choose for themselves
+os.environ.update(_own)
+try:
+    import grpc  # noqa: F401
+finally:
+    for _name in _own:
+        del os.environ[_name]  # the children of this process choose for themselves

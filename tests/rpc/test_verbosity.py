@@ -1,0 +1,53 @@
+"""What gRPC itself writes: nothing on the standard error of a program, unless it asked for that."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+SETTINGS_FRAME = bytes(3) + b"\x04" + bytes(5)
+TEXT = b"too_many_pings"
+GOAWAY_FRAME = bytes((0, 0, 8 + len(TEXT), 7)) + bytes(9) + (11).to_bytes(4, "big") + TEXT
+PROGRAM = """
+import sys
+import wal.network
+import grpc
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    try:
+        channel.unary_unary("/any")(b"", timeout=10)
+    except grpc.RpcError as error:
+        print(error.code().name)
+"""
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(None, False), ("ERROR", True)])
+def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None:
+    """A server that refuses a connection by GOAWAY, as one above its bounds does."""
+
+    def refuse() -> None:
+        connection, _ = listening.accept()
+        listening.close()
+        with connection:
+            connection.recv(24)  # the client has begun
+            connection.sendall(SETTINGS_FRAME + GOAWAY_FRAME)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    environment |= {} if verbosity is None else {"GRPC_VERBOSITY": verbosity}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        refusing = threading.Thread(target=refuse, daemon=True)
+        refusing.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        command = [sys.executable, "-c", PROGRAM, address]
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        refusing.join(10)
+    assert child.stdout == "UNAVAILABLE\n"
+    assert ("GOAWAY" in child.stderr) is shown
+    assert shown or child.stderr == ""
