@@ -26,7 +26,16 @@ from broadcaster.message import (
     copy_named,
 )
 from broadcaster.operator import AppendOperator
-from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    InvalidArgumentError,
+    StorageError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+    WouldBlockError,
+)
 from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
 
@@ -188,7 +197,7 @@ class Broadcast:
         try:
             return await self._ref.ask(make)
         except ActorError as error:
-            raise _ended(error) from error
+            raise _ended(error, repeatable=True) from error
 
     def _withdraw(self, call: AppendCall | WatchCall | None) -> None:
         if call is not None:
@@ -200,20 +209,26 @@ class Broadcast:
     def _check_running(self) -> None:
         failure = self._ref.failure
         if failure is not None:
-            raise _failed(ActorFailedError(self._ref.name, failure)) from failure
+            raise _failed(ActorFailedError(self._ref.name, failure), repeatable=True) from failure
 
 
-def _ended(error: ActorError) -> Exception:
+def _ended(error: ActorError, *, repeatable: bool = False) -> Exception:
     """Returns the error of a call that the actor did not answer."""
     if isinstance(error, ActorFailedError):
-        return _failed(error)
+        return _failed(error, repeatable=repeatable)
     if isinstance(error, ActorStoppedError):
         return ClosedError("the broadcaster is closed: open the log again to go on")
     return error
 
 
-def _failed(failure: ActorFailedError) -> WALError:
-    """Returns the error of calls after the broadcaster has failed; their effects are unknown."""
+def _failed(failure: ActorFailedError, *, repeatable: bool = False) -> WALError:
+    """Returns the error of calls after the broadcaster has failed; their effects are unknown.
+
+    Where another process has taken over, a `repeatable` call is made there again.
+    """
+    if isinstance(failure.cause, ChannelFencedError):
+        text = f"the broadcaster of another process has taken over: {failure.cause}"
+        return ChannelFencedError(text) if repeatable else UnknownOutcomeError(f"{text}; it completes the broadcast if any copy is durable")
     text = f"the broadcaster failed and takes no more calls, reopen the log: {type(failure.cause).__name__}: {failure.cause}"
 
     if isinstance(failure.cause, ClosedError):

@@ -310,13 +310,23 @@ class BroadcastLifecycle:
             else:
                 self._ended(running)
         elif needs_mark(task, recorded=running.recorded):
-            at_ms = self.finished.now_ms()
-            self.finished.mark(task, at_ms, recorded=running.recorded, then=partial(self._ended, running, marked_at_ms=at_ms))
+            at_ms, acks = self.finished.now_ms(), running.acks
+            mark = partial(self.finished.mark, task, at_ms, recorded=running.recorded)
+            if task.state is BroadcastState.DONE and task.header.needs_ack and not acks.unsaved and not acks.saving:
+                # Acks came before the answer about the last copy. All are durable, and their callers may have returned: it is over now.
+                # A crash before the mark is saved does not change that, since the recovery finds the copies and the acks.
+                mark(then=partial(self._operator.forget, task.broadcast_id, task.touched()))
+                self._ended(running, marked_at_ms=at_ms, forget=False)
+            else:
+                mark(then=partial(self._ended, running, marked_at_ms=at_ms))
         else:
             self._ended(running)
 
-    def _ended(self, running: Running, *, marked_at_ms: int | None = None) -> None:
-        """Frees the keys of a broadcast whose end is durable, and answers all callers that wait for it."""
+    def _ended(self, running: Running, *, marked_at_ms: int | None = None, forget: bool = True) -> None:
+        """Frees the keys of a broadcast whose end is durable, and answers all callers that wait for it.
+
+        With `forget` its copies need not be found by a recovery any more.
+        """
         task, callers = running.task, running.callers
         self.table.remove(running)
         if running.content is not None:
@@ -328,7 +338,7 @@ class BroadcastLifecycle:
             touched = task.touched()
             at_ms = self.finished.now_ms() if marked_at_ms is None else marked_at_ms
             self.finished.add(task.broadcast_id, task.state, at_ms, None if marked_at_ms is None else touched)
-            if touched:
+            if touched and forget:
                 self._operator.forget(task.broadcast_id, touched)
         self.admission.release(running.owner)
         if task.state is BroadcastState.DONE:

@@ -15,6 +15,7 @@ from broadcaster.records import encode_task, task_key
 from broadcaster.single_frame import FRAMES_MAX
 from tests.broadcaster.world import Life, World, until
 from wal.errors import (
+    ChannelFencedError,
     ChannelNotExistError,
     ClosedError,
     CorruptionError,
@@ -364,9 +365,10 @@ async def test_ack_may_come_before_the_last_copy_is_durable() -> None:
         assert (task.state, task.missing_acks) == (BroadcastState.PENDING, ())
         life.gates["p1"].set()
         assert set((await append).append_results) == {"a0", "b0"}
-        async with asyncio.timeout(60):
-            while await life.broadcast.tasks():
-                await asyncio.sleep(0)
+        assert await life.broadcast.tasks() == []  # the acks have returned, and the copies are durable
+        await life.broadcast.append(message("a0", "b0"))
+    async with Life(life.world) as life:
+        assert [each.broadcast_id > task.broadcast_id for each in await life.broadcast.tasks()] == [True]
 
 
 async def test_acks_of_one_turn_are_one_save() -> None:
@@ -572,6 +574,23 @@ async def test_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() 
                 await call
     async with Life(world) as life:
         assert [task.missing_acks for task in await life.broadcast.tasks()] == [("a0", "b0")]
+
+
+async def test_broadcaster_that_another_process_fenced_hands_calls_on() -> None:
+    """A leader whose lease is lost cannot save: what may be repeated is asked of the next one, and a broadcast may have begun."""
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        whole = await life.broadcast.append(message("a0", "b0", key=None))
+
+        def fail(batch: KVBatch) -> None:
+            raise ChannelFencedError("another process leads")
+
+        life.kv.on_commit = fail
+        with pytest.raises(UnknownOutcomeError, match="has taken over"):
+            await life.broadcast.append(message("a0", "b0"))
+        for call in (life.broadcast.ack(whole.broadcast_id, "a0"), life.broadcast.append(message("a0")), life.broadcast.tasks()):
+            with pytest.raises(ChannelFencedError, match="another process leads"):
+                await call
 
 
 async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() -> None:

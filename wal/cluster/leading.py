@@ -35,7 +35,7 @@ from wal.coordinator.log_service import LogService
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
-from wal.errors import ChannelFencedError, NotLeaderError, UnavailableError, WALError
+from wal.errors import ChannelFencedError, ClosedError, NotLeaderError, UnavailableError, WALError
 from wal.kv.etcd import EtcdKV, Leadership
 from wal.kv.etcd.election import LedKV
 from wal.local.storage import Undo
@@ -203,8 +203,8 @@ class Leading:
             **discovery.handlers(),
             **{method: _handing_on(handler) for method, handler in service.handlers().items()},
             GET_CLUSTER_STATUS: self._status,
-            DRAIN_NODE: self._drain,
-            PAUSE_BALANCER: self._pause,
+            DRAIN_NODE: _handing_on(self._drain),
+            PAUSE_BALANCER: _handing_on(self._pause),
         }
 
     async def _confirm(self) -> None:
@@ -323,7 +323,7 @@ def _handing_on(handler: Handler) -> Handler:
     async def answer(request: Any, context: Any) -> Any:
         try:
             return await handler(request, context)
-        except ChannelFencedError as error:
+        except (ChannelFencedError, ClosedError) as error:  # ClosedError: it is being ended
             raise NotLeaderError(f"this coordinator leads no more: {error}") from error
 
     return answer

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from actors import ActorError, ActorRef
+from actors import ActorError, ActorRef, ActorStoppedError
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
 from wal.channels.directory import Change, VChannelDirectory, unsaved_records
 from wal.channels.map_keeper import VChannelMapKeeper
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
-from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
+from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.settings import Settings
 
 _log: Final = logging.getLogger("wal")
@@ -333,9 +333,11 @@ class VChannels:
         """Saves or removes these records, all or none; calls `done` with None or the error."""
         try:
             self._saver.tell(Change(infos, remove, done))
-        except ActorError as error:  # it failed before, or the log is being closed
-            cause = error.__cause__ or error
-            asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
+        except ActorStoppedError:
+            closed = ClosedError("the log is closed, or this coordinator leads no more: nothing was saved, ask again where it is open now")
+            asyncio.get_running_loop().call_soon(done, closed)
+        except ActorError as error:  # it failed before
+            asyncio.get_running_loop().call_soon(done, unsaved_records(error.__cause__ or error))
 
 
 def _ignore_failure(future: asyncio.Future[None]) -> None:

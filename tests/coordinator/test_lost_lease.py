@@ -1,0 +1,61 @@
+"""A leader that has lost its lease saves nothing more, and what is asked of it then is asked of the next leader."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from actors import ActorSystem
+from wal.channels.pchannels import PChannelMeta
+from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.cluster.leading import _handing_on
+from wal.coordinator.coordinator import Coordinator
+from wal.errors import NotLeaderError, WALError
+from wal.kv import MemoryKV
+from wal.settings import Settings
+
+
+class Nodes:
+    """Nodes that do at once what they are asked for."""
+
+    def begin(self, _infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
+        return lambda _error: None
+
+    def end(self, _infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+        ended(None)
+
+    def forget(self, infos: tuple[VChannelInfo, ...]) -> None: ...
+
+    async def delete_cursors(self, info: VChannelInfo) -> None: ...
+
+
+async def test_calls_of_a_leader_that_ended_are_handed_on() -> None:
+    async def created(_meta: PChannelMeta) -> None: ...
+
+    system = ActorSystem("leader")
+    await system.start()
+    coordinator = Coordinator(MemoryKV(), Settings(), system)
+    await coordinator.load(created)
+    vchannels = coordinator.vchannels
+    vchannels.host = Nodes()
+    owner = OwnerDescription("orders")
+    await vchannels.create("kept", None)
+    names = await vchannels.create_channels(owner, 2)
+    await system.stop()  # as the end of a leader does, while calls of its clients are under way
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: vchannels.drop("kept"),
+        lambda: vchannels.create("new", None),
+        lambda: vchannels.create_channels(owner, 1),
+        lambda: vchannels.destroy_channels(tuple(names)),
+    ]
+    for call in calls:
+
+        async def handler(_request: object, _context: object, call: Callable[[], Awaitable[object]] = call) -> object:
+            return await call()
+
+        handed_on: Any = _handing_on(handler)
+        with pytest.raises(NotLeaderError, match="leads no more"):
+            await handed_on(None, None)
+    assert set(vchannels.directory.saved) == {"kept", *names}
