@@ -27,6 +27,7 @@ from wal.backup.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.pchannels import CHECKPOINT_PREFIX, FORMAT_KEY
 from wal.errors import InvalidArgumentError, WALError
+from wal.files.descriptors import open_file
 from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, FrameView, RunKind, encode_frame
 from wal.message import MessageType
 from wal.read.assembly import SharedCopies, shared_copies
@@ -249,7 +250,7 @@ def _shorten(folder: Path, position: int, frame: EncodedFrame | None) -> int:
             (folder / segment_name(base)).unlink()
     path = folder / segment_name(last)
     header = Segment.load(Disk(), path).header
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=open_file) as file:
         file.truncate(max(position - last, HEADER_PAGE_BYTES))
         if frame is not None:
             file.seek(position - last)

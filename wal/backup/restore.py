@@ -24,6 +24,7 @@ from wal.backup.rounds import META_FILE
 from wal.backup.store import Store, open_store
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock
+from wal.files.descriptors import open_file, write_file
 from wal.inspect.outside import checkpoint_records
 from wal.kv import SqliteKV
 from wal.local.restored import mark_restored
@@ -162,7 +163,7 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
         for file, data in files.items():
             path = building / file
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
+            write_file(path, data)
     except OSError as error:
         raise _failed(building, error) from error
     return metadata, tick
@@ -176,7 +177,7 @@ def _cursor(store: Store, file: str, chunk: Chunk) -> bytes:
 
 def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel: PChannelCopy) -> None:
     for segment in pchannel.segments:
-        with (folder / segment_name(segment.base)).open("xb") as file:
+        with open(folder / segment_name(segment.base), "xb", opener=open_file) as file:
             for chunk in segment.chunks:
                 data = fetch(store, chunk)
                 if chunk is segment.chunks[0]:
@@ -184,7 +185,7 @@ def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel:
                 file.write(data)
             file.truncate(segment.size)
     for name, chunk in pchannel.files.items():
-        (folder / name).write_bytes(fetch(store, chunk))
+        write_file(folder / name, fetch(store, chunk))
     record = ControlRecord(pchannel.incarnation, pchannel.term, pchannel.end, pchannel.earliest, tick, pchannel.limit, closed=True)
     ControlPage.create(disk, folder / CONTROL_NAME, record)
 
@@ -301,7 +302,7 @@ def _failed(path: Path, error: OSError) -> StorageError | NoSpaceError:
 
 
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+    fd = open_file(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

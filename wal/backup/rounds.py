@@ -48,6 +48,7 @@ from wal.backup.manifest import (
 from wal.backup.store import ObjectExistsError, Store
 from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
+from wal.files.descriptors import write_file
 from wal.frame.codec import load_zstd
 from wal.inspect.outside import checkpoint_records
 from wal.kv import read_records
@@ -498,8 +499,8 @@ class _Metadata:
             return self._records
         with tempfile.TemporaryDirectory(prefix="wal-backup-") as folder:
             copy = Path(folder, META_FILE)
-            copy.write_bytes(database)
-            Path(folder, _AHEAD).write_bytes(ahead)
+            write_file(copy, database)
+            write_file(Path(folder, _AHEAD), ahead)
             self._records = read_records(copy, path)
         self._files = database, ahead
         return self._records

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from wal.backup.manifest import PREFIX
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
+from wal.files.descriptors import open_file
 from wal.installation import install_hint
 
 _TEMPORARY: Final = ".tmp-"
@@ -80,7 +81,7 @@ class DirectoryStore(Store):
         with _failures(f"{path} cannot be written"):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 with open(fd, "wb") as file:
                     file.write(data)
                     file.flush()
@@ -90,7 +91,7 @@ class DirectoryStore(Store):
                 raise ObjectExistsError(name) from None
             finally:
                 temporary.unlink(missing_ok=True)
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            folder = open_file(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(folder)
             finally:

@@ -29,6 +29,7 @@ import msgspec
 from wal.channels.vchannels import SHOWN_MAX, OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
+from wal.files.descriptors import open_file
 from wal.files.system import sync_data, sync_file
 
 _TEMPORARY: Final = "vchannels.tmp"
@@ -293,7 +294,7 @@ def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
 
 
 def _sync_directory(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync_file(fd)
     finally:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.cli.output import add_log, opened, settings_of, whole
 from wal.cli.parquet import COLUMNS, ParquetFile
 from wal.errors import InvalidArgumentError
+from wal.files.descriptors import open_file
 from wal.inspect.points import parse_point
 from wal.inspect.rows import Row, as_json, printable
 from wal.location import parse_location
@@ -304,11 +305,11 @@ async def _peeked(arguments: argparse.Namespace) -> None:
 def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Callable[[ImmutableMessage], None]:
     if arguments.to_jsonl:
         path = stack.enter_context(_whole_file(arguments.to_jsonl))
-        lines = stack.enter_context(path.open("w", encoding="utf-8"))
+        lines = stack.enter_context(open(path, "w", encoding="utf-8", opener=open_file))  # noqa: SIM115
         return lambda body: print(as_json(_row(body)).decode(), file=lines)
     if arguments.to_csv:
         path = stack.enter_context(_whole_file(arguments.to_csv))
-        table = csv.writer(stack.enter_context(path.open("w", encoding="utf-8", newline="")))
+        table = csv.writer(stack.enter_context(open(path, "w", encoding="utf-8", newline="", opener=open_file)))  # noqa: SIM115
         table.writerow(("vchannel", "message_id", "time_tick", "append_time", "type", "payload_base64", "properties"))
         return lambda body: table.writerow(
             (

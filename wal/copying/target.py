@@ -31,6 +31,7 @@ from wal.copying.cutting import Piece, Routes
 from wal.copying.source import CopySource, Ends, Stored, TruncatedKeys
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError, StorageError, WALError
 from wal.files import FORMAT_NAME
+from wal.files.descriptors import open_file
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.local.log import LocalLog
 from wal.local.storage import Storage, Undo, open_storage
@@ -518,7 +519,7 @@ def _put_in_place(building: Path, path: Path) -> None:
         building.rename(path)  # replaces an empty directory, and no other
     except OSError as error:
         raise FormatError(f"{path} was made by somebody else meanwhile; the copy is whole, in {building}: {error.strerror}") from error
-    fd = os.open(path.parent, os.O_RDONLY)
+    fd = open_file(path.parent, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

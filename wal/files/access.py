@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from wal.files.descriptors import open_file
+
 FORMAT_NAME: Final = "FORMAT"
 MAP_NAME: Final = "vchannels"
 """The map of the vchannels of a pchannel, beside its log."""
@@ -64,7 +66,7 @@ class FileAccess(msgspec.Struct, frozen=True):
 
         `dir_fd`: the open directory in which the path is looked up.
         """
-        fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self.file_mode, dir_fd=dir_fd)
+        fd = open_file(path, flags | os.O_CREAT | os.O_NOFOLLOW, self.file_mode, dir_fd=dir_fd)
         try:
             self._give(fd, self.file_mode)
         except BaseException:
@@ -96,7 +98,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         if self._is_given(status, mode):
             return
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+            fd = open_file(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=dir_fd)
         except PermissionError:
             return
         try:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.errors import StorageError
+from wal.files.descriptors import open_file
 
 _GONE: Final = frozenset((ENOENT, ENOTDIR, ESTALE))
 _log: Final = logging.getLogger("wal.journal")
@@ -98,7 +99,7 @@ class HeldDirectory(HeldNames):
         """Opens the directory; raises any OSError unchanged. `path` is absolute."""
         super().__init__(within=within, released=released)
         self.path = path
-        self.fd: int = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.fd: int = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
         # An owner that is garbage-collected without close() leaks nothing.
         self._closing = weakref.finalize(self, os.close, self.fd)
         self.watch(path, os.fstat(self.fd))

@@ -21,6 +21,7 @@ import msgspec
 
 from wal.errors import ClosedError, StorageError
 from wal.files.access import PRIVATE, FileAccess
+from wal.files.descriptors import open_file
 from wal.files.system import is_running
 
 LOCK_NAME: Final = "LOCK"
@@ -54,7 +55,7 @@ class FileLock:
         """Opens an existing lock file without writing to it. Raises FileNotFoundError or PermissionError as `open` does."""
         with _forking:
             name = path if dir_fd is None else path.name
-            lock = cls(path, os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd))
+            lock = cls(path, open_file(name, os.O_RDONLY, dir_fd=dir_fd))
             _open.add(lock)
         return lock
 

@@ -20,6 +20,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
+from wal.files.descriptors import above_streams
+
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -73,7 +75,7 @@ def direct_flag() -> int:
 def file_of(data: bytes) -> Iterator[str]:
     """Yields the path of a file with these bytes that only this process's user can read: in memory, or a temporary file on the disk."""
     if hasattr(os, "memfd_create"):
-        with open(os.memfd_create("wal"), "wb") as file:
+        with open(above_streams(os.memfd_create("wal")), "wb") as file:
             file.write(data)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"

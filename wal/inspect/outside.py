@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, Checkpoin
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError, TruncatedError, UnavailableError, WALError
 from wal.files import LOCK_NAME, LockHolder
+from wal.files.descriptors import open_file, write_file
 from wal.frame import FrameView, RunKind, RunName
 from wal.inspect.builders import Lag, PChannelDetails, VChannelCounts, WriterDetails
 from wal.kv import read_records
@@ -57,7 +57,7 @@ def writer_of(directory: Path) -> WriterDetails:
     if (written := is_being_written(directory)) is not True:
         return WriterDetails(state="unknown" if written is None else "killed")
     try:
-        fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(directory / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return WriterDetails(state="open")
     try:
@@ -93,11 +93,11 @@ def read_metadata(file: Path) -> dict[str, str]:
             if before[0] is None:
                 raise FormatError(f"{file} is missing: the metadata of this journal is elsewhere (setting kv), or there is no journal")
             try:
-                shutil.copyfile(file, copy)
+                write_file(copy, file.read_bytes())
                 copied_log = copy.with_name(f"{METADATA_NAME}-wal")
                 copied_log.unlink(missing_ok=True)
                 if before[1] is not None:
-                    shutil.copyfile(log, copied_log)
+                    write_file(copied_log, log.read_bytes())
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -40,6 +40,7 @@ import msgspec
 from wal.backoff import Backoff
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
+from wal.files.descriptors import open_file
 from wal.files.system import sync_data, sync_file
 from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
@@ -297,7 +298,7 @@ class CursorFiles(CursorStore):
         remedy = f"restore {file}, or delete the cursor (delete_cursor) or the file to begin again; it holds back retention until then"
         try:
             name, at = self._lookup(path)
-            with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at), "rb") as opened:
+            with open(open_file(name, os.O_RDONLY, dir_fd=at), "rb") as opened:
                 data = opened.read(_FILE_BYTES_MAX)
             cursor = decode_cursor(data)
             if file_name(cursor.key) != file:
@@ -366,7 +367,7 @@ class CursorFiles(CursorStore):
 
     def _open_directory(self, path: Path) -> int:
         name, at = self._lookup(path)
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+        return open_file(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
 
     def _sync_directory(self, path: Path) -> None:
         fd = self._open_directory(path)

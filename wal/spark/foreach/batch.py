@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.files.descriptors import open_file, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -167,13 +168,13 @@ class Batch(msgspec.Struct, frozen=True):
         owner = directory / OWNER
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            with owner.open("x") as file:
+            with open(owner, "x", opener=open_file) as file:
                 file.write(self.query_id)
             return
         except FileExistsError:
             holder = owner.read_text()
         if not holder:  # the writer was killed before it wrote the id
-            owner.write_text(self.query_id)
+            write_file(owner, self.query_id.encode())
         elif holder != self.query_id:
             raise InvalidArgumentError(
                 f"{directory} holds the batches of query {holder}, and this is query {self.query_id}, whose batches have the same numbers: "

@@ -29,6 +29,7 @@ from typing import Final
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files import PRIVATE
+from wal.files.descriptors import open_file
 from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
 
 SINK_NAME: Final = "spark"
@@ -256,7 +257,7 @@ def make_directory(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Returns when the names created, changed and removed in this directory are durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

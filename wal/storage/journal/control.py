@@ -32,6 +32,7 @@ import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, LogWentBackError, WALError
 from wal.files import FileLock
+from wal.files.descriptors import map_file, open_file
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import SECTOR_BYTES
 
@@ -118,11 +119,11 @@ class ControlPage:
         """Maps an existing file. A file that is too short for a control page is extended; its slots are then invalid."""
         self._disk = disk
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = open_file(path, os.O_RDWR)
         try:
             if os.fstat(self._fd).st_size < CONTROL_BYTES:
                 os.ftruncate(self._fd, CONTROL_BYTES)
-            self._map = mmap.mmap(self._fd, CONTROL_BYTES)
+            self._map = map_file(self._fd, CONTROL_BYTES)
             self._fence_file = FileLock.open(path.with_name(FENCE_NAME), disk.access)
         except BaseException:
             os.close(self._fd)
@@ -255,14 +256,14 @@ class ControlView:
         """Maps the file. Raises FileNotFoundError when there is none, and CorruptionError when it is too short for a control
         page."""
         self._path = path
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(path, os.O_RDONLY)
         try:
             self.status: Final = os.fstat(fd)
             """The status of the mapped file when it was opened; the mapping keeps the file alive."""
             size = self.status.st_size
             if size < CONTROL_BYTES:
                 raise self._damaged(f"it has {size} bytes", f"{CONTROL_BYTES} bytes")
-            self._map = mmap.mmap(fd, CONTROL_BYTES, access=mmap.ACCESS_READ)
+            self._map = map_file(fd, CONTROL_BYTES, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
         self._said: tuple[bytes, int, ControlRecord] | None = None

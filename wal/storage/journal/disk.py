@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
+from wal.files.descriptors import open_file
 from wal.files.system import allocate, direct_flag, sync_data, sync_file
 from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
@@ -196,7 +197,7 @@ class Disk:
             if create:
                 fd = self.access.create(name, flags | os.O_TRUNC, dir_fd=directory)
             else:
-                fd = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+                fd = open_file(name, flags, dir_fd=directory)
             return self._file(path, fd)
 
     def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
@@ -290,7 +291,7 @@ class Disk:
         held = self._held.get(path)
         name, directory = (path, None) if held is None else (".", held.fd)
         with _full_names(path):
-            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+            return open_file(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
 
     def _lookup(self, path: Path) -> tuple[Path | str, int | None]:
         """Returns the name of a file, and the descriptor of the directory in which to look it up; None for the path as it is."""

@@ -21,6 +21,8 @@ import threading
 import weakref
 from typing import Final
 
+from wal.files.descriptors import above_streams
+
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """The numbers of io_setup, io_destroy, io_getevents and io_submit (asm/unistd.h), on machines where a long has 64 bits."""
 _IOCB: Final = struct.Struct("<QIiHhIQQqQII")
@@ -55,7 +57,7 @@ class AsyncWrite:
         if _libc.syscall(self._calls[0], _ONE, ctypes.byref(context)) != 0:
             raise _error("io_setup")
         try:
-            self.event_fd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.event_fd: int = above_streams(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         except BaseException:
             _libc.syscall(self._calls[1], context)
             raise

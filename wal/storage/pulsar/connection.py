@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.files.descriptors import pipe
 from wal.installation import install_hint
 from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, position_of
 from wal.threads import in_thread
@@ -74,10 +75,10 @@ class ClientLog:
         with self._lock:
             if self._pipe is None:
                 # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
-                self._pipe = os.pipe()
+                self._pipe = pipe()
                 os.set_blocking(self._pipe[0], False)  # another process may read what this one was told of
             if self._thread is None and not self._ended:
-                self._wake = os.pipe()
+                self._wake = pipe()
                 self._thread = threading.Thread(target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True)
                 self._thread.start()
             level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
