@@ -25,6 +25,7 @@ from wal.backup.store import Store, open_store
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock
 from wal.files.descriptors import open_file, write_file
+from wal.files.system import is_foreign
 from wal.inspect.outside import checkpoint_records
 from wal.kv import SqliteKV
 from wal.local.restored import mark_restored
@@ -115,7 +116,11 @@ def _read_all(directory: Path, manifest: Manifest) -> None:
 def _is_free(directory: Path, if_absent: bool) -> bool:
     if not directory.exists():
         return True
-    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {str(directory)}
+    names = (
+        {path.name for path in directory.iterdir() if path.name in _PARTS or not is_foreign(path.name)}
+        if directory.is_dir()
+        else {str(directory)}
+    )
     if FORMAT_NAME in names:
         if if_absent:
             return False

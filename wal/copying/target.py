@@ -32,6 +32,7 @@ from wal.copying.source import CopySource, Ends, Stored, TruncatedKeys
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError, StorageError, WALError
 from wal.files import FORMAT_NAME
 from wal.files.descriptors import open_file
+from wal.files.system import is_foreign
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.local.log import LocalLog
 from wal.local.storage import Storage, Undo, open_storage
@@ -376,8 +377,10 @@ class CopyTarget:
         if path is None or building is None:
             return
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and (not path.is_dir() or any(not is_foreign(entry.name) for entry in path.iterdir())):
                 raise _not_empty(self.location)
+            if path.is_mount():
+                raise FormatError(f"{path} is a mount point, which no copy can replace: nothing was copied; name a directory below it")
             if building.exists() and any(building.iterdir()) and not (building / FORMAT_NAME).exists():
                 raise FormatError(f"{building} is not empty, and no part of a copy: nothing was copied; move it away")
         except OSError as error:
@@ -516,6 +519,9 @@ def _not_empty(location: Location) -> FormatError:
 
 def _put_in_place(building: Path, path: Path) -> None:
     try:
+        for entry in path.iterdir() if path.exists() else ():
+            if is_foreign(entry.name):
+                entry.rename(building / entry.name)
         building.rename(path)  # replaces an empty directory, and no other
     except OSError as error:
         raise FormatError(f"{path} was made by somebody else meanwhile; the copy is whole, in {building}: {error.strerror}") from error

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from wal.files.descriptors import open_file
+from wal.files.links import is_shared
 
 FORMAT_NAME: Final = "FORMAT"
 MAP_NAME: Final = "vchannels"
@@ -64,10 +65,17 @@ class FileAccess(msgspec.Struct, frozen=True):
     def create(self, path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
         """Opens a file, creating it if it is missing, gives it this access, and returns the descriptor. Raises any OSError unchanged.
 
-        `dir_fd`: the open directory in which the path is looked up.
+        `dir_fd`: the open directory in which the path is looked up. With O_TRUNC, a file that has another name too is left to that name.
         """
-        fd = open_file(path, flags | os.O_CREAT | os.O_NOFOLLOW, self.file_mode, dir_fd=dir_fd)
+        flags |= os.O_CREAT | os.O_NOFOLLOW
+        fd = open_file(path, flags & ~os.O_TRUNC, self.file_mode, dir_fd=dir_fd)
+        if flags & os.O_TRUNC and is_shared(os.fstat(fd)):
+            os.close(fd)
+            os.unlink(path, dir_fd=dir_fd)
+            return self.create(path, flags, dir_fd=dir_fd)
         try:
+            if flags & os.O_TRUNC:
+                os.ftruncate(fd, 0)
             self._give(fd, self.file_mode)
         except BaseException:
             os.close(fd)

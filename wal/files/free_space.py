@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.files.access import FileAccess
+from wal.files.links import is_shared
 from wal.files.system import allocate, sync_file
 
 RESERVE_BYTES: Final = 128 << 10
@@ -40,6 +41,9 @@ class SpaceReserve:
         if self.held >= RESERVE_BYTES:
             return
         try:
+            with contextlib.suppress(FileNotFoundError):
+                if is_shared(os.stat(self._path)):
+                    os.unlink(self._path)
             fd = FileAccess.like(self._file).private.create(self._path, os.O_RDWR)
         except OSError:
             return  # there is no room for a name: the next opening or transaction retries

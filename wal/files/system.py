@@ -86,6 +86,12 @@ def file_of(data: bytes) -> Iterator[str]:
         yield temporary.name
 
 
+def is_foreign(name: str) -> bool:
+    """Returns whether an entry of this name in a directory is no part of a log, because a file system or a tool made it: `lost+found`, and
+    every name that begins with a dot."""
+    return name == "lost+found" or name.startswith(".")
+
+
 def open_descriptors() -> int:
     """Returns the number of descriptors that this process has open."""
     try:

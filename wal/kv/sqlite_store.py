@@ -33,6 +33,7 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
 from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
+from wal.files.links import check_only_name
 from wal.kv.base import KVBatch
 from wal.kv.keys import prefix_end
 from wal.kv.records import damaged, sealed, text, unsealed
@@ -222,6 +223,9 @@ class SqliteStore:
         self.failure: WALError | None = None
         self.commits: int = 0
         self._path = path
+        for name in (path, f"{path}-wal"):
+            with contextlib.suppress(OSError):  # sqlite meets it too, and reports it
+                check_only_name(Path(name), os.stat(name))
         _make_private(path)
         self._held = HeldNames()
         try:

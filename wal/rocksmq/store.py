@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
 from wal.files import PRIVATE
+from wal.files.system import is_foreign
 from wal.installation import install_hint
 from wal.rocksmq.channel import ConsumerMessage
 from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, TurnWrites, number, numbers, record_key
@@ -54,7 +55,7 @@ class Store:
         ImportError without rocksdict, else StorageError.
         """
         rocksdict = _load()
-        if path.is_dir() and any(path.iterdir()) and not (path / "CURRENT").exists():
+        if path.is_dir() and any(not is_foreign(entry.name) for entry in path.iterdir()) and not (path / "CURRENT").exists():
             raise FormatError(f"{path} is not empty and holds no RocksDB: give a RocksMQ a directory of its own")
         path.parent.mkdir(parents=True, exist_ok=True)
         PRIVATE.make_directory(path)  # the modes of RocksDB's own files depend on the umask

@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
 from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
+from wal.files.system import is_foreign
 from wal.spark.frame_source import opened, source_of
 from wal.spark.location import SparkLocation
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
@@ -70,7 +71,11 @@ def check_journal(folder: SinkFolder) -> None:
     if (journal / FORMAT_NAME).exists():
         _unless_publishing(folder, lambda: _check_lock(journal))
         return
-    others = sorted(set(os.listdir(journal)) - {SINK_NAME, LOCK_NAME}) if journal.is_dir() else []
+    others = (
+        sorted(name for name in os.listdir(journal) if name not in (SINK_NAME, LOCK_NAME) and not is_foreign(name))
+        if journal.is_dir()
+        else []
+    )
     if others:
         raise FormatError(
             f"{journal} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "

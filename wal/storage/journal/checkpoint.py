@@ -22,6 +22,7 @@ from typing import Final
 import google_crc32c
 
 from wal.errors import CorruptionError, NoSpaceError, StorageError
+from wal.files.links import is_shared
 from wal.message import Lineage
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk, JournalFile
@@ -88,7 +89,7 @@ class CheckpointFiles:
         size = max(sizes, default=0) + grown_bytes
         if self._reserved(size):
             return
-        file = self._disk.open(self._reserve, create=not self._reserve.exists())
+        file = self._disk.open(self._reserve, create=not self._reserve.exists() or self._disk.is_shared(self._reserve))
         try:
             file.allocate(size)
             file.sync()
@@ -117,9 +118,10 @@ class CheckpointFiles:
         return _path(self._directory, position)
 
     def _reserved(self, size: int) -> bool:
-        """Returns whether the reserve holds at least `size` bytes."""
+        """Returns whether the reserve holds at least `size` bytes, and no copy shares it."""
         try:
-            return self._reserve.stat().st_size >= size
+            status = self._reserve.stat()
+            return status.st_size >= size and not is_shared(status)
         except FileNotFoundError:
             return False
 

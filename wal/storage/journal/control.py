@@ -33,6 +33,7 @@ import msgspec
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, LogWentBackError, WALError
 from wal.files import FileLock
 from wal.files.descriptors import map_file, open_file
+from wal.files.links import check_only_name
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import SECTOR_BYTES
 
@@ -116,12 +117,17 @@ class ControlPage:
     """The mapped page: `load`, and `store` inside `locked`. Any thread may use it."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """Maps an existing file. A file that is too short for a control page is extended; its slots are then invalid."""
+        """Maps an existing file. A file that is too short for a control page is extended; its slots are then invalid.
+
+        Raises StorageError for a file that has another name too.
+        """
         self._disk = disk
         self._path = path
         self._fd = open_file(path, os.O_RDWR)
         try:
-            if os.fstat(self._fd).st_size < CONTROL_BYTES:
+            status = os.fstat(self._fd)
+            check_only_name(path, status)
+            if status.st_size < CONTROL_BYTES:
                 os.ftruncate(self._fd, CONTROL_BYTES)
             self._map = map_file(self._fd, CONTROL_BYTES)
             self._fence_file = FileLock.open(path.with_name(FENCE_NAME), disk.access)

@@ -41,6 +41,8 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
+from wal.files.links import check_only_name
+from wal.files.system import is_foreign
 from wal.message import Lineage, Restore
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk
@@ -70,9 +72,12 @@ class DirectoryLock:
 
     @classmethod
     def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
-        """Takes the lock. Raises LockedError with the pid of the process that holds it (this process if it opened the journal twice)."""
-        file = FileLock.open(directory / LOCK_NAME, access)
+        """Takes the lock. Raises LockedError with the pid of the process that holds it (this process if it opened the journal twice), and
+        StorageError if the journal was copied by hard links."""
+        path = directory / LOCK_NAME
+        file = FileLock.open(path, access)
         try:
+            check_only_name(path, os.fstat(file.fd))
             until = time.monotonic() + _INHERITED_S
             while not _take(file):
                 holder = LockHolder.find(file.fd)
@@ -136,14 +141,15 @@ def is_being_written(directory: Path) -> bool | None:
 
 
 def claim_format(disk: Disk, directory: Path) -> None:
-    """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version."""
+    """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version;
+    `lost+found` and names that begin with a dot do not count."""
     if directory.exists() and not directory.is_dir():
         raise FormatError(f"{directory} is a file: name a directory for the journal")
     if (directory / FORMAT_NAME).exists():
         check_format(directory)
         return
     disk.make_directory(directory)
-    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS)
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS and not is_foreign(entry.name))
     if others:
         raise FormatError(
             f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
@@ -252,7 +258,8 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
             control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
     # The page goes last: without it, the fence and the map of vchannels say that it was lost.
     for path in sorted(directory.iterdir(), key=lambda path: path == control_path):
-        disk.unlink(path)
+        if not is_foreign(path.name):
+            disk.unlink(path)
     header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)
     temporary = directory / f"first{ZEROS_SUFFIX}"
     file = disk.open(temporary, create=True)

@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 
 from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
 from wal.files.descriptors import open_file
+from wal.files.links import is_shared
 from wal.files.system import allocate, direct_flag, sync_data, sync_file
 from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
@@ -248,6 +249,11 @@ class Disk:
         self._make_parents(path.parent)
         self.access.make_directory(path)
         self.sync_directory(path.parent)
+
+    def is_shared(self, path: Path) -> bool:
+        """Returns whether this file has other names too, so that it must not be written in place."""
+        name, directory = self._lookup(path)
+        return is_shared(os.stat(name, dir_fd=directory))
 
     def free_bytes(self, path: Path) -> int | None:
         """Returns the bytes by which files in this directory may still grow; None when the file system does not say."""

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import fcntl
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ import msgspec
 
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, InvalidArgumentError, StorageError, WALError
 from wal.files import HeldDirectory
+from wal.files.links import is_shared
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
 from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread
@@ -362,10 +364,10 @@ class JournalLog(PChannelLog):
 class JournalTruncation:
     """Truncates one log that is open for writing: moves its beginning, and gives back the segments below it. Blocks, so it runs in threads.
 
-    The earliest event is stored and synced before any file is removed, and a file is removed only when the checkpoint of the next recovery
-    has passed it too. Then the segment becomes a spare, if no reader holds it and there are not enough spares; otherwise it is removed. Its
-    index is removed after it: a thread that is just storing the index sees that the segment is gone, and removes the index again
-    (`remove_stale_index`). The active segment always stays.
+    The earliest event is stored and synced before any file is removed, and a file is removed only when the checkpoint of the next
+    recovery has passed it too. Then the segment becomes a spare, if no reader holds it, no copy shares it and there are not enough
+    spares; otherwise it is removed. Its index is removed after it: a thread that is just storing the index sees that the segment is
+    gone, and removes the index again (`remove_stale_index`). The active segment always stays.
     """
 
     def __init__(
@@ -430,7 +432,7 @@ class JournalTruncation:
             return
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._preparer.offer(segment.path, segment.header.size):
+            if not is_shared(os.fstat(file.fd)) and self._preparer.offer(segment.path, segment.header.size):
                 self.recycled += 1
                 return
         except BlockingIOError:

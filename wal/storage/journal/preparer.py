@@ -147,10 +147,11 @@ class Preparer:
                 self.failure = self.failure or failure
 
     def _pop(self, needed: int) -> Spare | None:
-        for spare in self._spares:
-            if spare.size >= needed:
-                self._spares.remove(spare)
+        for spare in [spare for spare in self._spares if spare.size >= needed]:
+            self._spares.remove(spare)
+            if not self._disk.is_shared(spare.path):
                 return spare
+            self._disk.unlink(spare.path)
         return None
 
     def _fill(self, size: int) -> None:

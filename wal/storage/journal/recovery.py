@@ -20,12 +20,14 @@ frame, the earliest event at the start of the first segment, and no frame known 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError
+from wal.files.links import check_only_name
 from wal.message import Lineage
 from wal.storage.base import LogState
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
@@ -181,6 +183,7 @@ def _tail(
     index = stored or SegmentIndex(segment.base)
     file = disk.open(segment.path)
     try:
+        check_only_name(segment.path, os.fstat(file.fd))
         end = segment.scan(file, index, bodies_from=before.durable)
         if index.end < durable and stored is not None:  # the stored index may be wrong: the segment decides
             index = SegmentIndex(segment.base)
