@@ -4,7 +4,7 @@ The test counts the points of a run without a cut, then makes a run for every nu
 durable, nothing else survives. The recovery is cut at its points as well.
 
 Over the network the process that is cut is the server, by kill -9, and the client lives on; not every number is tried outside of a soak.
-So it is with a cluster, all of which is one process here, and which is only cut in a run outside of a soak.
+A soak does so with a cluster too, all of which is one process here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -53,7 +53,10 @@ class InMemory:
 Location = InMemory | Served
 
 
-@pytest.fixture(params=["memory", *(pytest.param(one, marks=pytest.mark.one_loop) for one in ("served", "cluster"))])
+OF_A_CLUSTER: Final = [pytest.mark.one_loop, pytest.mark.soak("a served log is cut here, and a cluster in tests/cluster")]
+
+
+@pytest.fixture(params=["memory", pytest.param("served", marks=pytest.mark.one_loop), pytest.param("cluster", marks=OF_A_CLUSTER)])
 def location(request: pytest.FixtureRequest, tmp_path: Path, soak: int) -> Location:
     """Where the broadcaster is: in this process, or in a server or a cluster that is killed."""
     match request.param:
@@ -62,10 +65,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, soak: int) -> Locat
         case "served":
             return Served(tmp_path, rounds_max=8 if soak == 1 else 200)
         case _:
-            if soak == 1 and request.node.originalname != "test_cut_at_every_point_of_a_run":
-                pytest.skip("in a soak only: a life of a cluster takes seconds")
             server = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
-            return Clustered(server, request.getfixturevalue("etcd_address"), rounds_max=2 if soak == 1 else 40)
+            return Clustered(server, request.getfixturevalue("etcd_address"), rounds_max=40)
 
 
 class Script:
@@ -328,7 +329,7 @@ async def test_cut_at_every_point_of_a_run(location: Location) -> None:
     count = await points(location)
     assert count > 40
     await all_of(location, [partial(one_round, location, at, again=None) for at in range(1, count)])
-    if isinstance(location, Served) and location.rounds_max > 2:
+    if isinstance(location, Served):
         assert location.unknown
         assert location.sent_again
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.flights.__main__ import differences
 from examples.flights.check import Found
 from examples.flights.table import AIRPORTS, Totals
@@ -20,6 +22,7 @@ def test_difference_is_named() -> None:
     assert differences(Found(expected, 3, 0), expected) == []
 
 
+@pytest.mark.soak("the one on a cluster has its log on Pulsar too")
 def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The demo's writer is killed, and the messages that the next writer and the reader find are compared with the CSV, as in the whole
     demo."""

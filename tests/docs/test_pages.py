@@ -51,22 +51,15 @@ async def test_its_code_runs_and_prints_what_it_says(
         await wal.release()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_its_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_files_it_names_exist(page: Path) -> None:
-    named = re.findall(r"`((?:wal|actors|broadcaster|tests|examples|benchmarks|docs)/[\w./-]*)`", page.read_text())
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_tests_it_names_exist(page: Path) -> None:
-    missing = []
-    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+(?:::\w+)?)`", page.read_text()):
-        source = (ROOT / file).read_text() if (ROOT / file).exists() else ""
-        missing += [f"{file}::{test}" for name in test.split("::") if not re.search(rf"\b(def|class) {name}\b", source)]
-    assert missing == []
+def test_links_files_and_tests_of_pages_exist(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(str(page.relative_to(ROOT))):
+            text = page.read_text()
+            targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", text)
+            files = re.findall(r"`((?:wal|actors|broadcaster|tests|examples|benchmarks|docs)/[\w./-]*)`", text)
+            missing = [target for target in targets if not (page.parent / target).exists()]
+            missing += [name for name in files if not (ROOT / name).exists()]
+            for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+(?:::\w+)?)`", text):
+                source = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+                missing += [f"{file}::{test}" for name in test.split("::") if not re.search(rf"\b(def|class) {name}\b", source)]
+            assert missing == []

@@ -44,15 +44,16 @@ MISSING: Final = (
 """A package, its extra, and the code that needs it."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_hint_of_a_page_works_in_the_clone(page: Path) -> None:
-    text = page.read_text()
-    for hint in INSTALL.findall(text):
-        found = FROM_A_CLONE.fullmatch(hint)
-        assert found, f"{hint} does not work in a clone: write '.[extra]'"
-        assert set((found[1] or "").split(",")) - {""} <= EXTRAS, hint
-    assert set(re.findall(r"extras? `(\w+)`", text)) <= EXTRAS
-    assert "wal-runtime[" not in text, "no index knows it by this name: write '.[extra]'"
+def test_hints_of_pages_work_in_a_clone(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(str(page.relative_to(ROOT))):
+            text = page.read_text()
+            for hint in INSTALL.findall(text):
+                command = FROM_A_CLONE.fullmatch(hint)
+                assert command, f"{hint} does not work in a clone: write '.[extra]'"
+                assert set((command[1] or "").split(",")) - {""} <= EXTRAS, hint
+            assert set(re.findall(r"extras? `(\w+)`", text)) <= EXTRAS
+            assert "wal-runtime[" not in text, "no index knows it by this name: write '.[extra]'"
 
 
 def test_readme_names_every_extra_for_users() -> None:
