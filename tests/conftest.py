@@ -59,8 +59,10 @@ OF_PULSAR: Final = re.compile(r"127\.0\.0\.1:(6650|8080)|public/default|a\.json\
 ORDER: Final = ("spark", "pulsar", "cluster")
 """The groups, the longest first."""
 
-CLASSES: Final = Path(sys.prefix) / "spark-classes.jsa"
-"""The classes that a session of Spark loads, see tests.spark.java: a Java or a Spark for which it was not made ignores it."""
+SPARK_HOME: Final = Path(sys.prefix) / "spark-home"
+"""A home of Spark whose sessions start faster, see tests.spark.java."""
+CLASSES: Final = SPARK_HOME / "classes.jsa"
+"""The classes that a session of Spark loads: a Java or a Spark for which it was not made ignores it."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 OF_TESTS: Final = ("wal.testing",)
@@ -84,6 +86,7 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     if CLASSES.exists():
+        os.environ.setdefault("SPARK_HOME", str(SPARK_HOME))
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off")
     config.addinivalue_line("markers", "linux: about a call, a file or an output that only Linux has; `make portable` skips it")
     config.addinivalue_line("markers", "soak(reason): only a soak runs it; the reason names what shows the same by default")

@@ -22,7 +22,8 @@ from tests.packaging.environments import Environment
 from tests.pythons import find_python
 from tests.spark.java import require_java
 
-PAGES: Final = [page for page in ALONE if list(blocks(page))]
+IN_TESTS_OF_SPARK: Final = pytest.mark.soak("tests/spark/test_examples.py runs the page, and spark.md needs the same extra")
+PAGES: Final = [pytest.param(page, marks=IN_TESTS_OF_SPARK if page.name == "spark-sink.md" else ()) for page in ALONE if list(blocks(page))]
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 REPL_PYTHONS: Final = ("3.11", "3.12")
 TIMEOUT_S: Final = 240
@@ -57,7 +58,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Callab
 
 def variables(**more: str) -> dict[str, str]:
     """Returns this process's environment without what would bring the clone, or settings, into a child."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAL_"))} | more
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK_", "WAL_"))} | more
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,6 +1,8 @@
 """Checks whether Spark can run here: in CI it must. Makes its sessions start in half of the time.
 
-`python -m tests.spark.java` writes `CLASSES` of tests/conftest.py, which `make test` does once for an environment.
+`python -m tests.spark.java` makes `SPARK_HOME` of tests/conftest.py, which `make test` does once for an environment. The home lacks the zip
+file from which Spark's Python processes otherwise import pyspark: each of them, some hundreds in a run, would compile it anew. It has
+`CLASSES` instead.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import CLASSES
+from tests.conftest import CLASSES, SPARK_HOME
 from wal.spark.local_session import session, why_no_session
 
 
@@ -27,10 +30,18 @@ def require_java() -> None:
 
 
 def main() -> None:
-    """Writes `CLASSES` at the end of a session that does what tests do: a batch, a stream, functions in Python, Parquet."""
+    """Makes the home. A session that does what tests do (batch, stream, functions in Python, Parquet) writes `CLASSES` when it ends."""
     if (reason := why_no_session()) is not None:
         print(f"no classes of Spark are shared: {reason}")
         return
+    import pyspark
+
+    SPARK_HOME.mkdir(exist_ok=True)
+    for name in ("bin", "jars"):
+        link = SPARK_HOME / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(pyspark.__file__).parent / name)
+    os.environ["SPARK_HOME"] = str(SPARK_HOME)
     written = CLASSES.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={written} -Xlog:cds=off -Xlog:cds+dynamic=off"
     warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds
