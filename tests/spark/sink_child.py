@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,8 @@ def run(attempt: Attempt) -> None:
 
 def serve() -> None:
     """Reads attempts, a line of JSON each, and answers each with a line: the result of `waitstatus_to_exitcode` for its process."""
+    with tempfile.TemporaryDirectory() as directory:  # imports what an attempt needs, which takes longer than an attempt
+        run(Attempt(directory, None, "imports", 0, count=1))
     for line in sys.stdin.buffer:
         pid = os.fork()
         if pid == 0:
