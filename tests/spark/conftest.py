@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import SOAK
 from tests.spark.driver import QUICK
 from tests.spark.java import require_java
+from tests.spark.place import Place
 from tests.spark.pulsar_place import PulsarPlace, new_place
+from tests.spark.served_place import served
 from wal.spark.local_session import session
 
 
@@ -56,7 +59,24 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test that has the fixture `place` over a server, and with the mark `on_pulsar`, or in a soak, on Pulsar as well."""
+    if "kind_of_place" in metafunc.fixturenames:
+        pulsar = SOAK or metafunc.definition.get_closest_marker("on_pulsar") is not None
+        metafunc.parametrize("kind_of_place", ["served", *["pulsar"] * pulsar])
+
+
 @pytest.fixture
-def place(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str) -> PulsarPlace:
-    """Yields an empty place for a log on Pulsar."""
+def place(kind_of_place: str, data_dir: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Yields an empty place for a log that is no journal. There a transaction of the sink has 8 rows, and a producer two of them."""
+    if kind_of_place == "pulsar":
+        yield request.getfixturevalue("pulsar_place")
+        return
+    with served(data_dir, pchannels=2, producers_max=4, segment_bytes=1 << 20, txn_bodies_max=8) as place:
+        yield place
+
+
+@pytest.fixture
+def pulsar_place(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str) -> PulsarPlace:
+    """Returns an empty place for a log on Pulsar."""
     return new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)

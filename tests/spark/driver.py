@@ -37,6 +37,7 @@ QUICK: dict[str, str | int | bool] = {
     "spark.sql.adaptive.enabled": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # for few rows compiling takes longer than running
     "spark.sql.codegen.wholeStage": False,
+    "spark.sql.shuffle.partitions": 1,
     "spark.sql.streaming.pollingDelay": "10ms",
 }
 

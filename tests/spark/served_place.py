@@ -43,9 +43,9 @@ class ServedPlace(Place):
 
 
 @contextlib.contextmanager
-def served(location: str | Path = "memory:", **settings: Any) -> Iterator[ServedPlace]:
-    """Serves the log at this location in a thread of this process."""
-    token = secrets.token_hex(8)
+def served(location: str | Path = "memory:", *, token: str | None = None, **settings: Any) -> Iterator[ServedPlace]:
+    """Serves the log at this location in a thread of this process, to clients with this token or with a new one."""
+    token = token or secrets.token_hex(8)
     access = Access(listen="127.0.0.1:0", tokens=[Token(Secret(token))])
     thread, stack = LoopThread(), contextlib.AsyncExitStack()
     thread.closing = stack.aclose

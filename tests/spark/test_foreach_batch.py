@@ -230,6 +230,7 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
     run(spark, data_dir, checkpoint, foreach_batch(again))
 
 
+@pytest.mark.soak("test_entry_of_a_batch reads entries of both versions")
 def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir: Path, checkpoint: str) -> None:
     write(data_dir)
     version = "spark.sql.streaming.offsetLog.formatVersion"
@@ -244,7 +245,12 @@ def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir
     assert saved.start == end_of(data_dir).pchannels["p0"].log_position
 
 
-def test_log_is_read_once_however_often_the_rows_are_used(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("persist", "times"), [(True, 1), pytest.param(False, 2, marks=pytest.mark.soak("Spark reads again what nothing keeps"))]
+)
+def test_log_is_read_once_however_often_the_rows_are_used(
+    spark: SparkSession, data_dir: Path, checkpoint: str, persist: bool, times: int
+) -> None:
     write(data_dir)
     decodings = spark.sparkContext.accumulator(0)
 
@@ -259,13 +265,9 @@ def test_log_is_read_once_however_often_the_rows_are_used(spark: SparkSession, d
         assert df.columns.count("payload") == 0
         counts.append((df.filter("value.dest like 'D%'").count(), df.filter("value.delay % 2 = 0").count()))
 
-    for persist, times in ((True, 1), (False, 2)):
-        counts.clear()
-        decodings.value = 0
-        made = foreach_batch(handler, schema="dest string, delay int", decode=decode, persist=persist)
-        run(spark, data_dir, str(tmp_path / f"checkpoint-{persist}"), made)
-        assert counts == [(0, 0), (ROWS, ROWS // 2)]
-        assert decodings.value == times * ROWS
+    run(spark, data_dir, checkpoint, foreach_batch(handler, schema="dest string, delay int", decode=decode, persist=persist))
+    assert counts == [(0, 0), (ROWS, ROWS // 2)]
+    assert decodings.value == times * ROWS
 
 
 def test_outside_of_a_query_the_error_names_foreach_batch(spark: SparkSession) -> None:

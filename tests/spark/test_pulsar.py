@@ -1,4 +1,4 @@
-"""A log on a real Pulsar, its metadata in a real etcd: Spark's readers, and what is Pulsar's own."""
+"""Spark's readers of a log on a real Pulsar, its metadata in a real etcd: what is Pulsar's own. The rest is in test_reading_places.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.pulsar.conftest import raw_client
 from tests.spark.pulsar_place import PulsarPlace as Place
 from tests.spark.queries import StreamQuery, batch, place_of, schema, source
-from tests.spark.reading_suite import ReadingSuite, texts
+from tests.spark.test_reading_places import texts
 from wal import Message
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import FrameDraft, Record, encode_frame
@@ -23,8 +23,10 @@ from wal.storage.pulsar.connection import PulsarConnection, position_of_id
 from wal.storage.pulsar.topic import TopicReader
 
 
-class TestReading(ReadingSuite):
-    """The readers' suite on Pulsar."""
+@pytest.fixture
+def place(pulsar_place: Place) -> Place:
+    """Returns an empty place on Pulsar."""
+    return pulsar_place
 
 
 def test_positions_are_those_of_pulsar(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The sink on a real Pulsar, its metadata in a real etcd: it gives the same guarantees as for a journal."""
+"""The sink on a real Pulsar, its metadata in a real etcd: what is Pulsar's own. The rest is in test_sink_places.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.spark.pulsar_place import PulsarPlace
-from tests.spark.sink_suite import PlaceSink, SinkSuite, held, of
 from tests.spark.sink_tasks import rows_of
+from tests.spark.test_sink_places import PlaceSink, held, of
 from wal import Message
 from wal.errors import InvalidArgumentError, LockedError
 from wal.spark.sink import pending
 
 
-class TestSink(SinkSuite):
-    """The sink's suite on Pulsar."""
+@pytest.fixture
+def place(pulsar_place: PulsarPlace) -> PulsarPlace:
+    """Returns an empty place on Pulsar."""
+    return pulsar_place
 
 
 def test_log_that_is_open_for_writing_is_left_to_its_writer(place: PulsarPlace, tmp_path: Path) -> None:

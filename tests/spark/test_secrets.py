@@ -6,6 +6,7 @@ import json
 import secrets
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.servers.process import free_ports
-from wal import Message, bridge
+from tests.spark.served_place import served
+from wal import Message
 
 HIDDEN: Final = f"hunter2{secrets.token_hex(8)}"
 PLANS: Final = ("simple", "extended", "formatted", "cost", "codegen")
@@ -53,30 +55,34 @@ def told(query: StreamingQuery) -> Iterator[object]:
         yield progress.json if hasattr(progress, "json") else json.dumps(progress)
 
 
-def test_log_that_is_read(
-    spark: SparkSession, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str,
-    etcd_address: str, checkpoint: str, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """This etcd takes any password, and where Pulsar asks for no token any token will do."""
-    location, admin = f"pulsar://{pulsar_host}/{pulsar_namespace}", f"http://{pulsar_admin_host}"
-    root, token = f"spark-{secrets.token_hex(4)}", pulsar_token or HIDDEN
-    kv = f"etcd://root:{HIDDEN}@{etcd_address}/{root}"
-    with bridge.blocking(location, kv=kv, pulsar_admin_url=admin, pulsar_token=token) as log:
+@pytest.fixture(params=["served", pytest.param("pulsar", marks=pytest.mark.soak("its options are those of test_log_that_does_not_answer"))])
+def log_options(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[dict[str, str]]:
+    """Yields the options that name a log with one message. The etcd takes any password, and a Pulsar that asks for no token any token."""
+    if request.param == "served":
+        with served(data_dir, token=HIDDEN) as place:
+            with place.open() as log:
+                log.raw_append(Message("a", b"x"))
+            yield place.options
+        return
+    place = request.getfixturevalue("pulsar_place")
+    with place.open() as log:
         log.raw_append(Message("a", b"x"))
-    options = {"service.url": location, "kv": f"etcd://root@{etcd_address}/{root}", "admin.url": admin}
-    options |= {"kv.password": HIDDEN, "token": token}
-    frame = spark.read.format("wal").options(**options).load()
+    yield {"token": HIDDEN, **place.options, "kv": place.kv.replace("etcd://", "etcd://root@"), "kv.password": HIDDEN}
+
+
+def test_log_that_is_read(spark: SparkSession, log_options: dict[str, str], checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
+    frame = spark.read.format("wal").options(**log_options).load()
     assert frame.count() == 1
     check_hidden(*plans(spark, frame))
     frame.createOrReplaceTempView("secret_log")
     check_hidden(spark.sql("DESCRIBE EXTENDED secret_log").collect(), spark.sql("EXPLAIN EXTENDED SELECT * FROM secret_log").collect())
-    stream = spark.readStream.format("wal").options(**options, startingOffsets="earliest").load()
+    stream = spark.readStream.format("wal").options(**log_options, startingOffsets="earliest").load()
     check_hidden(*plans(spark, stream))
     query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 1
     check_hidden(*told(query))
-    assert pulsar_token or not any(HIDDEN in text for text in capfd.readouterr())
+    assert not any(HIDDEN in text for text in capfd.readouterr())
 
 
 @pytest.mark.parametrize("where", ["kv", "service.url", "admin.url", "token"])

@@ -1,4 +1,4 @@
-"""A log on the network, which a real server serves: Spark's readers, cursors and the sink do what they do on a journal."""
+"""A log on the network, which a real server serves: what is its own. The rest is in test_reading_places.py and its siblings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.cursor_suite import CursorSuite
 from tests.spark.queries import StreamQuery, batch, schema, source
-from tests.spark.reading_suite import ReadingSuite, texts
 from tests.spark.served_place import ServedPlace, ServerProcess, served
-from tests.spark.sink_suite import PlaceSink, SinkSuite, held, of
 from tests.spark.sink_tasks import rows_of
+from tests.spark.test_reading_places import texts
+from tests.spark.test_sink_places import PlaceSink, held, of
 from wal import Message, bridge
 from wal.client import blocking
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
@@ -27,23 +26,6 @@ def place(data_dir: Path) -> Iterator[ServedPlace]:
     """An empty journal that is served."""
     with served(data_dir, pchannels=2, segment_bytes=1 << 20) as found:
         yield found
-
-
-class TestReading(ReadingSuite):
-    """The readers' suite over a server."""
-
-
-class TestCursor(CursorSuite):
-    """The suite of cursors over a server."""
-
-
-class TestSink(SinkSuite):
-    """The sink's suite over a server, which has the settings of the suite."""
-
-    @pytest.fixture
-    def place(self, data_dir: Path) -> Iterator[ServedPlace]:
-        with served(data_dir, pchannels=2, txn_bodies_max=8, producers_max=4) as found:
-            yield found
 
 
 def test_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) -> None:
@@ -124,7 +106,7 @@ def test_without_a_server_a_read_raises_after_its_patience(data_dir: Path, monke
         assert texts(query.step()) == ["x"]
 
 
-def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str) -> None:
+def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str, soak: int) -> None:
     """Real Spark goes on by itself: each row is in one batch, and the cursor of the query is at the end."""
     seen: list[bytes] = []
 
@@ -141,7 +123,7 @@ def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, chec
             .option("checkpointLocation", checkpoint)
             .start()
         )
-        for life in range(1, 3):
+        for life in range(1, 1 + soak):
             while len(seen) < 100 * life - 60:
                 assert query.isActive, query.exception()
                 query.awaitTermination(0.01)  # type: ignore[arg-type]
@@ -153,6 +135,6 @@ def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, chec
                 log.raw_append(Message("a", b"%d" % number), idempotency_key=str(number))
         query.processAllAvailable()
         query.stop()
-        assert seen == [b"%d" % number for number in range(300)]
+        assert seen == [b"%d" % number for number in range(100 * soak + 100)]
         with log.read("a", cursor="query", follow=False) as rest:
             assert [message.payload for message in rest] == []

@@ -1,4 +1,4 @@
-"""The sink under Spark itself: a batch job, and a stream that is restarted. Drivers are killed in test_kill.py."""
+"""The sink under Spark itself: a batch job, and a stream that fails and is restarted. Drivers are killed in test_kill.py."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes
 
 def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     journal = tmp_path / "log"
-    numbered(spark, 9000).write.format("wal").mode("append").save(str(journal))
+    numbered(spark, 900).write.format("wal").mode("append").save(str(journal))
     found = payloads(journal)
     assert {name: sorted(rows) for name, rows in found.items()} == {
-        f"v{rest}": [b"%06d" % number for number in range(rest, 9000, 3)] for rest in range(3)
+        f"v{rest}": [b"%06d" % number for number in range(rest, 900, 3)] for rest in range(3)
     }
     for rows in found.values():  # the order of each task's rows
         for task in range(3):
-            own = [row for row in rows if task * 3000 <= int(row) < (task + 1) * 3000]
+            own = [row for row in rows if task * 300 <= int(row) < (task + 1) * 300]
             assert own == sorted(own)
     back = spark.read.format("wal").load(str(journal))
-    assert back.where("properties['number'] = cast(cast(payload as string) as int)").count() == 9000
+    assert back.where("properties['number'] = cast(cast(payload as string) as int)").count() == 900
     assert files_below(journal) == []
     with pytest.raises(Exception, match="only appended to"):
         numbered(spark, 1).write.format("wal").mode("overwrite").save(str(journal))
@@ -66,45 +66,21 @@ def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"row 44 of Spark partition 0: payload is null"):
         broken.coalesce(1).write.format("wal").mode("append").save(str(journal))
     assert files_below(journal) == []
-    with pytest.raises(Exception, match=r"row 11 of Spark partition 2: payload is null"):
-        broken.write.format("wal").mode("append").save(str(journal))
-    assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 3000)
+    assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 300)
 
 
-def test_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+def test_stream_fails_while_the_journal_is_open_and_goes_on_afterwards(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    expected = filled(source, 300)
-    for run in range(2):
-        reading = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120)
-        query = (
-            reading.load(str(source))
-            .select("vchannel", "payload")
-            .writeStream.format("wal")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start(str(target))
-        )
-        assert query.awaitTermination(120)
-        if run == 0:
-            more = filled(source, 150, first=300)
-            expected = {name: [*expected[name], *more[name]] for name in expected}
-    assert {name: sorted(rows) for name, rows in payloads(target).items()} == expected
-    assert files_below(target) == []
-    assert producers(target) == []
-
-
-def test_stream_fails_while_another_process_has_the_journal_open_and_goes_on_afterwards(
-    spark: SparkSession, tmp_path: Path, checkpoint: str
-) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    expected = filled(source, 90)
-    reading = spark.readStream.format("wal").option("startingOffsets", "earliest").load(str(source))
+    expected = filled(source, 150)
+    reading = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120).load(str(source))
     writing = (
         reading.select("vchannel", "payload").writeStream.format("wal").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     )
     with blocking(target), pytest.raises(Exception, match=f"open for writing in process {os.getpid()}"):
         writing.start(str(target)).awaitTermination(120)
     assert payloads(target) == {}
+    more = filled(source, 60, first=150)
     assert writing.start(str(target)).awaitTermination(120)
-    assert {name: sorted(rows) for name, rows in payloads(target).items()} == expected
+    assert {name: sorted(rows) for name, rows in payloads(target).items()} == {name: [*expected[name], *more[name]] for name in expected}
     assert files_below(target) == []
+    assert producers(target) == []
