@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import pytest
 
 from tests.locations import open_wal
-from wal import Message, WALAccesser, bridge
+from wal import Delivery, Message, WALAccesser, bridge
 from wal.errors import InvalidArgumentError
 
 
@@ -64,3 +65,36 @@ def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(data: str, vc
 async def test_error_of_a_transaction_over_no_vchannels_says_what_to_give(log: WALAccesser) -> None:
     with pytest.raises(TypeError, match=r"takes several names.*not 3"):
         log.txn(vchannels=3)  # type: ignore[call-overload]
+
+
+async def nothing(delivery: Delivery) -> None: ...
+
+
+JOBS = ("jobs", nothing)
+WRONG_KEYWORDS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("consume", JOBS, {"cursor": "c", "workers": 8}, "'workers'; did you mean concurrency="),
+    ("consume", JOBS, {"cursor": "c", "retries": 8}, "'retries'; did you mean attempts="),
+    ("consume", JOBS, {"cursor": "c", "group": "g"}, "'group'; did you mean cursor="),
+    ("consume", JOBS, {"cursor": "c", "atempts": 1}, "'atempts'; did you mean attempts="),
+    ("append", ("jobs", b"x"), {"key": "k"}, "'key'; did you mean idempotency_key="),
+    ("append", ("jobs", b"x"), {"delay_s": 1}, "'delay_s'; did you mean deliver_at="),
+    ("read", ("jobs",), {"limit": 1}, "'limit'; did you mean nothing: leave the loop with break, or give deliver_policy=Last"),
+    ("read", ("jobs",), {"start": 1}, "'start'; did you mean deliver_policy="),
+    ("read", ("jobs",), {"zzz": 1}, "'zzz'; it takes vchannel, deliver_policy"),
+]
+
+
+async def test_wrong_keyword_says_the_right_one(log: WALAccesser) -> None:
+    for call, arguments, keywords, text in WRONG_KEYWORDS:
+        with pytest.raises(TypeError, match=re.escape(f"{call}() got an unexpected keyword argument {text}")):
+            outcome = getattr(log, call)(*arguments, **keywords)
+            await outcome
+    with pytest.raises(TypeError, match=r"filters must be deliver filters.*filter by payload or properties in the loop"):
+        log.read("jobs", filters=lambda message: True)  # type: ignore[arg-type]
+
+
+def test_wrong_keyword_without_a_loop() -> None:
+    with bridge.blocking("memory:") as log:
+        for call, arguments, keywords, text in WRONG_KEYWORDS:
+            with pytest.raises(TypeError, match=re.escape(text)):
+                getattr(log, call)(*arguments, **keywords)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, overload
 
 from actors import Actor, ActorRef
 from wal.api.append_options import (
@@ -138,6 +138,7 @@ class WALAccesser:
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | ProducerKey | None = None,
         deliver_at: datetime | None = None,
+        **wrong: Never,
     ) -> AppendResult | ForgottenResult | ScheduledResult:
         """Appends a payload to a vchannel as an INSERT; it is durable when the call returns.
 
@@ -150,6 +151,10 @@ class WALAccesser:
         waits, or that is remembered, schedules nothing again (`duplicate`). Raises InvalidArgumentError for a time without a zone, a time
         beyond the year 4199 and a ProducerKey; WouldBlockError past `scheduled_max` or `scheduled_bytes_max`.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.append, wrong)
         message = message_of(vchannel, payload, properties)
         if deliver_at is not None:
             from wal.api.scheduled import schedule_message  # most clients schedule nothing, and import less
@@ -351,6 +356,7 @@ class WALAccesser:
         cursor: str | None = None,
         include_time_ticks: bool = False,
         auto_ack: bool = False,
+        **wrong: Never,
     ) -> Scanner:
         """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
 
@@ -360,6 +366,10 @@ class WALAccesser:
         the scanner runs by itself once entered. `auto_ack` acknowledges each copy of a broadcast when the handler has returned, or when the
         loop asks for the next message or page.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.read, wrong)
         names = check_vchannels(vchannel, READ_TAKES)
         check_handler(handler)
         options = ReadOptions.of(
@@ -561,6 +571,7 @@ class WALAccesser:
         timeout_s: float | None = None,
         type: PayloadType[Any] | type[Any] | None = None,
         exclusive: Literal["wait", "error"] = "wait",
+        **wrong: Never,
     ) -> Consumer:
         """Returns a consumer: `async with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
 
@@ -577,6 +588,10 @@ class WALAccesser:
         One consumer at a time has a cursor: another one waits for it, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.consume, wrong)
         from wal.api.consuming import consume
         from wal.consumers.options import ConsumerOptions
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypeVar, Unpack, overload
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.api.accesser import WALAccesser
@@ -278,11 +278,16 @@ class BlockingWAL:
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | ProducerKey | None = None,
         deliver_at: datetime | None = None,
+        **wrong: Never,
     ) -> AppendResult | ForgottenResult | ScheduledResult:
         """Appends a payload to a vchannel as an INSERT, which is durable on return. Interrupting the caller does not undo the append.
 
         With `deliver_at` it is appended at that time; see `WALAccesser.append`.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.append, wrong)
 
         async def append() -> AppendResult | ForgottenResult | ScheduledResult:
             call: Any = self._log.append
@@ -419,11 +424,16 @@ class BlockingWAL:
         cursor: str | None = None,
         include_time_ticks: bool = False,
         auto_ack: bool = False,
+        **wrong: Never,
     ) -> BlockingScanner:
         """Returns a scanner: a context manager and a plain iterator of messages. The read begins when it is entered.
 
         A `handler` is called in a thread of a pool, one message at a time; it may block and use the log.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.read, wrong)
         read = partial(
             self._log.read,
             vchannel,
@@ -494,11 +504,16 @@ class BlockingWAL:
         timeout_s: float | None = None,
         type: PayloadType[Any] | type[Any] | None = None,
         exclusive: Literal["wait", "error"] = "wait",
+        **wrong: Never,
     ) -> BlockingConsumer:
         """Returns a consumer: `with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
 
         A handler that is a plain function runs in a thread, and may use this log; an async one runs on the loop of the log.
         """
+        if wrong:
+            from wal.api.guesses import unknown_keywords
+
+            raise unknown_keywords(self.consume, wrong)
         return BlockingConsumer(
             self._log.consume(
                 vchannels,

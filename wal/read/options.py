@@ -147,7 +147,15 @@ class EventFilter(msgspec.Struct, frozen=True):
         """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
         tick_min = 0
         types: frozenset[int] | None = None
-        parts: Sequence[DeliverFilter] = (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
+        if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes):
+            parts: Sequence[DeliverFilter] = (filters,)
+        elif isinstance(filters, Iterable):
+            parts = tuple(filters)
+        else:
+            raise TypeError(
+                f"filters must be deliver filters, which need no message (TimeTickGT, TimeTickGTE, MessageTypes), "
+                f"not {filters!r:.80}: filter by payload or properties in the loop"
+            )
         for one in parts:
             if isinstance(one, TimeTickGT):
                 tick_min = max(tick_min, one.time_tick + 1)
