@@ -363,9 +363,18 @@ async def test_ack_may_come_before_the_last_copy_is_durable() -> None:
         await life.broadcast.ack(task.broadcast_id, "b0")
         task = await the_task(life)
         assert (task.state, task.missing_acks) == (BroadcastState.PENDING, ())
+        is_full = True
+
+        def fail(batch: KVBatch) -> None:
+            if is_full:
+                raise NoSpaceError("the KV is full")
+
+        life.kv.on_commit = fail  # the mark of its end cannot be saved now
         life.gates["p1"].set()
         assert set((await append).append_results) == {"a0", "b0"}
         assert await life.broadcast.tasks() == []  # the acks have returned, and the copies are durable
+        await life.broadcast.block_until_resource_key_ack_all(KEY)
+        is_full = False
         await life.broadcast.append(message("a0", "b0"))
     async with Life(life.world) as life:
         assert [each.broadcast_id > task.broadcast_id for each in await life.broadcast.tasks()] == [True]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +15,11 @@ from actors import VirtualClock
 from tests.locations import open_virtual
 from tests.probes import local, payloads, start
 from wal import WALAccesser
+from wal.errors import InvalidArgumentError
 from wal.inspect.builders import health_rows, log_rows
-from wal.timestamp import parse
+from wal.message import FORM_JOURNAL, Lineage, Origin
+from wal.storage.base import LogSnapshot
+from wal.timestamp import compose, parse
 
 JUMPS_S = {
     "a minute ahead": [61.0],
@@ -67,6 +72,19 @@ async def test_killed_log_opens_after_clock_jumped(tmp_path: Path, jumps: list[f
     assert bool(rows) == (ahead_s > 60) == (caplog.text.count("ahead of this machine's clock") == 1)
     assert all(f"{ahead_s:.0f} s ahead" in row.detail for row in rows)
     await log.close()
+
+
+def test_spark_stream_begins_at_a_tick_ahead() -> None:
+    """A time that the log has promised is not in the future, whatever this machine's clock says."""
+    edges = pytest.importorskip("wal.spark.edges")
+    ahead = compose(int(1000 * (time.time() + 86_400)))
+    origin = Origin("p0", 1, 0, FORM_JOURNAL)
+    moment = LogSnapshot(origin, Lineage(1, ()), 1, 512, (0, 0), ahead, closed=False, newest=None)
+    logs, options = SimpleNamespace(position_after=lambda *_: (512, 0)), SimpleNamespace(starting_tick=ahead, starting=None)
+    assert edges.at_start(logs, moment, options).time_tick == ahead - 1
+    options.starting_tick = ahead + compose(60_000)
+    with pytest.raises(InvalidArgumentError, match="s ahead"):
+        edges.at_start(logs, moment, options)
 
 
 async def arrival_s(log: WALAccesser, clock: VirtualClock) -> float:

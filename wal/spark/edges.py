@@ -35,7 +35,8 @@ class DataLossWarning(UserWarning):
 def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PChannelOffset:
     """Returns where this read begins in one pchannel."""
     if options.starting_tick is not None:
-        _check_past(options.starting_tick)
+        if options.starting_tick > moment.promised_tick:  # ticks of the log itself may be ahead of the clock
+            _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
         place = logs.position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
