@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.locations import open_wal
+from tests.node.servers import serving
 from tests.probes import local, payloads
 from wal import Message
 from wal.channels.directory import PREFIX
@@ -18,7 +21,7 @@ from wal.local.server import ServedLog
 from wal.location import parse_location
 from wal.message import Lineage, Restore
 from wal.node.access import Access
-from wal.read.options import All, Last
+from wal.read.options import All, Last, ReadPosition, StartAfter, StartAt, StartFrom, TimeTickGT, TimeTickGTE
 from wal.settings import Settings
 from wal.storage.base import FramePage
 
@@ -109,3 +112,37 @@ def test_begin_counts_as_far_as_the_log_has_it() -> None:
     assert first((7, 600)) == 0, "a restore has lost where it begins, and its events may be below"
     assert first((8, 10)) == 0
     assert first(None) == first() == 0
+
+
+@pytest.mark.parametrize("place", ["memory:", "journal:", "wal:", "read-only:"])
+async def test_bound_of_ticks_moves_the_start(place: str, data_dir: Path) -> None:
+    """A read whose filters let no early tick through fetches nothing of what is before, whatever else says where it begins."""
+    async with AsyncExitStack() as stack:
+        if place == "wal:":
+            node = await stack.enter_async_context(serving(pchannels=1))
+            log = await stack.enter_async_context(open_wal(f"wal://{node.address}"))
+        else:
+            log = await stack.enter_async_context(open_wal(str(data_dir) if place != "memory:" else place, pchannels=1))
+        results = [await log.raw_append(Message("v", b"%d" % number)) for number in range(200)]
+        reader = await stack.enter_async_context(open_wal(data_dir, read_only=True)) if place == "read-only:" else log
+        async with reader.read("v", cursor="old", deliver_policy=StartFrom(results[3].message_id)) as scanner:
+            await anext(scanner)
+            await scanner.save()
+        tick = results[190].time_tick
+        begins: dict[str, dict[str, Any]] = {
+            "nothing": {},
+            "an event": {"deliver_policy": StartFrom(results[5].message_id)},
+            "after an event": {"deliver_policy": StartAfter(results[5].message_id)},
+            "a moment": {"deliver_policy": StartAt(datetime(2000, 1, 1, tzinfo=UTC))},
+            "a position": {"resume": ReadPosition(results[5].message_id, results[5].time_tick)},
+            "a cursor": {"cursor": "old"},
+            "a new cursor": {"cursor": "new"},
+        }
+        for bound, first in ((TimeTickGTE(tick), 190), (TimeTickGT(tick), 191), (TimeTickGT((1 << 64) - 1), 200)):
+            for name, options in begins.items():
+                async with reader.read("v", follow=False, filters=bound, **options) as scanner:
+                    assert [int(message.payload) async for message in scanner] == list(range(first, 200)), name
+                    assert scanner.statistics().frames <= 12, name
+        for bound in (TimeTickGTE(tick), TimeTickGTE(1)):  # an event after the bound stays the beginning
+            async with reader.read("v", follow=False, filters=bound, deliver_policy=StartFrom(results[195].message_id)) as scanner:
+                assert [int(message.payload) async for message in scanner] == list(range(195, 200))

@@ -25,7 +25,7 @@ from wal.message import ImmutableMessage, MessageID
 from wal.read.begin_search import first_of_last
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.status import resumable
-from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, Reached, ReadOptions, ReadPosition, Selection, StartAt, named
+from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, Reached, ReadOptions, ReadPosition, Selection, TimeTickGTE, named
 from wal.read.progress import BodyTurns, Need, Progress
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
@@ -172,13 +172,13 @@ class BlockingRead:
             raise
 
     def _search_begin(self, selection: Selection) -> LogSnapshot | None:
-        """Finds where the read begins if its policy needs a search for that; returns the log as it was before the search, else None."""
-        log, policy = self._log, self._progress.searched_policy()
-        while policy is not None:
+        """Finds where the read begins if that needs a search; returns the log as it was before the search, else None."""
+        log, bound = self._log, self._progress.searched_bound()
+        while bound is not None:
             tail = log.reach()
             try:
-                if isinstance(policy, StartAt):
-                    first = log.position_after(policy.time_tick - 1, tail.earliest[0], tail.durable_end)
+                if isinstance(bound, TimeTickGTE):
+                    first = log.position_after(bound.time_tick - 1, tail.earliest[0], tail.durable_end)
                 else:
                     search = first_of_last(self._options, selection, tail.earliest, tail.durable_end, log.measure)
                     first = run(search, lambda request: log.page(request.start, request.end, request.names, request.bytes_max))

@@ -142,12 +142,12 @@ class ReadLoop:
         if saved is not None and saved.pchannel == pchannel.channel:
             self.progress.go_on(saved.start, saved.position)
         before: EndBeforeSearch | None = None
-        while pchannel.tail.failure is None and (policy := self.progress.searched_policy()) is not None:
+        while pchannel.tail.failure is None and (bound := self.progress.searched_bound()) is not None:
             tail, earliest, searched = pchannel.tail, pchannel.log.earliest, pchannel
             before = EndBeforeSearch(tail.durable_end, tail.promised_tick, tail.newest)
             is_truncated = False
             try:
-                self.progress.begin_at(await searched.begin_of(policy, self._options, selection, earliest, before.durable_end))
+                self.progress.begin_at(await searched.begin_of(bound, self._options, selection, earliest, before.durable_end))
             except TruncatedError:
                 if searched.log.earliest == earliest:
                     raise

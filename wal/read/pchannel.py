@@ -19,7 +19,7 @@ from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
 from wal.read.begin_search import first_of_last
 from wal.read.lease import OWN, Lease, lost_lease
-from wal.read.options import Last, Reached, ReadOptions, ReadPosition, Selection, StartAt
+from wal.read.options import Last, Reached, ReadOptions, ReadPosition, Selection, TimeTickGTE
 from wal.read.page_reads import PageReads
 from wal.read.recent import RecentFrames
 from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to, overtaken, start_truncated
@@ -264,12 +264,12 @@ class ReadablePChannel(abc.ABC):
         return await self._whole_page(request)
 
     async def begin_of(
-        self, policy: StartAt | Last, options: ReadOptions, selection: Selection, earliest: LogPosition, end: int
+        self, bound: TimeTickGTE | Last, options: ReadOptions, selection: Selection, earliest: LogPosition, end: int
     ) -> LogPosition:
-        """Returns where a read by this policy of the log in [`earliest`, `end`) begins. Raises TruncatedError if the log is truncated
+        """Returns where a read with this bound of the log in [`earliest`, `end`) begins. Raises TruncatedError if the log is truncated
         meanwhile."""
-        if isinstance(policy, StartAt):
-            return await run_async(position_after(policy.time_tick - 1, earliest[0], end, distance), self._look_at)
+        if isinstance(bound, TimeTickGTE):
+            return await run_async(position_after(bound.time_tick - 1, earliest[0], end, distance), self._look_at)
         return await run_async(first_of_last(options, selection, earliest, end, distance), self._whole_page)
 
     async def _whole_page(self, request: PageRequest) -> FramePage:

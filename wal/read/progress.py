@@ -33,7 +33,20 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage, assemble
 from wal.read.frame_rows import FrameRows, frame_rows
-from wal.read.options import NOTHING, All, Last, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAfter, StartAt, StartFrom
+from wal.read.options import (
+    NOTHING,
+    All,
+    Last,
+    Latest,
+    Reached,
+    ReadOptions,
+    ReadPosition,
+    Selection,
+    StartAfter,
+    StartAt,
+    StartFrom,
+    TimeTickGTE,
+)
 from wal.read.recent import SharedMessages
 from wal.storage.base import FramePage, StoredFrame
 
@@ -68,7 +81,7 @@ class Progress:
         self._cursor_at: LogPosition | None = None
         """Where a cursor says that the read begins, instead of the policy."""
         self._first: LogPosition = (0, 0)
-        """Where the search for the beginning of the policy ended, if the policy needs one."""
+        """Where the search for the beginning ended, if the options need one."""
         self._start: ReadStart | None = None
         """Where the read began; None once all remaining frames belong to the read as a whole."""
         self._end: Reached | None = None
@@ -118,13 +131,19 @@ class Progress:
         self._options = msgspec.structs.replace(self._options, policy=All(), resume=position)
         self._cursor_at = start
 
-    def searched_policy(self) -> StartAt | Last | None:
-        """Returns the policy if it decides where the read begins, and needs a search for that. Call it after `go_on`."""
-        policy = self._options.policy
-        return policy if isinstance(policy, StartAt | Last) else None
+    def searched_bound(self) -> TimeTickGTE | Last | None:
+        """Returns what the read begins at if that has to be searched for: `Last`, or the lowest tick that passes a moment and the filters.
+
+        Call it after `go_on`.
+        """
+        options = self._options.with_moment()
+        if isinstance(options.policy, Last):
+            return options.policy
+        tick = options.event_filter.tick_min
+        return TimeTickGTE(min(tick, (1 << 64) - 1)) if tick and not isinstance(options.policy, Latest) else None
 
     def begin_at(self, first: LogPosition) -> None:
-        """Makes the read begin at the log position that the search of the policy found. Call it before `begin`."""
+        """Makes the read begin no earlier than at the log position that this search found. Call it before `begin`."""
         self._first = first
 
     def begin(
@@ -144,7 +163,8 @@ class Progress:
         Raises InvalidArgumentError for an id of another log, or above the durable end.
         """
         self._log, self.selection = log, selection
-        earliest = max(earliest, self._first)
+        if self._options.resume is None and self._cursor_at is None and isinstance(self._options.policy, All | StartAt | Last):
+            earliest = max(earliest, self._first)
         self._options = self._options.with_moment()
         if selection.begin > earliest[0] and self._begins_anywhere:
             earliest = (selection.begin, 0)
@@ -154,6 +174,8 @@ class Progress:
             start = read_start(self._options, log, tail, earliest, after=after, last_truncated=last_truncated)
         if isinstance(start, MessageID):
             return start
+        if self._first > max(start.first, (start.at, 0), start.after or (0, 0)):  # no event between them passes the filters
+            start = ReadStart(self._first[0], self._first, reached=start.reached)
         if not self._options.follow:
             self._end = Reached(tail.newest, tail.promised_tick, (tail.durable_end, 0))
         self._start, self._reached, self.at = start, start.reached, start.at
