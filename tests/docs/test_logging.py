@@ -14,8 +14,8 @@ from tests.docs.snippets import ROOT
 
 PAGE: Final = ROOT / "docs" / "reference" / "logging.md"
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
-FROM_ELSEWHERE: Final = {("wal.pulsar", "ERROR")}
-"""The (logger, level) of lines that the Pulsar client writes at its own level."""
+FROM_ELSEWHERE: Final = {("wal.pulsar", "DEBUG"), ("wal.pulsar", "ERROR")}
+"""The (logger, level) of lines of the Pulsar client."""
 
 
 Sources = list[tuple[Path, ast.Module]]

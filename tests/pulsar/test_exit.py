@@ -77,7 +77,7 @@ async def main():
     async with opening as log:
         await load(log)
 
-logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(name)s %(levelname)s %(threadName)s %(message)s")
+logging.basicConfig(stream=sys.stdout, level=logging.DEBUG, format="%(name)s %(levelname)s %(threadName)s %(message)s")
 asyncio.run(main())
 sys.exit({STATUS})
 """
@@ -117,4 +117,4 @@ def test_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tm
     assert (status, errors) == (STATUS, "")
     lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]
     assert any("Connected to broker" in line for line in lines), said
-    assert {line.split()[1:3] == ["INFO", "wal-pulsar-log"] for line in lines} == {True}, said
+    assert {line.split()[1:3] == ["DEBUG", "wal-pulsar-log"] for line in lines} == {True}, said

@@ -26,6 +26,7 @@ from wal.storage.pulsar.connection import READ_AHEAD, position_of_id
 from wal.storage.pulsar.control import Control
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
 from wal.storage.pulsar.reader import PulsarReader
+from wal.storage.pulsar.topic import TopicReader
 
 
 def frame_of(term: int, sequence: int) -> EncodedFrame:
@@ -165,6 +166,32 @@ async def test_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_on
             assert list(itertools.chain(*pages)) == positions[first:]
             assert len(pages[0]) == min(READ_AHEAD, 100 - first)
             assert len(pages) == (2 if first + READ_AHEAD < 100 else 1)
+        await log.close()
+    finally:
+        await backend.close()
+
+
+async def test_one_reader_of_the_topic_serves_a_scan(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that passes over what holds nothing for it, as a read of some vchannels does, while another scan goes on."""
+    opened: list[int] = []
+    open_reader = PulsarReader._open
+
+    def counted(reader: PulsarReader, begin: int, ahead: int) -> TopicReader:
+        opened.append(begin)
+        return open_reader(reader, begin, ahead)
+
+    monkeypatch.setattr(PulsarReader, "_open", counted)
+    backend = PulsarBackend(address, MemoryKV())
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        log = await backend.open("p", incarnation=INCARNATION, term=1)
+        positions = await append_all(log, [frame_of(1, sequence) for sequence in range(200)])
+        opened.clear()
+        for other, start in zip(positions, positions[100::5], strict=False):
+            for at in (start, other):
+                page = await log.read(at, names=None, bytes_max=1)
+                assert page.frames[0].position == at
+        assert len(opened) == 2
         await log.close()
     finally:
         await backend.close()

@@ -171,10 +171,11 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
             await abort(context, refusal)
         try:
             reading = asyncio.ensure_future(context.read())
+            # The handler may be cancelled, or give up. The read is not cancelled then, since gRPC for Python never frees what arrives after
+            # that. It ends with the call, or with the server, and nobody wants its error.
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())
             await asyncio.wait((reading,), timeout=UPLOAD_S)
             if not reading.done():
-                # It is not cancelled, since gRPC for Python never frees what then arrives. It ends with the call.
-                reading.add_done_callback(lambda read: read.cancelled() or read.exception())
                 await abort(context, WouldBlockError(f"the request did not arrive within {UPLOAD_S:g} s: send it faster"))
             data = reading.result()
             return None if data is grpc.aio.EOF else data

@@ -38,7 +38,7 @@ LOG_THREAD: Final = "wal-pulsar-log"
 READ_BYTES: Final = 1 << 16
 _LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
 """A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
-_LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+_LEVELS: Final = {"INFO": logging.DEBUG, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 _log: Final = logging.getLogger("wal.pulsar")
 
 
@@ -47,7 +47,7 @@ class ClientLog:
 
     Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
 
-    Forwards the log of Pulsar's client in this process to the logger `wal.storage.pulsar`. Thread-safe.
+    Forwards the log of Pulsar's client in this process to the logger `wal.pulsar`. Thread-safe.
 
     The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
     well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
@@ -55,7 +55,8 @@ class ClientLog:
     closed.
 
     The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
-    here. The level is INFO if `wal.storage.pulsar` enables it when the first connection is started, else WARNING.
+    here. Its lines of INFO are for DEBUG here, because it writes some ten for each reader that is opened; it writes none of them unless
+    `wal.pulsar` enables DEBUG when the first connection is started.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class ClientLog:
                 self._wake = pipe()
                 self._thread = threading.Thread(target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True)
                 self._thread.start()
-            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
+            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.DEBUG) else pulsar.LoggerLevel.Warn
             return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
 
     def hush(self) -> None:

@@ -1,7 +1,8 @@
 """PulsarReader: reads pages of frames from a topic, for any number of readers at once, while the writer writes.
 
-Owns: a few topic readers that stopped where a page ended, so that the next page continues there; and the start of a read anywhere else,
-which first finds the fencing floor there (wal.storage.pulsar.fencing_floor). A page is in memory: using it never reads anything.
+Owns: a few topic readers that stopped where a page ended, so that a page there, or a few messages later, continues with one of them; and
+the start of a read anywhere else, which first finds the fencing floor there (wal.storage.pulsar.fencing_floor). A page is in memory: using
+it never reads anything.
 
 A read that begins anywhere else opens a topic reader, which takes some milliseconds. Seeking with an open one takes 110 ms: the broker
 drops the consumer, and the client waits before it reconnects.
@@ -290,12 +291,27 @@ class PulsarReader:
         A new one fetches `ahead` messages ahead.
         """
         with self._lock:
-            for idle in self._idle:
-                if self._ledgers.first_at(idle.position) == position:
-                    self._idle.remove(idle)
-                    self._busy.add(idle.reader)
-                    return idle.reader, idle.floor, False
-        return *self._search(position, ahead), True
+            near = max((idle for idle in self._idle if self._is_near(idle, position)), key=lambda idle: idle.position, default=None)
+            if near is not None:
+                self._idle.remove(near)
+                self._busy.add(near.reader)
+        if near is None:
+            return *self._search(position, ahead), True
+        try:
+            at = self._ledgers.first_at(near.position)
+            while at is not None and at < position:
+                entry = near.reader.next(self._incarnation)
+                self._moves(near.floor, entry)
+                at = self._ledgers.first_at(entry.position + 1)
+        except BaseException:
+            self._drop(near.reader)
+            raise
+        return near.reader, near.floor, False
+
+    def _is_near(self, idle: _Idle, position: int) -> bool:
+        """Returns whether a reader comes to this position by reading no more messages than a new one would to find the floor."""
+        at = self._ledgers.first_at(idle.position)
+        return at is not None and at <= position and self._ledgers.entries_between(at, position) <= SEARCH_ENTRIES
 
     def _search(self, position: int, ahead: int = READ_AHEAD) -> tuple[TopicReader, FencingFloor]:
         """Returns a new reader that has read some messages up to this position, and the floor there."""
