@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from wal.errors import (
     TruncatedError,
     WALError,
 )
+from wal.rpc.connection import Connection
 
 
 async def payloads(log: WALAccesser, vchannel: str) -> list[bytes]:
@@ -160,3 +163,22 @@ async def test_without_an_event_loop(log: WALAccesser, served: Serving) -> None:
 
     assert await asyncio.to_thread(use) == [b"1"]
     assert await asyncio.to_thread(iterated) == [b"1"]
+
+
+async def test_read_of_one_page_takes_its_call_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that its client cancels after the page has gRPC log an error with a traceback at the server, in a race with the status."""
+    whole: list[bool] = []
+    responses = Connection.responses
+
+    async def noted(connection: Connection, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        whole.append(False)
+        async for response in responses(connection, *arguments, **options):
+            yield response
+        whole[-1] = True
+
+    async with serving(pchannels=1) as node, open_wal(f"wal://{node.address}") as log:
+        await log.append("v", b"1")
+        monkeypatch.setattr(Connection, "responses", noted)
+        async with log.read("v", follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"1"]
+    assert whole == [True]

@@ -328,11 +328,13 @@ class RemoteReadableLog(ShownLog):
             await asyncio.wait(tasks)
 
     async def _page(self, request: pchannel_calls_pb2.ReadFramesRequest) -> FramePage:
-        what = f"reading pchannel {self.pchannel}"
+        what, first = f"reading pchannel {self.pchannel}", None
         async with aclosing(self.connection().responses(READ_PAGES, request, what)) as pages:
-            async for page in pages:
-                return page.page()
-        raise UnknownError(f"{what}: the server sent no page")
+            async for page in pages:  # to the end of the call: a cancelled one makes its server log that it could not send the status
+                first = first or page.page()
+        if first is None:
+            raise UnknownError(f"{what}: the server sent no page")
+        return first
 
 
 _log: Final = logging.getLogger("wal.remote")
