@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,11 @@ class Member(ServerProcess):
         """Returns the exit code once it has ended, else None."""
         assert self._child is not None
         return self._child.poll()
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it has lost its lease, or did not reach etcd when it was started again."""
+        return self.exit_code() in (1, 3)
 
     def signal(self, number: signal.Signals) -> None:
         self._running().send_signal(number)
@@ -121,6 +126,27 @@ class Cluster:
                 node.command += ["--advertise", self.links[-1].address]
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in self.nodes))
         await self.settled()
+
+    @contextlib.asynccontextmanager
+    async def supervised(self) -> AsyncIterator[None]:
+        """A block in which members that end by themselves are started again, as what runs them does in production.
+
+        A lease runs out where etcd is away, or the machine is busy, for longer than it lasts.
+        """
+        supervising = asyncio.create_task(self._supervise())
+        try:
+            yield
+        finally:
+            supervising.cancel()
+            await asyncio.wait([supervising])
+
+    async def _supervise(self) -> None:
+        while True:
+            for member in self.members:
+                if member.ended_by_itself:
+                    with contextlib.suppress(RuntimeError):  # etcd is away still
+                        await asyncio.to_thread(member.start)
+            await asyncio.sleep(0.1)
 
     def coordinator(self, number: int, expected: int, *, log: bool = True, before: str = "") -> Member:
         chosen = ("--log", self.log, "--pchannels", str(self.pchannels), *self._extra) if log else ()

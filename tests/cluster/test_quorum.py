@@ -48,17 +48,6 @@ def leads(member: EtcdServer) -> bool:
     return bool(status["leader"] == status["header"]["member_id"])
 
 
-async def supervise(cluster: Cluster) -> None:
-    """Starts nodes again that have lost their leases: on a busy machine an election of etcd's may take longer than a session lives, and a
-    member that led before may revoke leases when it goes on."""
-    while True:
-        for node in cluster.nodes:
-            if not node.running:
-                assert node.exit_code() == 3, node.text()[-2000:]
-                await asyncio.to_thread(node.start)
-        await asyncio.sleep(0.1)
-
-
 @pytest.mark.skipif(not SOAK, reason="in a soak only: the member stands still for 15 s")
 async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Cluster, members: list[EtcdServer]) -> None:
     cluster = cluster_over
@@ -70,13 +59,11 @@ async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Clus
         await work.progress()
         (frozen,) = [member for member in members if await asyncio.to_thread(leads, member)]
         await asyncio.to_thread(frozen.stop)
-        supervising = asyncio.create_task(supervise(cluster))
-        await asyncio.sleep(FROZEN_S)
-        frozen.cont()
-        await work.progress()
-        await cluster.settled(nodes=3)
-        supervising.cancel()
-        await asyncio.wait([supervising])
+        async with cluster.supervised():
+            await asyncio.sleep(FROZEN_S)
+            frozen.cont()
+            await work.progress()
+            await cluster.settled(nodes=3)
         await work.stop()
         await work.judge(long_outage=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import shutil
@@ -12,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.cluster.processes import TTL_S, Cluster, Member
+from tests.cluster.processes import TTL_S, Cluster
 from tests.cluster.workload import Workload
 from tests.processes import eventually
 from tests.servers.etcd import EtcdServer
@@ -77,23 +76,8 @@ async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Ra
             link.mend()
     await asyncio.sleep(rng.uniform(0.0, 1.0))
     for member in cluster.members:
-        if not member.running and not has_lost_its_lease(member):
+        if not member.running and not member.ended_by_itself:
             await asyncio.to_thread(member.start)
-
-
-def has_lost_its_lease(member: Member) -> bool:
-    """Returns whether a process has ended by itself: it has lost its lease, or did not reach etcd when it was started again."""
-    return member.exit_code() in (1, 3)
-
-
-async def supervise(cluster: Cluster) -> None:
-    """Starts nodes again that have lost their leases, as what runs them does in production."""
-    while True:
-        for member in cluster.members:
-            if has_lost_its_lease(member):
-                with contextlib.suppress(RuntimeError):  # etcd is away still
-                    await asyncio.to_thread(member.start)
-        await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -104,8 +88,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
     cluster = cluster_over
     await cluster.link()
     await cluster.start()
-    supervising = asyncio.create_task(supervise(cluster))
-    async with open_wal(cluster.root) as log:
+    async with open_wal(cluster.root) as log, cluster.supervised():
         work = Workload(log, location=lambda: "wal://" + ",".join(member.address for member in cluster.coordinators))
         work.start()
         await work.progress(20)
@@ -120,8 +103,6 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
             await work.progress(20)
             await asyncio.gather(broadcast, return_exceptions=True)  # its outcome may be unknown
         await cluster.settled(nodes=3)
-        supervising.cancel()
-        await asyncio.wait([supervising])
         sent = await log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=b"last", needs_ack=False))
         await eventually(lambda: _finish_broadcasts(log, restored=work.is_restored))
         await work.stop()
