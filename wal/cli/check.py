@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,21 +24,26 @@ from wal.cli.output import add_log, check_free, check_present, confirmed, direct
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, shortened
 from wal.files import FORMAT_NAME, MAP_NAME, FileAccess
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
-from wal.inspect.rows import Row
+from wal.inspect.rows import HealthRow, Row
 from wal.location import parse_location
+from wal.message import LogPosition, MessageID
 from wal.secret import Secret
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlView
 from wal.storage.journal.directory import check_format, raise_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, segment_name
+from wal.storage.journal.salvage import LostPart, salvaged
 from wal.storage.journal.segments import segment_bases
 from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
 from wal.threads import in_thread
+from wal.timestamp import to_datetime
 
 if TYPE_CHECKING:
     from wal.channels.vchannel_map import VChannelMap
 
 _NOTE_S: Final = 1.0
+_HEALTH_BYTES: Final = 256 << 20
+"""What `wal health` reads of the segments."""
 _LOST: Final = {
     "format": "nothing is lost: it only says what the directory is",
     "index": "nothing is lost: it is computed from the segment",
@@ -65,6 +71,61 @@ class VerifiedRow(Row, frozen=True, kw_only=True, tag="verified"):
     bytes: int
     seconds: float
     damaged: int
+
+
+class LostRow(Row, frozen=True, kw_only=True, tag="lost"):
+    """Bytes of a segment that cannot be read: what was in them is lost.
+
+    `vchannels`, the number of `events`, and the ids of the first and the last one are known from the index of the segment; None without one
+    and for no event. The events are of the time from `since` to `until`.
+    """
+
+    path: str
+    offset: int
+    bytes: int
+    pchannel: str
+    vchannels: tuple[str, ...] | None
+    events: int | None
+    first_id: str | None
+    last_id: str | None
+    since: datetime
+    until: datetime
+
+
+def lost_row(part: LostPart) -> LostRow:
+    """Returns the row of a lost part."""
+
+    def id_of(position: LogPosition | None) -> str | None:
+        return None if position is None else str(MessageID(part.pchannel, part.incarnation, *position))
+
+    return LostRow(
+        path=part.path,
+        offset=part.offset,
+        bytes=part.end - part.begin,
+        pchannel=part.pchannel,
+        vchannels=part.vchannels,
+        events=part.events,
+        first_id=id_of(part.first),
+        last_id=id_of(part.last),
+        since=to_datetime(part.first_tick),
+        until=to_datetime(part.last_tick),
+    )
+
+
+def segments_row(directory: Path) -> HealthRow:
+    """Checks the segments of a small journal, and a part of a large one, for which a health check must not take the time."""
+    size = 0
+    for file in directory.glob("pchannels/*/*.wal"):
+        with contextlib.suppress(FileNotFoundError):  # it was truncated meanwhile
+            size += file.stat().st_size
+    share = min(1.0, _HEALTH_BYTES / max(1, size))
+    damages = [damage for damage in verify_journal(directory, Progress(), sample=share) if damage.kind == "segment"]
+    checked = "all segments were checked" if share == 1 else f"{max(share, 0.01):.0%} of the full segments were checked"
+    if not damages:
+        return HealthRow(check="segments", ok=True, detail=f"{checked}, and none is damaged")
+    more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
+    where = f"{damages[0].path} is damaged at offset {damages[0].offset}{more}"
+    return HealthRow(check="segments", ok=False, detail=f"{where}: `wal repair --dry-run` says what is lost; {checked}")
 
 
 def fill_verify(parser: argparse.ArgumentParser) -> None:
@@ -233,13 +294,21 @@ def _repair(arguments: argparse.Namespace) -> int:
     settings, _ = settings_of(arguments)
     check_free(parse_location(arguments.location), settings)
     damages = list(damage_in(directory, Progress(), kv=settings.kv))
-    show([_row(damage) for damage in damages], arguments)
+    lost = _lost(directory, damages)
+    show([*(_row(damage) for damage in damages), *map(lost_row, lost)], arguments)
     repairable = [damage for damage in damages if damage.kind in _LOST]
     rest = len(damages) - len(repairable)
     if rest:
         in_segments = any(damage.kind not in (*_LOST, "metadata") for damage in damages)
         hint = ": what they held is lost; `wal truncate --up-to ID` drops the log up to there" if in_segments else ""
         note(f"{rest} of these cannot be repaired{hint}")
+    if lost:
+        until = (to_datetime(max(part.last_tick for part in lost)) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
+        note(
+            f"a backup made before the damage has it all: `wal restore TARGET NEW_DIRECTORY --to {until}` makes the log as it was then "
+            f"(`wal backup verify TARGET` names damage that was copied); `wal copy {directory} NEW_DIRECTORY --skip-damaged` copies what "
+            "can be read"
+        )
     if not repairable:
         return EXIT_FINDING if rest else 0
     if arguments.dry_run or not confirmed(arguments, f"Repair {len(repairable)} of {len(damages)}?"):
@@ -248,6 +317,17 @@ def _repair(arguments: argparse.Namespace) -> int:
     for damage in repairable:
         note(f"repaired {damage.path}" if damage in repaired else f"left {damage.path} as it is: it changed meanwhile")
     return EXIT_FINDING if rest else 0
+
+
+def _lost(directory: Path, damages: list[Damage]) -> list[LostPart]:
+    """Returns what is lost in the pchannels with damage in a segment. A damaged control page is repaired before that can be known."""
+    folder = directory / "pchannels"
+    lost: list[LostPart] = []
+    names = {Path(damage.path).relative_to(folder).parts[0] for damage in damages if damage.kind == "segment"}
+    for name in sorted(names):
+        with contextlib.suppress(CorruptionError):
+            lost += salvaged(folder / name)
+    return lost
 
 
 async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:

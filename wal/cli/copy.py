@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from wal.cli.check import lost_row
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.cli.output import add_settings, note, settings_of, show, size_text, whole
 from wal.inspect.rows import Row
@@ -65,6 +66,9 @@ def fill_copy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pchannels", metavar="N", type=whole(1), help="how many pchannels TO gets (default: as many as FROM has)")
     parser.add_argument("--from-kv", metavar="KV", help=_KV.format("FROM"))
     parser.add_argument("--to-kv", metavar="KV", help=_KV.format("TO"))
+    parser.add_argument(
+        "--skip-damaged", action="store_true", help="copies what can be read of a damaged journal, lists what is lost, and ends with 1"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="copies until FROM's writer has closed the log")
     add_settings(parser)
     parser.set_defaults(run=lambda arguments: asyncio.run(_copied(arguments)))
@@ -95,14 +99,17 @@ async def _copied(arguments: argparse.Namespace) -> int:
         source_settings=_with_kv(settings, arguments.source, arguments.from_kv),
         pchannels=arguments.pchannels,
         follow=arguments.follow,
+        skip_damaged=arguments.skip_damaged,
         stop=stopped,
         progress=progress,
     )
     if result is None:
         note("the copy is not whole yet: the same command goes on with it")
         return EXIT_FINDING
-    show([CopiedRow(**msgspec.structs.asdict(result))], arguments)
-    return 0
+    fields = msgspec.structs.asdict(result)
+    lost = [lost_row(part) for part in fields.pop("lost")]
+    show([*lost, CopiedRow(**fields)], arguments)
+    return EXIT_FINDING if lost else 0
 
 
 def _with_kv(settings: Settings, location: str, kv: str | None) -> Settings:

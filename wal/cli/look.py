@@ -204,10 +204,12 @@ def _health(arguments: argparse.Namespace) -> int:
         rows = [HealthRow(check=row.check, ok=row.ok and "has the log open for" in row.detail, detail=row.detail) if row.check == "writer"
                 else row for row in rows]  # fmt: skip
     if location.path is not None:
+        from wal.cli.check import segments_row
         from wal.files import free_bytes
 
         free = free_bytes(location.path)
         room = free is None or free >= _FREE_BYTES_MIN
+        rows.append(segments_row(location.path))
         rows.append(HealthRow(check="disk", ok=room, detail=f"{free} bytes are free, of at least {_FREE_BYTES_MIN} that it should have"))
     show(rows, arguments)
     return 0 if all(row.ok for row in rows) else EXIT_FINDING

@@ -28,6 +28,7 @@ from wal.frame import EncodedFrame
 from wal.location import Location, parse_location
 from wal.settings import Settings
 from wal.storage.base import StoredFrame
+from wal.storage.journal.salvage import LostPart
 from wal.threads import in_thread
 from wal.timestamp import to_datetime
 
@@ -54,7 +55,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 class CopyResult(msgspec.Struct, frozen=True, kw_only=True):
     """A copy that is whole: what this call copied, the tick up to which it has everything, its pchannels and its cursors.
 
-    `resumed` says that an earlier call had begun it.
+    `resumed` says that an earlier call had begun it. `lost` is what was left out of it because it is damaged in the source.
     """
 
     frames: int
@@ -64,6 +65,7 @@ class CopyResult(msgspec.Struct, frozen=True, kw_only=True):
     pchannels: int
     cursors: int
     resumed: bool
+    lost: tuple[LostPart, ...] = ()
 
 
 async def copy(
@@ -74,6 +76,7 @@ async def copy(
     source_settings: Settings | None = None,
     pchannels: int | None = None,
     follow: bool = False,
+    skip_damaged: bool = False,
     stop: asyncio.Event | None = None,
     progress: Callable[[CopyProgress], None] | None = None,
 ) -> CopyResult | None:
@@ -83,7 +86,9 @@ async def copy(
 
     Order, ticks, transactions, idempotency keys, producers, broadcasts and cursors are those of the source; ids are new ones. `settings`
     are those of the target, `source_settings` (None: the same) those of the source. The target gets `pchannels` pchannels, None: as many as
-    the source has. With `follow` it copies until the writer closes the source. `progress` is called about once a second. Once `stop` is set
+    the source has. With `skip_damaged` it copies what can be read of a damaged journal that no process writes, and returns what it left out
+    (`CopyResult.lost`); otherwise damage ends the copy (CorruptionError). With `follow` it copies until the writer
+    closes the source. `progress` is called about once a second. Once `stop` is set
     the copy ends unfinished, and None is returned.
 
     Raises FormatError if the target is not empty or the source no log, InvalidArgumentError for a location that cannot be copied,
@@ -101,7 +106,9 @@ async def copy(
         raise InvalidArgumentError(f"{of} cannot be copied into itself: name another place")
     if pchannels is not None and (isinstance(pchannels, bool) or not isinstance(pchannels, int) or not 1 <= pchannels <= 1000):
         raise InvalidArgumentError(f"pchannels={pchannels!r} is no number of pchannels: give 1 to 1000")
-    reader = await _source(given, of, own, follow=follow)
+    if skip_damaged and (follow or of.path is None):
+        raise InvalidArgumentError(f"skip_damaged copies a journal that no process writes, not {'a log to follow' if follow else of}")
+    reader = await _source(given, of, own, follow=follow, skip_damaged=skip_damaged)
     writer = CopyTarget(to, settings)
     run = _Copy(reader, writer, stop or asyncio.Event(), progress)
     try:
@@ -114,10 +121,10 @@ async def copy(
         await in_thread(reader.close)
 
 
-async def _source(given: Location, location: Location, settings: Settings, *, follow: bool) -> CopySource:
+async def _source(given: Location, location: Location, settings: Settings, *, follow: bool, skip_damaged: bool) -> CopySource:
     """Returns the log at `given`, which is stored at `location`."""
     if given.servers is None:
-        return CopySource(location, settings)
+        return CopySource(location, settings, skip_damaged=skip_damaged)
     await import_late("wal.copying.served")
     from wal.copying.served import ClusterSource, ServedSource
 
@@ -264,4 +271,5 @@ class _Copy:
             pchannels=len(mark.incarnations),
             cursors=cursors,
             resumed=resumed,
+            lost=tuple(self._source.lost()),
         )

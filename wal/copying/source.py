@@ -20,7 +20,7 @@ from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.directory import record_from
 from wal.channels.pchannels import CheckpointRecord
 from wal.channels.vchannels import VChannelInfo
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, UnavailableError
 from wal.frame import FrameView, RunName
 from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
 from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
@@ -33,6 +33,8 @@ from wal.read.sources import source_of
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot, StoredFrame
+from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
+from wal.storage.journal.salvage import LostPart, SalvagedLog
 from wal.storage.metadata import load_metadata, open_metadata
 from wal.storage.read_only import ReadOnlyStoredLog
 from wal.storage.search import PageRequest
@@ -93,12 +95,16 @@ class Remembered(msgspec.Struct, frozen=True):
 class CopySource:
     """The log at `location`. Use it after `open` and until `close`."""
 
-    def __init__(self, location: Location, settings: Settings) -> None:
-        """Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one in memory."""
+    def __init__(self, location: Location, settings: Settings, *, skip_damaged: bool = False) -> None:
+        """With `skip_damaged`, damaged frames and checkpoints of a journal are left out: see `lost`.
+
+        Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one in memory.
+        """
         self.location: Location = location
         self._settings = settings
         self._core = ReadOnlyCore(source_of(location, settings))
         self._kv_thread: LoopThread | None = None
+        self._salvaged: dict[str, SalvagedLog] | None = {} if skip_damaged else None
 
     def open(self) -> None:
         """Opens the log for reading. Raises FormatError if there is none, StorageError and UnavailableError if it cannot be reached."""
@@ -106,6 +112,8 @@ class CopySource:
 
     def close(self) -> None:
         """Closes the log. Idempotent."""
+        for log in () if self._salvaged is None else self._salvaged.values():
+            log.close()
         self._core.close()
         if self._kv_thread is not None:
             self._kv_thread.stop()
@@ -117,7 +125,16 @@ class CopySource:
 
     def log(self, pchannel: str) -> ReadOnlyStoredLog:
         """Returns the log of a pchannel."""
-        return cast("ReadOnlyStoredLog", self._core.logs[pchannel])
+        log = cast("ReadOnlyStoredLog", self._core.logs[pchannel])
+        if self._salvaged is None:
+            return log
+        if pchannel not in self._salvaged:
+            self._salvaged[pchannel] = SalvagedLog(cast("ReadOnlyJournalLog", log).directory)
+        return self._salvaged[pchannel]
+
+    def lost(self) -> list[LostPart]:
+        """Returns what was left out of the frames, which is nothing without `skip_damaged`."""
+        return [part for log in (self._salvaged or {}).values() for part in log.lost]
 
     def has_writer(self) -> bool:
         """Returns whether a process has the log open for writing; True where that cannot be seen."""
@@ -131,6 +148,8 @@ class CopySource:
         """
         if not self.has_writer():  # asked first: without one the snapshots have everything
             return Ends(self._reached(self._core), None)
+        if self._salvaged is not None:
+            raise LockedError(f"a process has {self.location} open for writing: stop it to copy around damage", pid=None)
         return self._ends_beside_a_writer(self._core, follow=follow)
 
     def _ends_beside_a_writer(self, promises: ReadOnlyCore, *, follow: bool) -> Ends:
@@ -154,15 +173,14 @@ class CopySource:
                 )
             time.sleep(_PAUSE_S)
 
-    @staticmethod
-    def _reached(core: ReadOnlyCore) -> dict[str, LogSnapshot]:
-        return {name: log.reach() for name, log in core.logs.items()}
+    def _reached(self, core: ReadOnlyCore) -> dict[str, LogSnapshot]:
+        return {name: (self.log(name) if core is self._core else log).reach() for name, log in core.logs.items()}
 
     def first_ticks(self) -> dict[str, int]:
         """Returns, for each pchannel, a tick at or below that of its first event and above those of all that is truncated."""
         ticks: dict[str, int] = {}
-        for name, log in self._core.logs.items():
-            snapshot = log.reach()
+        for name in self._core.logs:
+            snapshot = self.log(name).reach()
             first = self.tick_at(name, snapshot.earliest)
             ticks[name] = snapshot.promised_tick + 1 if first is None else first
         return ticks
@@ -201,8 +219,13 @@ class CopySource:
                     yield name, frame, earliest[1] if frame.position == earliest[0] else 0
             at = page.next_position
 
-    def tick_at(self, pchannel: str, position: LogPosition) -> int | None:
-        """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated."""
+    def tick_of(self, pchannel: str, event: LogPosition) -> int | None:
+        """Returns the tick of this event; None if it is truncated or lost."""
+        return self.tick_at(pchannel, event, exact=True)
+
+    def tick_at(self, pchannel: str, position: LogPosition, *, exact: bool = False) -> int | None:
+        """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated, or if it has to be
+        at this position (`exact`) and is not."""
         log = self.log(pchannel)
         end = log.reach().durable_end
         at = position[0]
@@ -211,6 +234,8 @@ class CopySource:
                 page = log.head_page(PageRequest(at, end))
                 for frame in page.frames:
                     index = position[1] if frame.position == position[0] else 0
+                    if exact and (frame.position != position[0] or index >= frame.view.header.indices):
+                        return None
                     if index < frame.view.header.indices:
                         return frame.view.header.first_tick + index
                 at = page.next_position
@@ -259,10 +284,18 @@ class CopySource:
             checkpoints: dict[str, tuple[int, bytes | None]] = {}
             missing: list[str] = []
             for name, record in records.items():
-                state = None if record.state is None else self.log(name).checkpoint_state(record.state)
-                if record.state is not None and state is None:
-                    missing.append(name)
+                try:
+                    state = None if record.state is None else self.log(name).checkpoint_state(record.state)
+                except CorruptionError:
+                    if self._salvaged is None:
+                        raise
+                    state = None
                 checkpoints[name] = record.position, state
+                if record.state is not None and state is None:
+                    if self._salvaged is None:
+                        missing.append(name)
+                    else:  # all frames that can be read are replayed instead
+                        checkpoints[name] = 0, None
             if not missing:
                 return Stored(metadata, checkpoints)
             if any(records[name] == before.get(name) for name in missing):

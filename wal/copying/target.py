@@ -277,7 +277,7 @@ class CopyTarget:
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         log = self._writers[target].log
         tick = await in_thread(source.tick_at, cursor.pchannel, cursor.start)
-        event_tick = None if cursor.event is None else await in_thread(source.tick_at, cursor.pchannel, cursor.event)
+        event_tick = None if cursor.event is None else await in_thread(source.tick_of, cursor.pchannel, cursor.event)
         start = (0, 0) if cursor.stale else (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
         event = None if event_tick is None else await _newest(log, event_tick)
         return msgspec.structs.replace(
@@ -335,8 +335,11 @@ class CopyTarget:
         saves = {}
         for key, text in metadata.items():
             if key.startswith(f"{HOME_ROOT}/"):
-                record: dict[str, Any] = msgspec.json.decode(text)
-                saves[key] = msgspec.json.encode({**record, "pchannel": self.routes.default(record["pchannel"])}).decode()
+                try:
+                    record: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+                    saves[key] = msgspec.json.encode({**record, "pchannel": self.routes.default(record["pchannel"])}).decode()
+                except (msgspec.DecodeError, RecursionError, KeyError, ValueError) as error:
+                    raise CorruptionError(f"the record {key!r} of the source cannot be read: {error!r}", expected="a home") from error
         return saves
 
     def _broadcast_records(self, metadata: Mapping[str, str], infos: Mapping[str, VChannelInfo]) -> dict[str, str]:

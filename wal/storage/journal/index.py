@@ -268,6 +268,10 @@ class SegmentIndex:
         """Returns the names of the vchannels in these frames, in the order of their first frames."""
         return self._names.keys()
 
+    def names_in(self, first: int, end: int) -> list[str]:
+        """Returns the names of the vchannels in the frames with the ordinals [first, end)."""
+        return [name for name, row in self._names.items() if _cut(row, first, end)]
+
     def keyed(self, first: int, end: int) -> list[int]:
         """Returns the ordinals in [first, end) of the frames that hold keyed events."""
         return list(_cut(self._keyed, first, end))
