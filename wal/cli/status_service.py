@@ -59,7 +59,7 @@ class StatusService:
             response = connection.getresponse()
             status, text = response.status, response.read()
             answer = json.loads(text)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise UnavailableError(f"the status service of the log at {self.address} does not answer: {error}") from error
         finally:
             connection.close()

@@ -128,7 +128,7 @@ def decode_state(data: bytes) -> SavedState:
     try:
         incarnation, handed, covered, runs, tried = _decoder.decode(data[1:])
         return SavedState(incarnation, (unpacked(covered[0]), covered[1]), tuple(_runs(runs)), tuple(_tried(tried)), handed)
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
         raise CorruptionError(f"the state of a consumer cannot be decoded: {error}", expected="what encode_state returns") from error
 
 

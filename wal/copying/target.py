@@ -117,7 +117,7 @@ class CopyTarget:
             return _decoder.decode(await kv.load(MARK))
         except KeyNotExistError:
             pass
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(f"the record of a copy cannot be read: {error}", expected=MARK) from error
         keys, _ = await kv.load_with_prefix("")
         if names_in(keys) or LIMIT_KEY in keys or any(key.startswith(VCHANNELS) for key in keys):

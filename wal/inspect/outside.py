@@ -71,7 +71,7 @@ def _status_address(directory: Path, pid: int | None) -> str | None:
     """Returns the URL of the status service of this process; None without one. A file that a killed process has left does not count."""
     try:
         status = msgspec.json.decode((directory / STATUS_NAME).read_bytes(), type=_Status)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
         return None
     if pid is not None and status.pid != pid:
         return None
@@ -117,7 +117,7 @@ def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecor
         if key.startswith(CHECKPOINT_PREFIX):
             try:
                 records[key.removeprefix(CHECKPOINT_PREFIX)] = _record.decode(value)
-            except (msgspec.DecodeError, ValueError) as error:
+            except (msgspec.DecodeError, RecursionError, ValueError) as error:
                 raise CorruptionError(f"the checkpoint record {key!r} cannot be read: {error}", expected="a checkpoint record") from error
     return records
 

@@ -77,5 +77,5 @@ def _key(name: str) -> str:
 def _owner(key: str, value: str) -> OwnerDescription:
     try:
         return _decoder.decode(value)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel: {error}") from error

@@ -553,7 +553,7 @@ def _home_from(key: str, text: str) -> _Home:
         home = _decoder.decode(text)
         if file_name(CursorKey(home.name, home.vchannels)) != key:
             raise ValueError("it is that of another cursor")
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the home of a cursor in the KV cannot be read: {error}", expected=f"{HOME_ROOT}/{key}") from error
     return home
 

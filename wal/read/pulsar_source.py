@@ -281,6 +281,6 @@ def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
                     owners[name] = msgspec.convert(owner, OwnerDescription)
                 if (begin := record.get("begin")) is not None:
                     begins[name] = msgspec.convert(begin, VChannelBegin)
-    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
     return LoadedVChannels(records, following, owners, begins)

@@ -205,7 +205,7 @@ def _offset(value: object) -> StreamOffset | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(value, Mapping) or not {"pchannels", "version"} <= value.keys():
         return None
@@ -217,7 +217,7 @@ def _report(progress: Any) -> Mapping[str, Any]:
     if isinstance(text, str):
         try:
             text = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{text[:200]!r} is not the JSON of a progress: give query.lastProgress") from error
     if not isinstance(text, Mapping):
         raise InvalidArgumentError(

@@ -171,7 +171,7 @@ def _names(option: str, value: str) -> tuple[str, ...]:
     if value.startswith("["):
         try:
             names = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError(f'{option}={value!r} is not a JSON list of names: write a,b,c or ["a", "b", "c"]')
@@ -202,7 +202,7 @@ def _edge(option: str, value: str) -> Edge:
     )
     try:
         data = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or not data:
         raise InvalidArgumentError(f"{option}={value!r} is none of: {form}")

@@ -148,7 +148,7 @@ def _publish(directory: Path, host: str, port: int) -> None:
 
 def _withdraw(directory: Path) -> None:
     """Removes the address, if it is this process's."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         path = directory / STATUS_NAME
         if json.loads(path.read_text())["pid"] == os.getpid():
             path.unlink()

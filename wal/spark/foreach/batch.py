@@ -172,7 +172,7 @@ class Batch(msgspec.Struct, frozen=True):
                 file.write(self.query_id)
             return
         except FileExistsError:
-            holder = owner.read_text()
+            holder = owner.read_bytes().decode(errors="backslashreplace")
         if not holder:  # the writer was killed before it wrote the id
             write_file(owner, self.query_id.encode())
         elif holder != self.query_id:

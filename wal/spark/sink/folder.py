@@ -5,7 +5,7 @@
       log                                         on Pulsar: the id of this folder, and the log that it belongs to
       staged/<write id>/<batch id>/*.staged       chunks of tasks, one file an attempt
       manifests/<write id>-<batch id>.manifest    what is to be published, until it is
-      published/<write id>                        the last batch of a streaming query that was published, as a decimal number
+      published/<write id>                        the last published batch of a streaming query: `41 crc32c 01234567`
       *.tmp                                       a file that is being written
 
 Owns the order in which files become durable, and translates errors of the file system into the log's own. A written file is there, with its
@@ -20,12 +20,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
+
+import google_crc32c
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files import PRIVATE
@@ -62,7 +65,7 @@ class SinkFolder:
         """Binds the folder to this log, durably; raises InvalidArgumentError when it belongs to another one. For the holder of the lock."""
         with storing(self._log):
             try:
-                _, _, owner = self._log.read_text().partition("\n")
+                _, _, owner = self._read_log().partition("\n")
             except FileNotFoundError:
                 text = f"{secrets.token_hex(8)}\n{log}\n"
                 replace_file(self._log, text.encode(), temporary=self._log.with_suffix(_TEMPORARY_SUFFIX))
@@ -77,8 +80,16 @@ class SinkFolder:
     def id(self) -> str:
         """The folder's own id, which is part of its producers' names; empty in a journal, where no other folder publishes."""
         with storing(self._log), contextlib.suppress(FileNotFoundError):
-            return self._log.read_text().partition("\n")[0]
+            return self._read_log().partition("\n")[0]
         return ""
+
+    def _read_log(self) -> str:
+        data = self._log.read_bytes()
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            text = f"{self._log} is damaged: {error}; restore it"
+            raise CorruptionError(text, path=str(self._log), offset=error.start, expected="the id of the folder, and its log") from error
 
     # -- manifests
 
@@ -128,7 +139,7 @@ class SinkFolder:
             if manifest.stream:
                 make_directory(self._marks)
                 path = self._marks / manifest.key.write_id
-                replace_file(path, b"%d\n" % manifest.key.batch_id, temporary=path.with_suffix(_TEMPORARY_SUFFIX))
+                replace_file(path, _mark(manifest.key.batch_id), temporary=path.with_suffix(_TEMPORARY_SUFFIX))
             self.forget(manifest.key)
 
     def forget(self, key: WriteKey) -> None:
@@ -202,14 +213,15 @@ class SinkFolder:
                 text = path.read_bytes()
             except FileNotFoundError:
                 return None
-        if not (text.endswith(b"\n") and text.strip().isdigit()):
+        match = re.fullmatch(rb"([0-9]{1,19})(?: crc32c [0-9a-f]{8})?\n", text)
+        if match is None or (b" " in text and text != _mark(int(match[1]))):
             raise CorruptionError(
                 f"{path} is damaged: it says {text[:40]!r}; write the number of the last batch of this query that is in the log into it",
                 path=str(path),
                 offset=0,
                 expected="a decimal number and a line end",
             )
-        return int(text)
+        return int(match[1])
 
     def _manifest_path(self, key: WriteKey) -> Path:
         return self._manifests / f"{key.write_id}-{key.batch_id}{_MANIFEST_SUFFIX}"
@@ -270,6 +282,12 @@ def _names(directory: Path) -> list[str]:
             return sorted(os.listdir(directory))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+
+def _mark(batch_id: int) -> bytes:
+    """Returns the content of a mark. One of an earlier version, or by hand, has the number alone; no flipped bit makes that of this one."""
+    number = b"%d" % batch_id
+    return b"%s crc32c %08x\n" % (number, google_crc32c.value(number))
 
 
 def _has_size(path: Path, size: int) -> bool:

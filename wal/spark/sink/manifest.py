@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Final
+from typing import Annotated, Final
 
 import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.message import Natural
 
 PRODUCER_PREFIX: Final = "wal.spark/"
 """The names of the sink's producers begin with this. A producer that no manifest names is forgotten."""
@@ -48,12 +49,12 @@ class WriteKey(msgspec.Struct, frozen=True, order=True):
 class StagedFile(msgspec.Struct, frozen=True):
     """A file of chunks that one attempt of a task staged. `crc32c` covers the checksums of its chunks, in their order."""
 
-    name: str
-    partition_id: int
-    chunks: int
-    rows: int
-    size: int
-    crc32c: int
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,100}\.staged\Z")]
+    partition_id: Natural
+    chunks: Natural
+    rows: Natural
+    size: Natural
+    crc32c: Natural
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -108,15 +109,15 @@ def decode_manifest(data: bytes) -> Manifest:
     if len(data) < start or not data.startswith(_MAGIC):
         raise CorruptionError(f"a manifest of {len(data)} bytes has no head", expected=whole)
     _, version, length = _HEAD.unpack_from(data)
-    if version != _VERSION:
-        raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
     body = data[start:]
     if len(body) != length:
         raise CorruptionError(f"a manifest has {len(body)} bytes after its head", expected=f"{length} bytes")
     (crc,) = _CRC.unpack_from(data, _HEAD.size)
     if (checksum := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
         raise CorruptionError(f"a manifest has CRC32C {checksum:#010x}", expected=f"{crc:#010x}")
+    if version != _VERSION:
+        raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
     try:
         return msgspec.json.decode(body, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"a manifest cannot be decoded: {error}", expected=whole) from error

@@ -130,7 +130,10 @@ class Admin:
                 f"Pulsar's admin REST at {self._address.admin} did not answer: {reason}; is it running, and is that its address "
                 "(setting pulsar_admin_url)?"
             ) from error
-        return json.loads(data) if data else None
+        try:
+            return json.loads(data) if data else None
+        except (ValueError, RecursionError) as error:
+            raise StorageError(f"Pulsar's admin REST answered {method} {url} with what is no JSON ({data[:80]!r}): {error}") from error
 
     def _refused(self, url: str, code: int, text: str) -> InvalidArgumentError:
         if self._address.token is None:

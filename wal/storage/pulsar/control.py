@@ -202,12 +202,15 @@ class Control:
         numbers, records = await self._store.load_with_prefix(self._ledgers)
         try:
             self.ledgers = {int(key[len(self._ledgers) :]): _ledgers.decode(record) for key, record in zip(numbers, records, strict=True)}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
 
     async def _load_terms(self) -> dict[int, int]:
         terms, marks = await self._store.load_with_prefix(self._terms)
-        return {int(key[len(self._terms) :]): int(mark) for key, mark in zip(terms, marks, strict=True)}
+        try:
+            return {int(key[len(self._terms) :]): int(mark) for key, mark in zip(terms, marks, strict=True)}
+        except ValueError as error:
+            raise CorruptionError(f"a record of a term cannot be read: {error}", expected=self._terms) from error
 
     async def _reload(self) -> None:
         text = await self._load_text()
@@ -226,7 +229,7 @@ class Control:
     def _decode(self, text: str) -> PulsarControlRecord:
         try:
             record = _decoder.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(
                 f"the control record of pchannel {self.pchannel!r} cannot be read: {error}", expected=self._key
             ) from error

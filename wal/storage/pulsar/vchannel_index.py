@@ -208,7 +208,7 @@ class VChannelIndex:
         """Returns the index in these bytes. Raises CorruptionError if there is none of this version."""
         try:
             stored = _decoder.decode(data)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(f"the index of vchannels cannot be read: {error}", expected="an index of vchannels") from error
         if stored.version != _VERSION:
             raise CorruptionError(f"the index of vchannels has version {stored.version}", expected=str(_VERSION))
